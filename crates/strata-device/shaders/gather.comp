@@ -24,7 +24,7 @@ void main() {
   uint64_t row = push.table + uint64_t(Words(push.numbers).v[number]) * push.row_bytes;
   Floats result = Floats(push.result + uint64_t(number) * push.cols * 4);
   uint thread = gl_LocalInvocationID.x;
-  if (TYPE > BF16 || push.cols % 8 == 0) {
+  if (!ends_anywhere(TYPE) || push.cols % 8 == 0) {
     for (uint unit = thread; unit < push.cols / 8; unit += gl_WorkGroupSize.x) {
       float v[8];
       eight_numbers(TYPE, row, push.patches, unit, v);
@@ -34,7 +34,7 @@ void main() {
     }
   } else {
     for (uint col = thread; col < push.cols; col += gl_WorkGroupSize.x) {
-      result.v[col] = plain_number(TYPE, row, col) * push.multiplier;
+      result.v[col] = single_number(TYPE, row, push.patches, col) * push.multiplier;
     }
   }
   if (TYPE == CODED) {

@@ -43,7 +43,7 @@ void main() {
       sums[r][t] = 0.0;
     }
   }
-  if (TYPE > BF16 || cols % 8 == 0) {
+  if (!ends_anywhere(TYPE) || cols % 8 == 0) {
     for (uint unit = lane; unit < cols / 8; unit += SUBGROUP) {
       float v[4][8];
       for (uint r = 0; r < ROWS; r++) {
@@ -65,7 +65,7 @@ void main() {
   } else {
     for (uint col = lane; col < cols; col += SUBGROUP) {
       for (uint r = 0; r < ROWS; r++) {
-        float v = plain_number(TYPE, row_at(first_row + r), col);
+        float v = single_number(TYPE, row_at(first_row + r), push.patches, col);
         for (uint t = 0; t < TOKENS; t++) {
           sums[r][t] = fma(v, Floats(token_at(first_token + t)).v[col], sums[r][t]);
         }

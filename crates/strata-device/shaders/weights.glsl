@@ -1,7 +1,7 @@
 // Weights of every type, eight numbers at a time. `TYPE` is the number of a `DType`, see `kernels.rs`.
 
 const uint F32 = 0, F16 = 1, BF16 = 2, Q8_0 = 3, Q4_0 = 4, Q4_1 = 5, Q5_0 = 6, Q5_1 = 7, Q2_K = 8, Q3_K = 9, Q4_K = 10,
-           Q5_K = 11, Q6_K = 12, IQ4_NL = 13, MXFP4 = 14, CODED = 15;
+           Q5_K = 11, Q6_K = 12, IQ4_NL = 13, MXFP4 = 14, CODED = 15, FP8 = 16;
 
 // Numbers of a coded row that one block has, and its bytes.
 const uint CODED_BLOCK = 64, CODED_BLOCK_BYTES = 88, CODED_TABLE = 8;
@@ -55,6 +55,15 @@ uint q3_scale(uint64_t packed, uint sub) {
   return low | high << 4;
 }
 
+// The number of an FP8 code, E4M3; the last code is not a number.
+float e4m3(uint code) {
+  uint magnitude = code & 127;
+  uint bits = magnitude == 127 ? 0x7fc00000u
+              : magnitude < 8 ? floatBitsToUint(float(magnitude) * 0.001953125)
+                              : (magnitude << 20) + (120u << 23);
+  return uintBitsToFloat(bits | (code & 128) << 24);
+}
+
 // A number of bf16 from its sign and mantissa, as coded rows keep them, and its exponent.
 float coded_number(uint rest, uint exponent) {
   return uintBitsToFloat((rest & 1) << 31 | exponent << 23 | rest >> 1 << 16);
@@ -69,7 +78,7 @@ uint64_t coded_unit(uint64_t blocks, uint unit, out uint j) {
 }
 
 // Numbers `8 unit .. 8 unit + 8` of a row, with the roundings that the host has. Those of a coded row are as they are
-// before its patches.
+// before its patches. A row of FP8 has `patches` scales, each for 128 numbers, before its codes.
 void eight_numbers(uint type, uint64_t row, uint patches, uint unit, precise out float v[8]) {
   if (type == F32) {
     vec4 a = Fours(row).v[2 * unit], b = Fours(row).v[2 * unit + 1];
@@ -162,6 +171,12 @@ void eight_numbers(uint type, uint64_t row, uint patches, uint unit, precise out
       uint q = of_eight(low, i) >> sub % 2 * 4 & 15 | (of_eight(fifth, i) >> sub & 1) << 4;
       v[i] = scale * float(q) - minimum;
     }
+  } else if (type == FP8) {
+    float scale = Floats(row).v[unit / 16];
+    uvec2 codes = eight_bytes(row + 4 * patches + 8 * unit);
+    for (uint i = 0; i < 8; i++) {
+      v[i] = scale * e4m3(of_eight(codes, i));
+    }
   } else {
     uint j;
     uint64_t block = coded_unit(row + CODED_TABLE + 2 * patches, unit, j);
@@ -174,6 +189,9 @@ void eight_numbers(uint type, uint64_t row, uint patches, uint unit, precise out
   }
 }
 
+// Whether rows of this type may end within eight numbers.
+bool ends_anywhere(uint type) { return type <= BF16 || type == FP8; }
+
 // Number `col` of a row of a plain type.
 float plain_number(uint type, uint64_t row, uint col) {
   if (type == F32) {
@@ -181,4 +199,13 @@ float plain_number(uint type, uint64_t row, uint col) {
   }
   uint bits = uint(Halves(row).v[col]);
   return type == F16 ? unpackHalf2x16(bits).x : uintBitsToFloat(bits << 16);
+}
+
+// The same, or one of FP8.
+float single_number(uint type, uint64_t row, uint patches, uint col) {
+  if (type == FP8) {
+    precise float number = Floats(row).v[col / 128] * e4m3(byte_at(row + 4 * patches + col));
+    return number;
+  }
+  return plain_number(type, row, col);
 }

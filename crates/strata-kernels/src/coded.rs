@@ -21,7 +21,7 @@ mod panel;
 use std::ops::Range;
 
 pub(crate) use decode::{Number, Progress, decode_columns, widen_row, widened};
-pub(crate) use panel::{PANEL_ROWS, Panel, panel_len};
+pub(crate) use panel::{Panel, panel_len, panel_rows};
 
 /// Numbers of a block.
 pub(crate) const BLOCK: usize = 64;

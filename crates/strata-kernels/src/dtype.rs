@@ -1,6 +1,6 @@
 //! How weights are stored: plain numbers, or blocks of quantised ones.
 
-use crate::coded;
+use crate::{coded, fp8};
 
 /// How the numbers of a weight matrix are stored. A row is a whole number of blocks; a plain type's block is one
 /// number.
@@ -38,6 +38,9 @@ pub enum DType {
     Iq4Nl,
     /// 4-bit floats (E2M1), a power of two as scale for each 32.
     Mxfp4,
+    /// 8-bit floats (E4M3) as checkpoints have them, except that each row carries its scales: one for each 128
+    /// numbers, in f32.
+    Fp8,
     /// BF16, coded without loss in about 11.3 bits: for products and results there is no difference.
     CodedBf16 {
         /// Numbers with a rare exponent that each row has room for.
@@ -71,11 +74,13 @@ impl DType {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl | Self::Mxfp4 => 32,
             Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::Fp8 => fp8::BLOCK,
             Self::CodedBf16 { .. } => coded::BLOCK,
         }
     }
 
-    /// Bytes of one block; a coded row has more before its blocks.
+    /// Bytes of one block; a coded row has more before its blocks, and a row of FP8 keeps its scales apart and may end
+    /// within a block.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -91,6 +96,7 @@ impl DType {
             Self::Q5K => 2 + 2 + 12 + 32 + 128,
             Self::Q6K => 128 + 64 + 16 + 2,
             Self::Mxfp4 => 1 + 16,
+            Self::Fp8 => 4 + fp8::BLOCK,
             Self::CodedBf16 { .. } => coded::BLOCK_BYTES,
         }
     }
@@ -99,6 +105,7 @@ impl DType {
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         match self {
             Self::CodedBf16 { patches } => coded::row_bytes(cols, patches),
+            Self::Fp8 => fp8::row_bytes(cols),
             _ if cols.is_multiple_of(self.block_len()) => (cols / self.block_len()).checked_mul(self.block_bytes()),
             _ => None,
         }
@@ -108,8 +115,14 @@ impl DType {
     pub const fn decoded(self) -> Self {
         match self {
             Self::CodedBf16 { .. } => Self::BF16,
+            Self::Fp8 => Self::F32,
             other => other,
         }
+    }
+
+    /// Whether its numbers are decoded before they are multiplied, and not multiplied as they are stored.
+    pub fn is_decoded(self) -> bool {
+        self.decoded() != self
     }
 
     /// Whether numbers are stored one by one.
@@ -135,6 +148,7 @@ impl DType {
             Self::Q6K => "Q6_K",
             Self::Iq4Nl => "IQ4_NL",
             Self::Mxfp4 => "MXFP4",
+            Self::Fp8 => "scaled FP8",
             Self::CodedBf16 { .. } => "coded BF16",
         }
     }

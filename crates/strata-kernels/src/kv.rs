@@ -25,6 +25,8 @@ impl KvDType {
     /// The default type of keys and values for weights of `dtype`: the same, or half precision for quantised weights.
     pub const fn beside(dtype: DType) -> Self {
         match dtype.decoded() {
+            // Models in FP8 compute in bf16 otherwise.
+            _ if matches!(dtype, DType::Fp8) => Self::BF16,
             DType::F32 => Self::F32,
             DType::BF16 => Self::BF16,
             _ => Self::F16,

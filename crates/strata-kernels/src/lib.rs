@@ -13,6 +13,7 @@ mod cache;
 mod coded;
 mod dtype;
 mod elementwise;
+mod fp8;
 mod kv;
 mod kv_memory;
 mod kv_view;
@@ -37,6 +38,7 @@ pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, SEGMENT
 pub use coded::{encode_row, patches_of};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, combine_rows, gated_activation, gather_rows, scale};
+pub use fp8::join_scales;
 pub use kv::{KvDType, KvLayer, KvLayout, KvShape};
 pub use kv_memory::{KvBytes, KvBytesMut};
 pub use kv_view::{KvPlace, KvRun, KvView};

@@ -20,7 +20,7 @@ use crate::activations::{Activations, Packed, PreparedActivations, work_len};
 use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{DType, Level, Matrix, coded, quantized};
+use crate::{Level, Matrix, coded, quantized};
 
 use ahead::Ahead;
 
@@ -223,9 +223,9 @@ impl<'a> SweptProduct<'a> {
         let (decoded, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
         unsafe {
-            if matches!(self.weights.dtype(), DType::CodedBf16 { .. }) && !self.kernel.decodes() {
+            if self.weights.dtype().is_decoded() && !self.kernel.decodes() {
                 let mut panel = coded::Panel::new(decoded, x.cols);
-                let step = self.kernel.rows_decoded(x.tokens, x.cols);
+                let step = self.kernel.rows_decoded(self.weights.dtype(), x.tokens, x.cols);
                 for first in rows.clone().step_by(step) {
                     let weights = panel.decode(level, self.weights, first..(first + step).min(rows.end));
                     let ahead = Ahead::decoded_next(self.weights, first + step);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::f16;
 
 use crate::quantized::dequantize;
-use crate::{DType, coded};
+use crate::{DType, Level, coded, fp8};
 
 /// A weight matrix `[rows, cols]`, or a vector with one row. The bytes may start at any address.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +84,7 @@ impl<'a> Matrix<'a> {
             DType::F16 => widen(bytes, out, |bits| f16::from_le_bytes(bits).to_f32()),
             DType::BF16 => widen(bytes, out, |bits| coded::widened(u16::from_le_bytes(bits))),
             DType::CodedBf16 { patches } => coded::widen_row(bytes, patches, out),
+            DType::Fp8 => fp8::decode_columns(Level::PORTABLE, bytes, self.cols, 0..self.cols, out),
             quantised => dequantize(quantised, bytes, out),
         }
     }

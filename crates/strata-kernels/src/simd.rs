@@ -27,6 +27,19 @@ pub(crate) trait Simd: Copy {
     fn load_bits(self, from: &[[u8; 4]; LANES]) -> Self::V;
     fn load_bf16(self, from: &[[u8; 2]; LANES]) -> Self::V;
     fn load_f16(self, from: &[[u8; 2]; LANES]) -> Self::V;
+    /// The numbers of FP8 codes (E4M3).
+    #[inline(always)]
+    fn load_e4m3(self, codes: &[u8; LANES]) -> Self::V {
+        // Exponent and mantissa as those of a half float, whose exponent counts from 8 less. No number is subnormal
+        // afterwards, while vectors take long to multiply subnormal numbers of f32.
+        let halves = codes.map(|code| {
+            let magnitude = u16::from(code & 127);
+            // The last code is not a number.
+            let nan = ((magnitude + 1) >> 7) * 0x7e00;
+            u16::from(code & 128) << 8 | magnitude << 7 | nan
+        });
+        self.mul(self.load_f16(bytemuck::cast_ref(&halves)), self.splat(256.0))
+    }
     fn store(self, v: Self::V, to: &mut [f32; LANES]);
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;

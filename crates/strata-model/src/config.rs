@@ -6,6 +6,7 @@
 mod error;
 pub(crate) mod fields;
 mod mixture;
+mod quantization;
 mod rope;
 #[cfg(test)]
 mod tests;
@@ -64,10 +65,18 @@ pub enum Architecture {
     Olmo3,
     /// Norms of what branches give; where some layers have windows, the others do not rotate.
     Exaone4,
+    /// Phi-3 and Phi-4: matrices in one piece, two sets of factors of the frequencies.
+    Phi3,
+    /// Mistral with queries that grow with their positions.
+    Ministral3,
+    /// Norms on query and key heads after they are rotated.
+    HunyuanDense,
+    /// The same with mixtures and a shared expert.
+    HunyuanMoe,
 }
 
 /// Every supported `model_type`.
-const MODEL_TYPES: [(&str, Architecture); 21] = [
+const MODEL_TYPES: [(&str, Architecture); 25] = [
     ("llama", Architecture::Llama),
     ("mistral", Architecture::Mistral),
     ("qwen2", Architecture::Qwen2),
@@ -89,7 +98,14 @@ const MODEL_TYPES: [(&str, Architecture); 21] = [
     ("olmo2", Architecture::Olmo2),
     ("olmo3", Architecture::Olmo3),
     ("exaone4", Architecture::Exaone4),
+    ("phi3", Architecture::Phi3),
+    ("ministral3", Architecture::Ministral3),
+    ("hunyuan_v1_dense", Architecture::HunyuanDense),
+    ("hunyuan_v1_moe", Architecture::HunyuanMoe),
 ];
+
+/// A `model_type` whose language model is described under `text_config`: Mistral's models that see.
+const WITH_TEXT_CONFIG: &str = "mistral3";
 
 /// Whether a branch's input or its result is normed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,26 +138,47 @@ impl Architecture {
 
     /// Whether heads have 128 elements, where nothing else is said.
     fn heads_have_128(self) -> bool {
-        use Architecture::{Glm4Moe, MiniMaxM2, Qwen3, SeedOss};
-        matches!(self, Glm4Moe | MiniMaxM2 | Qwen3 | SeedOss)
+        use Architecture::{Glm4Moe, MiniMaxM2, Ministral3, Qwen3, SeedOss};
+        matches!(self, Glm4Moe | MiniMaxM2 | Ministral3 | Qwen3 | SeedOss)
     }
 
     /// Whether models of it have experts.
     pub fn is_mixture(self) -> bool {
-        use Architecture::{Ernie45Moe, Glm4Moe, GraniteMoe, MiniMaxM2, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
-        matches!(self, Ernie45Moe | Glm4Moe | GraniteMoe | MiniMaxM2 | Mixtral | Olmoe | Qwen2Moe | Qwen3Moe)
+        use Architecture::{
+            Ernie45Moe, Glm4Moe, GraniteMoe, HunyuanMoe, MiniMaxM2, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe,
+        };
+        matches!(self, Ernie45Moe | Glm4Moe | GraniteMoe | HunyuanMoe | MiniMaxM2 | Mixtral)
+            || matches!(self, Olmoe | Qwen2Moe | Qwen3Moe)
     }
 }
 
-/// Whether queries and keys are normed before they are rotated.
+/// Whether queries and keys are normed, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QkNorm {
     /// They are not.
     None,
-    /// Each head by itself.
+    /// Each head by itself, before it is rotated.
     Heads,
-    /// All heads together.
+    /// Each head by itself, after it was rotated.
+    HeadsAfter,
+    /// All heads together, before they are rotated.
     Whole,
+}
+
+/// Queries grow with their positions: each is multiplied by `1 + beta * ln(1 + floor(position / length))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGrowth {
+    /// How fast.
+    pub beta: f64,
+    /// Positions before the first step.
+    pub length: usize,
+}
+
+impl QueryGrowth {
+    /// The factor of a query at `position`.
+    pub fn factor(&self, position: usize) -> f32 {
+        1.0 + self.beta as f32 * ((1 + position / self.length) as f32).ln()
+    }
 }
 
 pub use strata_kernels::Activation;
@@ -183,8 +220,10 @@ pub struct ModelConfig {
     pub output_bias: bool,
     /// Whether the feed-forward projections have biases.
     pub mlp_bias: bool,
-    /// Whether queries and keys are normed before rotation.
+    /// Whether queries and keys are normed.
     pub qk_norm: QkNorm,
+    /// Whether queries grow with their positions.
+    pub query_growth: Option<QueryGrowth>,
     /// Where branches are normed.
     pub norm_place: NormPlace,
     /// The layers that do not rotate, where that does not follow from their windows; empty if all do.
@@ -259,7 +298,7 @@ impl ModelConfig {
                 original_max as f64 * factor
             }
             // For these, `max_position_embeddings` is stretched already.
-            RopeScaling::Default | RopeScaling::Llama3 { .. } => 0.0,
+            RopeScaling::Default | RopeScaling::Llama3 { .. } | RopeScaling::LongRope { .. } => 0.0,
         };
         (stretched as usize).clamp(self.max_position_embeddings, Self::POSITIONS_MAX)
     }
@@ -286,6 +325,16 @@ impl ModelConfig {
     pub fn settle_head(&mut self, has_head: bool) {
         if !self.tie_is_stated {
             self.tied_embeddings = !has_head;
+        }
+    }
+
+    /// Settles which of two sets of factors holds, if the model has two: the one for sequences beyond its original
+    /// context, unless none is longer than `longest` tokens. `transformers` decides anew for each pass, by the length
+    /// that a sequence then has, and computes all of it again when it passes that border; here what a token gives must
+    /// not depend on what comes after it, so the longest that may come decides, as in vLLM.
+    pub fn settle_length(&mut self, longest: usize) {
+        if let RopeScaling::LongRope { original_max, is_long, .. } = &mut self.rope.scaling {
+            *is_long = longest.min(self.max_position_embeddings) > *original_max;
         }
     }
 
@@ -323,7 +372,7 @@ impl ModelConfig {
         let mlp = hidden.checked_mul(inner)?.checked_mul(3)?;
         let normed = match self.qk_norm {
             QkNorm::None => 0,
-            QkNorm::Heads => 2 * size(self.head_dim),
+            QkNorm::Heads | QkNorm::HeadsAfter => 2 * size(self.head_dim),
             QkNorm::Whole => queries.checked_add(keys)?,
         };
         let vectors = [
@@ -348,8 +397,28 @@ impl ModelConfig {
 
 fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let map = fields::parse_object(text)?;
-    let fields = Fields::new(&map);
+    let whole = Fields::new(&map);
+    quantization::check_quantization(&whole)?;
+    if whole.text("model_type")? != Some(WITH_TEXT_CONFIG) {
+        return parse_fields(&whole);
+    }
+    let Some(fields) = whole.object("text_config", "text_config.")? else {
+        return Err(ConfigProblem::Missing { key: "text_config".to_owned(), why: "it describes the language model" });
+    };
+    let mut config = parse_fields(&fields)?;
+    // The whole model says whether its head is the embedding; the default of its class is not that of what files hold.
+    (config.tied_embeddings, config.tie_is_stated) = match whole.flag("tie_word_embeddings")? {
+        Some(is_tied) => (is_tied, true),
+        None => (config.tied_embeddings, false),
+    };
+    config.dtype = config.dtype.or(read_dtype(&whole));
+    Ok(config)
+}
+
+fn parse_fields(fields: &Fields<'_>) -> Result<ModelConfig, ConfigProblem> {
+    let fields = *fields;
     let architecture = read_architecture(&fields)?;
+    quantization::check_quantization(&fields)?;
     refuse_unsupported(&fields, architecture)?;
     let defaults = Defaults::of(architecture);
 
@@ -368,11 +437,12 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let flag = |key, default| Ok::<_, ConfigProblem>(fields.flag(key)?.unwrap_or(default));
     // Which keys an architecture reads; other keys may be present and have no effect.
     use Architecture::{
-        Ernie45Moe, Exaone4, Glm4Moe, Granite, GraniteMoe, Llama, MiniCpm, MiniMaxM2, Mistral, Mixtral, Olmo2, Olmo3,
-        Olmoe, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe, SeedOss, SmolLm3,
+        Ernie45Moe, Exaone4, Glm4Moe, Granite, GraniteMoe, HunyuanDense, HunyuanMoe, Llama, MiniCpm, MiniMaxM2,
+        Ministral3, Mistral, Mixtral, Olmo2, Olmo3, Olmoe, Phi3, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe, SeedOss, SmolLm3,
     };
     let (qkv_bias, output_bias) = match architecture {
-        Llama | Qwen3 | MiniCpm | Granite | Qwen3Moe | Olmoe | GraniteMoe | SmolLm3 | Olmo2 | Olmo3 => {
+        Llama | Qwen3 | MiniCpm | Granite | Qwen3Moe | Olmoe | GraniteMoe | SmolLm3 | Olmo2 | Olmo3 | HunyuanDense
+        | HunyuanMoe => {
             let bias = flag("attention_bias", false)?;
             (bias, bias)
         }
@@ -380,10 +450,11 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
         Qwen2Moe => (flag("qkv_bias", true)?, false),
         Glm4Moe => (flag("attention_bias", false)?, false),
         SeedOss => (flag("attention_bias", true)?, flag("attention_out_bias", false)?),
-        Mistral | Mixtral | MiniMaxM2 | Ernie45Moe | Exaone4 => (false, false),
+        Mistral | Mixtral | MiniMaxM2 | Ernie45Moe | Exaone4 | Phi3 | Ministral3 => (false, false),
     };
     let qk_norm = match architecture {
         Qwen3 | Qwen3Moe | Exaone4 => QkNorm::Heads,
+        HunyuanDense | HunyuanMoe => QkNorm::HeadsAfter,
         Olmoe | Olmo2 | Olmo3 => QkNorm::Whole,
         MiniMaxM2 if flag("use_qk_norm", true)? => QkNorm::Whole,
         Glm4Moe if flag("use_qk_norm", false)? => QkNorm::Heads,
@@ -402,7 +473,8 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let mut eos_token_ids = token_ids("eos_token_id", defaults.eos_token_id)?;
     eos_token_ids.retain(in_vocabulary);
 
-    let mut rope = rope::read_rope(&fields, max_position_embeddings, head_dim, defaults.rope_theta)?;
+    let rotated = rope::read_rotated(&fields, architecture, head_dim)?;
+    let mut rope = rope::read_rope(&fields, architecture, max_position_embeddings, rotated, defaults.rope_theta)?;
     if architecture == Ernie45Moe {
         rope.style = RopeStyle::Neighbours;
     }
@@ -419,12 +491,13 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
         max_position_embeddings,
         rms_norm_eps: rms_norm_eps.unwrap_or(defaults.rms_norm_eps) as f32,
         rope,
-        rotated: rope::read_rotated(&fields, architecture, head_dim)?,
+        rotated,
         activation: read_activation(&fields)?,
         qkv_bias,
         output_bias,
         mlp_bias,
         qk_norm,
+        query_growth: if architecture == Ministral3 { rope::read_query_growth(&fields)? } else { None },
         norm_place: if matches!(architecture, Olmo2 | Olmo3 | Exaone4) { NormPlace::After } else { NormPlace::Before },
         unrotated: match architecture {
             SmolLm3 => rope::read_unrotated(&fields, num_layers)?,
@@ -559,6 +632,25 @@ impl Defaults {
                 rope_theta: 500_000.0,
                 ..llama
             },
+            Architecture::Phi3 => Defaults {
+                vocab_size: 32_064,
+                intermediate_size: 8192,
+                max_position_embeddings: 4096,
+                rms_norm_eps: 1e-5,
+                eos_token_id: Some(32_000),
+                ..llama
+            },
+            Architecture::Ministral3 => Defaults {
+                vocab_size: 131_072,
+                intermediate_size: 14_336,
+                num_kv_heads: Some(8),
+                max_position_embeddings: 262_144,
+                rms_norm_eps: 1e-5,
+                ..llama
+            },
+            Architecture::HunyuanDense | Architecture::HunyuanMoe => {
+                Defaults { vocab_size: 290_943, rms_norm_eps: 1e-5, ..llama }
+            }
             Architecture::Mistral => {
                 Defaults { intermediate_size: 14_336, num_kv_heads: Some(8), max_position_embeddings: 131_072, ..llama }
             }
@@ -601,17 +693,21 @@ fn read_architecture(fields: &Fields<'_>) -> Result<Architecture, ConfigProblem>
 
 /// Refuses models that would load and then compute something else.
 fn refuse_unsupported(fields: &Fields<'_>, architecture: Architecture) -> Result<(), ConfigProblem> {
-    if let Some(value) = fields.get("quantization_config") {
-        let method = value.get("quant_method").unwrap_or(value);
-        let hint = "use a checkpoint in f32, f16 or bf16";
-        return Err(fields.unsupported("quantization_config", method, hint));
-    }
     for key in EXPERT_COUNTS {
         match fields.get(key).filter(|_| !architecture.is_mixture()) {
             None => {}
             Some(value) if value.as_f64() == Some(0.0) => {}
             Some(value) => {
                 return Err(fields.unsupported(key, value, "this architecture is known without experts only"));
+            }
+        }
+    }
+    if matches!(architecture, Architecture::HunyuanDense | Architecture::HunyuanMoe) {
+        for (key, computed) in [("use_cla", false), ("use_qk_norm", true), ("use_mixed_mlp_moe", true)] {
+            // The last one is of no consequence without experts.
+            let concerns = architecture.is_mixture() || key != "use_mixed_mlp_moe";
+            if let Some(value) = fields.get(key).filter(|value| concerns && **value != Value::Bool(computed)) {
+                return Err(fields.unsupported(key, value, "this architecture is known with the other value only"));
             }
         }
     }

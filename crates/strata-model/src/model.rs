@@ -127,6 +127,9 @@ impl Model {
         sink: &mut LogitSink<'_>,
     ) -> Result<(), ForwardError> {
         self.batch.set(batch, &self.windows);
+        if let Some(growth) = self.config.query_growth {
+            self.batch.set_growth(growth);
+        }
         let size = PassSize { tokens: self.batch.tokens().len(), logit_rows: self.batch.wanted().len() };
         if size.tokens == 0 {
             return Ok(());

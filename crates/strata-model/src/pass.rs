@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::batch::{BatchSequence, LogitRow, Logits, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, segments_below};
-use crate::config::LayerRope;
+use crate::config::{LayerRope, QueryGrowth};
 use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
@@ -76,6 +76,9 @@ pub struct BatchRows {
     wanted_best: Vec<Option<usize>>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,
+    /// Where queries grow with their positions: the number of each row, and its factor.
+    row_numbers: Vec<u32>,
+    growth: Vec<f32>,
     /// Sequences with KV below memory.
     below: Vec<Below>,
     /// What the pass will ask for of it.
@@ -140,6 +143,14 @@ impl BatchRows {
                 self.frames.extend(segments.map(|segment| FrameId { sequence, layer, segment }));
             }
         }
+    }
+
+    /// Computes the factors of queries that grow with their positions.
+    pub fn set_growth(&mut self, growth: QueryGrowth) {
+        self.row_numbers.clear();
+        self.row_numbers.extend(0..self.positions.len() as u32);
+        self.growth.clear();
+        self.growth.extend(self.positions.iter().map(|&(position, _)| growth.factor(position)));
     }
 
     /// What the pass will ask for of KV below memory, in this order.
@@ -324,6 +335,16 @@ impl<'a> Pass<'a> {
         };
         let half = rotation.len() / 2;
         [rotation.part(0..half), rotation.part(half..2 * half)]
+    }
+
+    /// Multiplies each query of `q`, rows of `width`, by its position's factor; the result is in `out`.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn grow_queries(&mut self, q: Tensor, out: Tensor, width: usize) -> Result<Tensor, ForwardError> {
+        let BatchRows { row_numbers: places, growth: factors, .. } = self.batch;
+        self.submit(&[Command::Combine { from: q, width, places, factors, out }])?;
+        Ok(out)
     }
 
     /// Begins a layer. It must not read the last layer's own tensors: a device that checks for this overwrites them.

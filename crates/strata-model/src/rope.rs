@@ -57,6 +57,13 @@ impl RopeTable {
                     *frequency = stretched * (1.0 - own) + *frequency * own;
                 }
             }
+            RopeScaling::LongRope { short, long, attention_factor, is_long, .. } => {
+                magnitude = *attention_factor as f32;
+                let factors = if *is_long { long } else { short };
+                for (i, (frequency, factor)) in frequencies.iter_mut().zip(factors).enumerate() {
+                    *frequency = 1.0 / (factor * power(config.theta as f32, i, head_dim));
+                }
+            }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max } => {
                 let context = *original_max as f64;
                 let (factor, low) = (*factor as f32, *low_freq_factor as f32);

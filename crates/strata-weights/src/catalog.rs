@@ -1,5 +1,7 @@
 //! All tensors of a model, and where their bytes lie.
 
+pub(crate) mod fp8;
+mod fused;
 mod mixtures;
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,13 +10,14 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use strata_io::{ExactFile, IoError, RandomAccessFile};
-use strata_kernels::DType;
+use strata_kernels::{DType, Matrix};
 
 use crate::error::{IndexProblem, WeightError};
 use crate::gguf::{GgufProblem, Metadata, ModelPart, gguf_name, hugging_face_name, models_in, open_parts, read_gguf};
 use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
+pub use fp8::FileScales;
 
 /// The longest shard index that is read, in bytes; those of the largest models are under 10 MB.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
@@ -32,13 +35,15 @@ pub struct CatalogEntry {
     pub shape: Vec<usize>,
     /// How its elements are stored.
     pub element_type: ElementType,
+    /// The scales of a matrix in FP8, where the file has them apart: then its bytes are the codes alone.
+    pub scales: Option<Box<FileScales>>,
 }
 
 impl CatalogEntry {
     /// The name and the entry of a tensor in file `file`.
     fn of(file: usize, tensor: TensorRecord) -> (String, Self) {
         let TensorRecord { name, element_type, shape, offset, bytes } = tensor;
-        (name, Self { file, offset, bytes, shape, element_type })
+        (name, Self { file, offset, bytes, shape, element_type, scales: None })
     }
 }
 
@@ -143,13 +148,14 @@ impl Catalog {
 
     fn of(
         files: Vec<Arc<dyn RandomAccessFile>>,
-        entries: Vec<(String, CatalogEntry)>,
+        mut entries: Vec<(String, CatalogEntry)>,
         metadata: Option<Metadata>,
     ) -> Result<Self, WeightError> {
         let (mut tensors, mut in_file) = (BTreeMap::new(), HashMap::new());
         let is_gguf = metadata.is_some();
+        fp8::join(&mut entries);
         for (name, entry) in entries {
-            let face = if is_gguf { hugging_face_name(&name) } else { None };
+            let face = if is_gguf { hugging_face_name(&name) } else { text_model_name(&name) };
             let mut known = mixtures::known_here(face.as_deref().unwrap_or(&name), &entry);
             if known.is_empty() {
                 known.push((face.unwrap_or_else(|| name.clone()), entry));
@@ -173,6 +179,18 @@ impl Catalog {
                 if *original != *name {
                     in_file.insert(name, Arc::clone(&original));
                 }
+            }
+        }
+        for fused::Fused { name, parts } in fused::fused(&tensors) {
+            // An up_proj may be in its own place.
+            tensors.remove(&name);
+            let original = in_file.remove(&name).unwrap_or_else(|| name.into());
+            for (name, entry) in parts {
+                if tensors.insert(name.clone(), entry).is_some() {
+                    let (file, tensor) = (files[0].path().to_owned(), original.to_string());
+                    return Err(WeightError::SameTensorTwice { file, tensor, name });
+                }
+                in_file.insert(name, Arc::clone(&original));
             }
         }
         Ok(Self { files, tensors, in_file, metadata, store: None })
@@ -249,6 +267,32 @@ impl Catalog {
         Ok(Some(numbers.iter().map(|&number| f32::from_le_bytes(number)).collect()))
     }
 
+    /// The scales of each block of a matrix in FP8 whose file has them apart; `None` for other tensors.
+    ///
+    /// # Errors
+    /// If the read fails.
+    pub(crate) fn read_scales(&self, entry: &CatalogEntry) -> Result<Option<Vec<f32>>, WeightError> {
+        let (Some(scales), &[rows, cols]) = (&entry.scales, entry.shape.as_slice()) else { return Ok(None) };
+        let count = scales.count([rows, cols]);
+        // As many bytes as the header says, which was checked.
+        let mut bytes = vec![0; count * scales.dtype.block_bytes()];
+        self.files[scales.file].read_exact_at(&mut bytes, scales.offset)?;
+        let mut numbers = vec![0.0; count];
+        Matrix::new(scales.dtype, 1, count, &bytes).widen_row(0, &mut numbers);
+        Ok(Some(scales.spread(numbers, [rows, cols])))
+    }
+
+    /// Refuses to stream matrices whose scales are apart. What is streamed is used as it was read: joining scales to it
+    /// would cost every read what packing costs once.
+    pub(crate) fn check_streamable(&self) -> Result<(), WeightError> {
+        match self.tensors().find(|(_, entry)| entry.scales.is_some()) {
+            None => Ok(()),
+            Some((name, entry)) => {
+                Err(WeightError::ScalesApart { tensor: self.name_in_file(name), file: self.path_of(entry) })
+            }
+        }
+    }
+
     /// The tensor with that name, if there is one.
     pub fn get(&self, name: &str) -> Option<&CatalogEntry> {
         self.tensors.get(name)
@@ -290,6 +334,17 @@ impl std::fmt::Debug for Catalog {
         let paths: Vec<_> = self.files.iter().map(|file| file.path()).collect();
         f.debug_struct("Catalog").field("files", &paths).field("tensors", &self.tensors.len()).finish()
     }
+}
+
+/// The name of a tensor of the language model in a file that has other parts too, such as one that sees.
+fn text_model_name(name: &str) -> Option<String> {
+    const PREFIXES: [(&str, &str); 3] = [
+        ("language_model.model.", "model."),
+        ("model.language_model.", "model."),
+        ("language_model.lm_head.", "lm_head."),
+    ];
+    let named = |(prefix, here): &(&str, &str)| Some(format!("{here}{}", name.strip_prefix(prefix)?));
+    PREFIXES.iter().find_map(named)
 }
 
 /// The tensors of all files, in order.

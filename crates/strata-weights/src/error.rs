@@ -137,9 +137,9 @@ pub enum WeightError {
     },
     /// A tensor's elements are of a type we do not compute with.
     #[error(
-        "tensor {tensor} in {} is stored as {found}; supported are F32, F16 and BF16, and in GGUF files also Q8_0, \
-         Q4_0, \
-         Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4: fetch another version of the model",
+        "tensor {tensor} in {} is stored as {found}; supported are F32, F16, BF16 and F8_E4M3, and in GGUF files \
+         also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4: fetch another version of \
+         the model",
         file.display()
     )]
     UnsupportedDType {
@@ -149,6 +149,18 @@ pub enum WeightError {
         file: PathBuf,
         /// The type's name in the file.
         found: String,
+    },
+    /// A matrix that cannot be streamed as its file has it.
+    #[error(
+        "tensor {tensor} in {} has its FP8 scales in another tensor, and is streamed only with both in one place: run \
+         `strata pack` once and give the packed store as the model, or give --memory enough to hold all weights",
+        file.display()
+    )]
+    ScalesApart {
+        /// The tensor.
+        tensor: String,
+        /// The file that holds it.
+        file: PathBuf,
     },
     /// The tensors together are larger than this machine can address.
     #[error("the weights need more bytes than this machine can address (at {group})")]

@@ -24,7 +24,7 @@ pub mod window;
 mod writer;
 
 pub use band_size::{BAND_LEAST, band_bytes};
-pub use catalog::{Catalog, CatalogEntry};
+pub use catalog::{Catalog, CatalogEntry, FileScales};
 pub use error::{HeaderProblem, IndexProblem, WeightError};
 pub use gguf::{
     GGUF_HEADER_BYTES_MAX, GgufHeader, GgufProblem, Metadata, MetadataValue, Number, Numbers, Texts, gguf_name,

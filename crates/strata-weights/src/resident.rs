@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use strata_device::{Device, DeviceError, HostBuffer, PlacedBytes, Queue, Token, Weights};
 use strata_io::RandomAccessFile;
-use strata_kernels::DType;
+use strata_kernels::{DType, join_scales};
 
+use crate::catalog::fp8::CODES;
 use crate::catalog::{Catalog, CatalogEntry};
 use crate::error::WeightError;
 use crate::group::{Access, GroupSpec, TensorSpec};
@@ -53,6 +54,7 @@ impl ResidentWeights {
             plan.buffer_bytes.iter().map(|&len| HostBuffer::new_zeroed(len)).collect::<Result<Vec<_>, _>>()?;
         let pieces = cut_into_pieces(&plan.loads, &mut buffers);
         read_pieces(catalog, pieces, progress)?;
+        join_all(catalog, &plan.loads, &mut buffers)?;
         Ok(Self::over(plan, buffers.into_iter().map(|buffer| Arc::new(buffer).into()).collect()))
     }
 
@@ -76,6 +78,7 @@ impl ResidentWeights {
             let mut buffer = [HostBuffer::new_zeroed(len)?];
             let pieces = cut_into_pieces(&loads, &mut buffer);
             read_pieces(catalog, pieces, &mut |read, _| progress(done + read, all))?;
+            join_all(catalog, &loads, &mut buffer)?;
             let [buffer] = buffer;
             buffers.push(device.place(&Arc::new(buffer))?);
             done += len as u64;
@@ -245,6 +248,9 @@ pub(crate) fn checked<'c>(
             unsupported(format!("{} (a vector, which must be F32, F16 or BF16)", name()), dtype.name())
         }
         ElementType::Known(dtype) => Ok((entry, dtype)),
+        ref other if other.name() == CODES => {
+            unsupported(name(), "F8_E4M3 without a weight_scale_inv of one number for each 128 rows and columns")
+        }
         ref other => unsupported(name(), other.name()),
     }
 }
@@ -265,6 +271,8 @@ struct TensorLoad {
     offset: u64,
     buffer: usize,
     range: Range<usize>,
+    /// The matrix, if its scales are apart: they are joined to its rows once it is read.
+    scaled: Option<CatalogEntry>,
 }
 
 /// Where each tensor goes, decided before any memory is taken.
@@ -295,10 +303,12 @@ impl LoadPlan {
                     continue;
                 }
                 let start = end.checked_next_multiple_of(TENSOR_ALIGN).ok_or_else(too_large)?;
-                let len = usize::try_from(entry.bytes).map_err(|_| too_large())?;
+                let len = held_bytes(entry, dtype).ok_or_else(too_large)?;
                 end = start.checked_add(len).ok_or_else(too_large)?;
                 let placed = Placed { dtype, shape: entry.shape.clone(), buffer, range: start..end };
-                plan.loads.push(TensorLoad { file: entry.file, offset: entry.offset, buffer, range: start..end });
+                let (file, offset) = (entry.file, entry.offset);
+                let scaled = entry.scales.is_some().then(|| entry.clone());
+                plan.loads.push(TensorLoad { file, offset, buffer, range: start..end, scaled });
                 first_uses.insert(&tensor.name, placed.clone());
                 group.push(placed);
             }
@@ -322,6 +332,25 @@ struct Piece<'a> {
     target: &'a mut [u8],
 }
 
+/// Bytes that a tensor takes in memory: as in its file, unless scales are to be joined to it.
+fn held_bytes(entry: &CatalogEntry, dtype: DType) -> Option<usize> {
+    match *entry.shape {
+        [rows, cols] if entry.scales.is_some() => dtype.row_bytes(cols)?.checked_mul(rows),
+        _ => usize::try_from(entry.bytes).ok(),
+    }
+}
+
+/// Joins scales to the matrices whose files have them apart.
+fn join_all(catalog: &Catalog, loads: &[TensorLoad], buffers: &mut [HostBuffer]) -> Result<(), WeightError> {
+    for load in loads {
+        let Some(entry) = &load.scaled else { continue };
+        if let (Some(scales), &[_, cols]) = (catalog.read_scales(entry)?, entry.shape.as_slice()) {
+            join_scales(&mut buffers[load.buffer].as_mut_slice()[load.range.clone()], cols, 0, &scales);
+        }
+    }
+    Ok(())
+}
+
 /// Cuts loads into pieces, in the order in which they lie on disk; threads may read them in any order.
 fn cut_into_pieces<'a>(loads: &[TensorLoad], buffers: &'a mut [HostBuffer]) -> Vec<Piece<'a>> {
     let mut pieces = Vec::new();
@@ -332,6 +361,9 @@ fn cut_into_pieces<'a>(loads: &[TensorLoad], buffers: &'a mut [HostBuffer]) -> V
         while let Some(load) = loads.next_if(|load| load.buffer == buffer) {
             let (_, after_gap) = std::mem::take(&mut rest).split_at_mut(load.range.start - position);
             let (target, after) = after_gap.split_at_mut(load.range.len());
+            // Codes without scales go to the end, see `join_scales`.
+            let codes = load.scaled.as_ref().map_or(target.len(), |entry| entry.bytes as usize);
+            let target = &mut target[load.range.len() - codes..];
             (rest, position) = (after, load.range.end);
             let mut offset = load.offset;
             for chunk in target.chunks_mut(CHUNK_BYTES) {

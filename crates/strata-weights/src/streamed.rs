@@ -104,6 +104,7 @@ struct Parts {
 
 impl Parts {
     fn new(plan: StreamPlan, catalog: &Catalog, config: &StreamConfig) -> Result<Self, WeightError> {
+        catalog.check_streamable()?;
         let slots = plan.slots(config);
         let engine = start_engine(config)?;
         let partition = &plan.partition;

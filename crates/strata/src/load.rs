@@ -77,8 +77,9 @@ pub struct Loaded {
 /// Divides memory for an open model and this audience, loads the weights and starts the engine, reporting each on
 /// stderr. Requests beyond `max_waiting` that wait are refused.
 pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_waiting: usize) -> Result<Loaded> {
-    let Opened { dir, tokenizer, template, footprint } = opened;
+    let Opened { mut dir, tokenizer, template, footprint } = opened;
     let name = dir.name();
+    dir.config.settle_length(limits.max_model_len.map_or(usize::MAX, |asked| asked.get()));
     let surroundings = Surroundings { footprint, audience };
     let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);

@@ -118,7 +118,8 @@ impl ModelDir {
             |dtype, entry| {
                 let (&cols, outer) = entry.shape.split_last().unwrap_or((&1, &[]));
                 let rows = outer.iter().fold(1u64, |rows, &dim| rows.saturating_mul(dim as u64));
-                let dtype = dtype.decoded();
+                // Unlike coded bf16, FP8 is no form of what it is decoded to.
+                let dtype = if dtype == DType::Fp8 { dtype } else { dtype.decoded() };
                 (dtype, rows.saturating_mul(dtype.row_bytes(cols).unwrap_or(0) as u64))
             },
         );

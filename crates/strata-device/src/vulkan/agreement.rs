@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use strata_kernels::{Columns, DType, Level, Matrix, Pool, Product, SubgroupActivations, SubgroupOrder};
+use strata_kernels::{Columns, DType, Level, Matrix, Pool, Product, SubgroupActivations, SubgroupOrder, join_scales};
 
 use super::VulkanDevice;
 use crate::{BandProduct, Command, Device, DeviceError, GpuError, HostBuffer, Queue, TensorArea, Weights};
@@ -19,7 +19,7 @@ fn halves(dtype: DType) -> &'static [usize] {
         DType::Q3K => &[108],
         DType::Q6K => &[208],
         DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q5_0 | DType::Iq4Nl => &[0],
-        DType::F32 | DType::BF16 | DType::Mxfp4 | DType::CodedBf16 { .. } => &[],
+        DType::F32 | DType::BF16 | DType::Mxfp4 | DType::Fp8 | DType::CodedBf16 { .. } => &[],
     }
 }
 
@@ -43,6 +43,13 @@ impl Bits {
         match dtype {
             DType::F32 => (0..len / 4).flat_map(|_| self.number().to_le_bytes()).collect(),
             DType::BF16 => (0..len / 2).flat_map(|_| ((self.number().to_bits() >> 16) as u16).to_le_bytes()).collect(),
+            DType::Fp8 => {
+                let mut bytes = vec![0; len];
+                // No code is that of NaN.
+                bytes[len - ROWS * COLS..].fill_with(|| self.next() as u8 & 0xbf);
+                join_scales(&mut bytes, COLS, 0, &vec![1.0 / 448.0; COLS.div_ceil(dtype.block_len())]);
+                bytes
+            }
             _ => {
                 let mut bytes: Vec<u8> = (0..len).map(|_| self.next() as u8).collect();
                 for block in bytes.chunks_exact_mut(dtype.block_bytes()) {

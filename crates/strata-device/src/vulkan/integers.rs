@@ -81,10 +81,6 @@ impl Integers {
 
     /// Where products with weights of this type find their activations, if they find bytes.
     pub fn address(&self, dtype: DType) -> Option<u64> {
-        self.room.as_ref().filter(|_| !dtype.is_plain() && !is_coded(dtype)).map(|room| room.address())
+        self.room.as_ref().filter(|_| !dtype.is_plain() && !dtype.is_decoded()).map(|room| room.address())
     }
-}
-
-fn is_coded(dtype: DType) -> bool {
-    matches!(dtype, DType::CodedBf16 { .. })
 }

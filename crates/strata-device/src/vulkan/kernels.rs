@@ -117,6 +117,7 @@ impl Number {
             DType::Iq4Nl => 13,
             DType::Mxfp4 => 14,
             DType::CodedBf16 { .. } => 15,
+            DType::Fp8 => 16,
         };
         Self(number)
     }

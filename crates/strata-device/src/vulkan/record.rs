@@ -213,7 +213,7 @@ impl Recorder<'_> {
             result: self.address(out),
             row_bytes: row_bytes(table),
             cols: cols as u32,
-            patches: patches(table.dtype()),
+            patches: patches(table),
             multiplier,
             rows: rows.len() as u32,
             unused: 0,
@@ -291,7 +291,7 @@ impl Recorder<'_> {
             cols: cols as u32,
             stride: stride as u32,
             tokens: tokens as u32,
-            patches: patches(weights.dtype()),
+            patches: patches(weights),
             bias_type,
             unused: 0,
         };
@@ -632,9 +632,11 @@ fn row_bytes(weights: &Weights) -> u32 {
     bytes.expect("weights have whole rows") as u32
 }
 
-fn patches(dtype: DType) -> u32 {
-    match dtype {
+/// The patches of a row, or its scales: what decides where its numbers begin.
+fn patches(weights: &Weights) -> u32 {
+    match weights.dtype() {
         DType::CodedBf16 { patches } => patches.into(),
+        dtype @ DType::Fp8 => weights.cols().div_ceil(dtype.block_len()) as u32,
         _ => 0,
     }
 }

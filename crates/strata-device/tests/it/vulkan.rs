@@ -12,7 +12,7 @@ use strata_device::{
 };
 use strata_kernels::{
     ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvPlace, KvShape, RopeStyle,
-    SEGMENT, encode_row, patches_of, rope,
+    SEGMENT, encode_row, join_scales, patches_of, rope,
 };
 
 mod figures;
@@ -142,6 +142,19 @@ fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers)
         DType::F32 => (dtype, plain(numbers).iter().flat_map(|number| number.to_le_bytes()).collect()),
         DType::F16 => (dtype, plain(numbers).iter().flat_map(|&n| f16::from_f32(n).to_le_bytes()).collect()),
         DType::BF16 => (dtype, plain(numbers).iter().flat_map(|&n| bf16::from_f32(n).to_le_bytes()).collect()),
+        DType::Fp8 => {
+            let mut bytes = vec![0; dtype.row_bytes(cols).unwrap() * rows];
+            let codes = bytes.len() - rows * cols;
+            // Every kind of code but that of NaN.
+            bytes[codes..].fill_with(|| match (numbers.next() * 128.0) as i8 as u8 {
+                code if code & 127 == 127 => 3,
+                code => code,
+            });
+            let scales: Vec<f32> =
+                (0..rows.div_ceil(128) * cols.div_ceil(128)).map(|_| numbers.next() / 448.0).collect();
+            join_scales(&mut bytes, cols, 0, &scales);
+            (dtype, bytes)
+        }
         DType::CodedBf16 { .. } => {
             // Of many magnitudes, so that there are patches.
             let mut number = || numbers.next() * 2f32.powi((numbers.next().powi(3) * 12.0) as i32);
@@ -175,9 +188,10 @@ fn types() -> impl Iterator<Item = (DType, [usize; 2])> {
     let of = |dtype: DType| match dtype.block_len() {
         1 => [77, 200],
         32 => [32, 352],
+        128 => [77, 400],
         block => [block, 3 * block],
     };
-    DType::ALL.into_iter().chain([DType::CodedBf16 { patches: 0 }]).map(move |dtype| (dtype, of(dtype)))
+    DType::ALL.into_iter().chain([DType::CodedBf16 { patches: 0 }, DType::Fp8]).map(move |dtype| (dtype, of(dtype)))
 }
 
 fn widened(weights: &Weights, bytes: &[u8]) -> Vec<Vec<f32>> {

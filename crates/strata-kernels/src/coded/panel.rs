@@ -3,13 +3,18 @@
 use std::ops::Range;
 
 use super::decode::decode_row;
-use crate::{DType, Level, Matrix};
+use crate::{DType, Level, Matrix, fp8};
 
-/// Rows that are decoded at a time at most: what the largest tile takes.
-pub(crate) const PANEL_ROWS: usize = 32;
+/// Rows of bf16 that are decoded at a time at most: what the largest tile takes.
+const PANEL_ROWS: usize = 32;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+
+/// Rows stored as `weights` that are decoded at a time at most.
+pub(crate) const fn panel_rows(weights: DType) -> usize {
+    PANEL_ROWS * size_of::<u16>() / weights.decoded().block_bytes()
+}
 
 /// Numbers of f32 that [`Panel`] takes for rows of `cols`: for its rows, and for room to begin at a cache line.
 pub(crate) const fn panel_len(cols: usize) -> usize {
@@ -30,9 +35,16 @@ impl<'a> Panel<'a> {
         Self { numbers: &mut bytemuck::cast_slice_mut(area)[..PANEL_ROWS * cols], cols }
     }
 
-    /// Decodes `rows` of `weights`, at most [`PANEL_ROWS`].
+    /// Decodes `rows` of `weights`, at most [`panel_rows`].
     pub(crate) fn decode(&mut self, level: Level, weights: Matrix<'_>, rows: Range<usize>) -> Matrix<'_> {
         let count = rows.len();
+        if weights.dtype() == DType::Fp8 {
+            let numbers: &mut [f32] = &mut bytemuck::cast_slice_mut(self.numbers)[..count * self.cols];
+            for (row, out) in rows.zip(numbers.chunks_exact_mut(self.cols)) {
+                fp8::decode_columns(level, weights.row(row), self.cols, 0..self.cols, out);
+            }
+            return Matrix::new(DType::F32, count, self.cols, bytemuck::cast_slice(numbers));
+        }
         let numbers = &mut self.numbers[..count * self.cols];
         decode_rows(level, weights, rows, numbers);
         Matrix::new(DType::BF16, count, self.cols, bytemuck::cast_slice(numbers))

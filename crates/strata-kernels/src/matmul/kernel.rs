@@ -5,8 +5,8 @@
 //! | bf16, coded bf16 | with AMX | any | [`Kernel::Tiles`] | [`Form::Tiles`] |
 //! | bf16, coded bf16 | with bf16 dot products | few | [`Kernel::DotRows`] | [`Form::Bf16`] |
 //! | bf16, coded bf16 | with bf16 dot products | many | [`Kernel::DotPanels`] | [`Form::Bf16`] |
-//! | f32, f16, bf16, coded bf16 | any other | few | [`Kernel::Rows`] | [`Form::Plain`] |
-//! | f32, f16, bf16, coded bf16 | any other | many | [`Kernel::Panels`] | [`Form::Plain`] |
+//! | f32, f16, bf16, coded bf16, fp8 | any other | few | [`Kernel::Rows`] | [`Form::Plain`] |
+//! | f32, f16, bf16, coded bf16, fp8 | any other | many | [`Kernel::Panels`] | [`Form::Plain`] |
 //! | quantised | any | as [`Layout::of`] says | [`Kernel::Bytes`] | [`Form::Bytes`] |
 //!
 //! Few and many are apart at [`panel::tokens_min`].
@@ -65,8 +65,7 @@ pub(crate) enum Kernel {
 impl Kernel {
     /// The kernel for products of `tokens` with weights of this type.
     pub fn of(level: Level, weights: DType, tokens: usize) -> Self {
-        let is_coded = matches!(weights, DType::CodedBf16 { .. });
-        let many = tokens >= panel::tokens_min(level, is_coded);
+        let many = tokens >= panel::tokens_min(level, weights.is_decoded());
         match weights.decoded() {
             DType::BF16 if tiles::runs_at(level) => Self::Tiles,
             DType::BF16 if bf16::runs_at(level) && many => Self::DotPanels,
@@ -97,13 +96,14 @@ impl Kernel {
         if self.decodes() || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
     }
 
-    /// Rows of `cols` coded weights to decode at a time. Weights for few tokens are used once: they should still be in
-    /// the first-level cache then.
-    pub fn rows_decoded(self, tokens: usize, cols: usize) -> usize {
+    /// Rows of `cols` weights that are stored as `weights` to decode at a time. Weights for few tokens are used once:
+    /// they should still be in the first-level cache then.
+    pub fn rows_decoded(self, weights: DType, tokens: usize, cols: usize) -> usize {
+        let most = coded::panel_rows(weights);
         if tokens > vector::TILE_TOKENS || self == Self::Tiles {
-            return coded::PANEL_ROWS;
+            return most;
         }
-        let fitting = cache::sizes().first / 2 / (cols * size_of::<u16>());
-        (fitting / vector::TILE_ROWS * vector::TILE_ROWS).clamp(vector::TILE_ROWS, coded::PANEL_ROWS)
+        let fitting = cache::sizes().first / 2 / (cols * weights.decoded().block_bytes());
+        (fitting / vector::TILE_ROWS * vector::TILE_ROWS).clamp(vector::TILE_ROWS, most)
     }
 }

@@ -12,7 +12,7 @@ use super::Output;
 use super::vector::{CHAIN, F32Lanes, Unit};
 use super::wanted::{LINE, Wanted};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
-use crate::{DType, Level, Matrix, coded};
+use crate::{DType, Level, Matrix, coded, fp8};
 
 /// Tokens from which on panels pay. Where registers are many and weights need no decoding, tiles that read weights in
 /// place keep up for longer.
@@ -68,7 +68,7 @@ pub(super) unsafe fn rows(
     // SAFETY: each type of weights has its own elements; rows of activations are whole, as these units read them; the
     // rest is the caller's promise.
     match weights.dtype() {
-        DType::F32 => dispatch!(level, unsafe lanes_kernel::<_, F32>(o: Work<'_, '_>)),
+        DType::F32 | DType::Fp8 => dispatch!(level, unsafe lanes_kernel::<_, F32>(o: Work<'_, '_>)),
         DType::F16 => dispatch!(level, unsafe lanes_kernel::<_, F16>(o: Work<'_, '_>)),
         DType::BF16 | DType::CodedBf16 { .. } => dispatch!(level, unsafe lanes_kernel::<_, Bf16>(o: Work<'_, '_>)),
         quantised => unreachable!("{quantised} is not multiplied in f32"),
@@ -142,6 +142,7 @@ where
         assert!(U::CHAIN * size_of::<U::X>() == CHAIN_BYTES);
         // Vectors and blocks of coded numbers end where a chain does.
         assert!(U::CHAIN.is_multiple_of(U::STEP) && U::CHAIN.is_multiple_of(coded::BLOCK));
+        assert!(U::CHAIN.is_multiple_of(fp8::BLOCK));
     };
     let cols = o.weights.cols();
     let mut progress = [coded::Progress::default(); ROWS];
@@ -188,6 +189,12 @@ unsafe fn fill_panel<U: Unit>(
         let bytes = weights.row(o.rows.start + row);
         if let DType::CodedBf16 { patches } = weights.dtype() {
             coded::decode_columns(level, bytes, patches, weights.cols(), progress, &mut to[..columns.len()]);
+            continue;
+        }
+        if weights.dtype() == DType::Fp8 {
+            // Its kernel's numbers are f32.
+            let to = bytemuck::cast_slice_mut(&mut to[..columns.len().next_multiple_of(U::STEP)]);
+            fp8::decode_columns(level, bytes, weights.cols(), columns.clone(), to);
             continue;
         }
         let from = bytes.as_ptr().cast::<U::W>().wrapping_add(columns.start);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::vector::Unit;
-use crate::{DType, Matrix, coded};
+use crate::{DType, Matrix, coded, fp8};
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
@@ -25,6 +25,7 @@ impl Wanted {
         let columns = column..(column + U::CHAIN).min(weights.cols());
         let bytes = match weights.dtype() {
             DType::CodedBf16 { patches } => coded::bytes_of(columns, patches),
+            DType::Fp8 => fp8::bytes_of(columns, weights.cols()),
             _ => columns.start * size_of::<U::W>()..columns.end * size_of::<U::W>(),
         };
         let row_bytes = weights.row_bytes();

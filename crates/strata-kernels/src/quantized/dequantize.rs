@@ -16,7 +16,9 @@ use crate::DType;
 pub fn dequantize(dtype: DType, blocks: &[u8], out: &mut [f32]) {
     assert_eq!(dtype.row_bytes(out.len()), Some(blocks.len()), "{} numbers of {dtype}", out.len());
     match dtype {
-        DType::F32 | DType::F16 | DType::BF16 | DType::CodedBf16 { .. } => panic!("{dtype} is not quantised"),
+        DType::F32 | DType::F16 | DType::BF16 | DType::Fp8 | DType::CodedBf16 { .. } => {
+            panic!("{dtype} is not quantised")
+        }
         DType::Q8_0 => each(blocks, out, q8_0),
         DType::Q4_0 => each(blocks, out, q4_0),
         DType::Q4_1 => each(blocks, out, q4_1),

@@ -315,7 +315,7 @@ mod tests {
         })
         .take(ROWS * 300)
         .collect();
-        let is_quantized = |dtype: &DType| dtype.block_len() > 1 && !matches!(dtype, DType::CodedBf16 { .. });
+        let is_quantized = |dtype: &DType| !dtype.is_plain() && !dtype.is_decoded();
         for dtype in DType::ALL.into_iter().filter(is_quantized) {
             with_format!(dtype, F => check::<F>(s, &bytes[..ROWS * F::SPAN_BYTES]));
         }

@@ -44,6 +44,16 @@ impl Simd for Portable {
         from.map(|bits| f16::from_ne_bytes(bits).to_f32_const())
     }
     #[inline(always)]
+    fn load_e4m3(self, codes: &[u8; LANES]) -> Self::V {
+        // Exponent and mantissa as those of f32, whose exponent counts from 120 less.
+        const SCALE: f32 = f32::from_bits((127 + 120) << 23);
+        codes.map(|code| {
+            let magnitude = u32::from(code & 127);
+            let nan = ((magnitude + 1) >> 7) * 0x7fc0_0000;
+            f32::from_bits(u32::from(code & 128) << 24 | magnitude << 20 | nan) * SCALE
+        })
+    }
+    #[inline(always)]
     fn store(self, v: Self::V, to: &mut [f32; LANES]) {
         *to = v;
     }

@@ -4,6 +4,7 @@
 mod attention;
 mod bands;
 mod coded;
+mod fp8;
 mod matmul;
 mod pool;
 mod probe;

@@ -205,6 +205,30 @@ pub(super) fn read_mixture(
             shared: None,
             layers: all,
         },
+        Architecture::HunyuanMoe => {
+            // Of layers that differ, no model has been published.
+            let same = |key: &str, max| same_in_layers(fields, key, max, num_layers);
+            let (widths, shared_count) = (
+                same("moe_intermediate_size", ModelConfig::INTERMEDIATE_SIZE_MAX)?,
+                same("num_shared_expert", EXPERTS_MAX)?,
+            );
+            for (key, found, known) in
+                [("moe_intermediate_size", widths, intermediate_size), ("num_shared_expert", shared_count, 1)]
+            {
+                if let Some(other) = found.filter(|&found| found != known) {
+                    let hint = "experts are known as wide as intermediate_size, with one shared expert";
+                    return Err(fields.unsupported(key, &Value::from(other), hint));
+                }
+            }
+            Mixture {
+                experts: same("num_experts", EXPERTS_MAX)?.unwrap_or(1),
+                chosen: same("moe_topk", EXPERTS_MAX)?.or(same("num_experts_per_tok", EXPERTS_MAX)?).unwrap_or(1),
+                expert_width: intermediate_size,
+                router: softmax(Some(exact)),
+                shared: shared(1, intermediate_size),
+                layers: all,
+            }
+        }
         Architecture::Ernie45Moe => {
             let expert_width = width("moe_intermediate_size", 1536)?;
             let least = fields.number("moe_norm_min", |least| least > 0.0, "a number above 0")?.unwrap_or(1e-12);
@@ -221,6 +245,26 @@ pub(super) fn read_mixture(
     };
     check(fields, &mixture)?;
     Ok(mixture.layers.contains(&true).then_some(mixture))
+}
+
+/// A number that may be written once, or for each layer.
+fn same_in_layers(
+    fields: &Fields<'_>,
+    key: &str,
+    max: usize,
+    num_layers: usize,
+) -> Result<Option<usize>, ConfigProblem> {
+    let Some(Value::Array(values)) = fields.get(key) else { return fields.count(key, 1..=max) };
+    let first = values.first().and_then(Value::as_u64).and_then(|first| usize::try_from(first).ok());
+    let first = first.filter(|first| values.len() == num_layers && (1..=max).contains(first));
+    match first.filter(|_| values.iter().all(|value| *value == values[0])) {
+        Some(count) => Ok(Some(count)),
+        None => {
+            let (value, hint) =
+                (Value::from(values.as_slice()), "a number that is the same for each layer is supported");
+            Err(fields.unsupported(key, &value, hint))
+        }
+    }
 }
 
 fn shared(experts: usize, width: usize) -> Option<SharedExpert> {

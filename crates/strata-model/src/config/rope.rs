@@ -3,9 +3,9 @@
 use serde_json::Value;
 use strata_kernels::RopeStyle;
 
-use super::Architecture;
 use super::error::ConfigProblem;
 use super::fields::Fields;
+use super::{Architecture, QueryGrowth};
 
 /// How queries and keys are rotated by their positions.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +62,20 @@ pub enum RopeScaling {
         /// Whether the ends of the ramp are rounded outward to whole dimensions.
         truncate: bool,
     },
+    /// LongRoPE: each frequency ÷ a factor of its own, of one set for sequences within the original context and of
+    /// another beyond; cosines and sines are multiplied by `attention_factor`.
+    LongRope {
+        /// The factors within the original context.
+        short: Vec<f32>,
+        /// The factors beyond.
+        long: Vec<f32>,
+        /// The context of pre-training.
+        original_max: usize,
+        /// The factor of cosines and sines.
+        attention_factor: f64,
+        /// Which of the sets holds: see [`ModelConfig::settle_length`](super::ModelConfig::settle_length).
+        is_long: bool,
+    },
     /// Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of short ones kept, and those in
     /// between interpolated.
     Llama3 {
@@ -84,8 +98,9 @@ const POSITIONS_MAX: usize = 1 << 31;
 /// base is `theta_default`.
 pub(super) fn read_rope(
     fields: &Fields<'_>,
+    architecture: Architecture,
     max_positions: usize,
-    head_dim: usize,
+    rotated: usize,
     theta_default: f64,
 ) -> Result<RopeConfig, ConfigProblem> {
     let scaling = fields.object("rope_scaling", "rope_scaling.")?.filter(|scaling| !scaling.is_empty());
@@ -95,14 +110,53 @@ pub(super) fn read_rope(
     };
     let outer_theta = read_theta(fields)?;
     let Some(rope) = parameters else {
+        if architecture == Architecture::Ministral3 {
+            let (key, why) = (fields.name("rope_parameters"), "no model of this architecture is without it");
+            return Err(ConfigProblem::Missing { key, why });
+        }
         return Ok(RopeConfig::new(outer_theta.unwrap_or(theta_default), RopeScaling::Default));
     };
     if let Some((key, value)) = rope.entries().find(|(_, value)| value.is_object()) {
         return Err(rope.unsupported(key, value, "rope parameters that differ from layer to layer"));
     }
-    let theta = read_theta(&rope)?.or(outer_theta).unwrap_or(theta_default);
-    let scaling = read_scaling(fields, &rope, max_positions, head_dim)?;
+    let mut theta = read_theta(&rope)?.or(outer_theta).unwrap_or(theta_default);
+    let kind = rope.text("rope_type")?.or(rope.text("type")?);
+    if architecture == Architecture::Phi3 {
+        return match kind {
+            None | Some("default") => Ok(RopeConfig::new(theta, RopeScaling::Default)),
+            // Older names of the same.
+            Some("longrope" | "su" | "yarn") => {
+                Ok(RopeConfig::new(theta, read_longrope(fields, &rope, max_positions, rotated)?))
+            }
+            Some(other) => {
+                Err(rope.unsupported("rope_type", &Value::from(other), "this architecture has longrope only"))
+            }
+        };
+    }
+    // Hunyuan's dynamic scaling is none: a fixed factor of the base.
+    let is_hunyuan = matches!(architecture, Architecture::HunyuanDense | Architecture::HunyuanMoe);
+    if let Some(alpha) = positive(&rope, "alpha")?.filter(|_| is_hunyuan && kind == Some("dynamic")) {
+        check_dynamic(rotated)?;
+        theta *= alpha.powf(rotated as f64 / (rotated as f64 - 2.0));
+        return Ok(RopeConfig::new(theta, RopeScaling::Default));
+    }
+    let scaling = read_scaling(fields, &rope, max_positions, rotated)?;
     Ok(RopeConfig::new(theta, scaling))
+}
+
+/// By how much queries grow with their positions, if they do.
+pub(super) fn read_query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>, ConfigProblem> {
+    for (key, prefix) in [("rope_scaling", "rope_scaling."), ("rope_parameters", "rope_parameters.")] {
+        let Some(rope) = fields.object(key, prefix)?.filter(|rope| !rope.is_empty()) else { continue };
+        let beta = rope.number("llama_4_scaling_beta", |beta| (0.0..1e6).contains(&beta), "a number from 0 to 1e6")?;
+        let Some(beta) = beta.filter(|&beta| beta > 0.0) else { return Ok(None) };
+        let key = "original_max_position_embeddings";
+        let Some(length) = rope.count(key, 1..=POSITIONS_MAX)? else {
+            return Err(missing(&rope, key, "queries grow with multiples of it"));
+        };
+        return Ok(Some(QueryGrowth { beta, length }));
+    }
+    Ok(None)
 }
 
 /// The layers that do not rotate: those with a 0 in `no_rope_layers`, or every so many-th.
@@ -132,6 +186,7 @@ pub(super) fn read_rotated(
     let key = "partial_rotary_factor";
     let default = match architecture {
         Architecture::Glm4Moe => 0.5,
+        Architecture::Phi3 => 1.0,
         // What the factor is if none is written.
         Architecture::MiniMaxM2 => match fields.count("rotary_dim", 2..=head_dim)? {
             Some(rotated) => rotated as f64 / head_dim as f64,
@@ -172,7 +227,7 @@ fn read_scaling(
     fields: &Fields<'_>,
     rope: &Fields<'_>,
     max_positions: usize,
-    head_dim: usize,
+    rotated: usize,
 ) -> Result<RopeScaling, ConfigProblem> {
     let kind = match (rope.text("rope_type")?, rope.text("type")?) {
         (Some(kind), _) | (None, Some(kind)) => kind,
@@ -185,11 +240,7 @@ fn read_scaling(
         "default" => Ok(RopeScaling::Default),
         "linear" => Ok(RopeScaling::Linear { factor: required(rope, "factor")? }),
         "dynamic" => {
-            // The base is raised to dim / (dim - 2).
-            if head_dim <= 2 {
-                let (key, limit) = ("head_dim".to_owned(), "at least 4 with dynamic rope".to_owned());
-                return Err(ConfigProblem::OutOfRange { key, found: head_dim.to_string(), limit });
-            }
+            check_dynamic(rotated)?;
             Ok(RopeScaling::Dynamic { factor: required(rope, "factor")?, original_max: max_positions })
         }
         "yarn" => read_yarn(fields, rope, max_positions),
@@ -212,6 +263,47 @@ fn read_scaling(
             Err(rope.unsupported("rope_type", &Value::from(other), hint))
         }
     }
+}
+
+/// The base is raised to dim / (dim - 2).
+fn check_dynamic(rotated: usize) -> Result<(), ConfigProblem> {
+    if rotated > 2 {
+        return Ok(());
+    }
+    let (key, limit) = ("head_dim".to_owned(), "at least 4 with dynamic rope".to_owned());
+    Err(ConfigProblem::OutOfRange { key, found: rotated.to_string(), limit })
+}
+
+fn read_longrope(
+    fields: &Fields<'_>,
+    rope: &Fields<'_>,
+    max_positions: usize,
+    rotated: usize,
+) -> Result<RopeScaling, ConfigProblem> {
+    let original_max = original_max(fields, rope, 4096)?;
+    let factors = |key: &str| {
+        let expected = "a list of a number from 1e-6 to 1e6 for each two elements that are rotated";
+        let Some(value) = rope.get(key) else { return Err(missing(rope, key, "longrope has two lists of factors")) };
+        let Some(values) = value.as_array().filter(|values| values.len() == rotated / 2) else {
+            return Err(rope.wrong_type(key, expected, value));
+        };
+        let factor = |value: &Value| match value.as_f64().filter(|factor| (1e-6..1e6).contains(factor)) {
+            Some(factor) => Ok(factor as f32),
+            None => Err(rope.wrong_type(key, expected, value)),
+        };
+        values.iter().map(factor).collect::<Result<Vec<_>, _>>()
+    };
+    let stretch = positive(rope, "factor")?.unwrap_or(max_positions as f64 / original_max as f64);
+    let by_stretch = if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / (original_max as f64).ln()).sqrt() };
+    let limits = "a number from 1e-6 to 1e6";
+    let given = rope.number("attention_factor", |factor| (1e-6..1e6).contains(&factor), limits)?;
+    let attention_factor = given.unwrap_or(by_stretch);
+    if !(1e-6..1e6).contains(&attention_factor) {
+        let (key, found) = (rope.name("original_max_position_embeddings"), original_max.to_string());
+        return Err(ConfigProblem::OutOfRange { key, found, limit: "more than 1".to_owned() });
+    }
+    let (short, long) = (factors("short_factor")?, factors("long_factor")?);
+    Ok(RopeScaling::LongRope { short, long, original_max, attention_factor, is_long: max_positions > original_max })
 }
 
 fn read_yarn(fields: &Fields<'_>, rope: &Fields<'_>, max_positions: usize) -> Result<RopeScaling, ConfigProblem> {

@@ -1,5 +1,7 @@
 //! Valid configurations as they are found in the wild, and invalid ones.
 
+mod checkpoints;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -468,6 +470,7 @@ proptest! {
             "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling",
             "rope_parameters", "hidden_act", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types",
             "scale_emb", "scale_depth", "dim_model_base", "eos_token_id", "torch_dtype", "quantization_config",
+            "text_config", "moe_topk", "num_experts", "original_max_position_embeddings", "partial_rotary_factor",
         ]), any_value()), 0..5),
     ) {
         let mut value = json!({"model_type": model_type});

@@ -23,6 +23,13 @@ pub(super) fn read_windows(
     match architecture {
         // If Mistral has a window, it holds for every layer, whatever `layer_types` says.
         Architecture::Mistral => Ok(vec![read_window(fields)?; num_layers]),
+        // A window that the context fits into is none.
+        Architecture::Phi3 => {
+            let context = fields.count("max_position_embeddings", 1..=WINDOW_MAX)?.unwrap_or(4096);
+            let window = fields.count("sliding_window", 1..=WINDOW_MAX)?.filter(|&window| window < context);
+            Ok(vec![window; num_layers])
+        }
+        Architecture::Ministral3 => Ok(vec![fields.count("sliding_window", 1..=WINDOW_MAX)?; num_layers]),
         // Mixtral has one only if a window is written.
         Architecture::Mixtral if fields.is_written("sliding_window") => Ok(vec![read_window(fields)?; num_layers]),
         Architecture::Qwen2 | Architecture::Qwen3 => read_qwen(fields, layer_types, num_layers),

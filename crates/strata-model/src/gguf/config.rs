@@ -21,7 +21,7 @@ pub(super) struct Family {
     pub(super) style: RopeStyle,
 }
 
-const FAMILIES: [Family; 17] = [
+const FAMILIES: [Family; 21] = [
     Family { name: "llama", model_type: "llama", style: RopeStyle::Neighbours },
     Family { name: "mistral", model_type: "mistral", style: RopeStyle::Neighbours },
     Family { name: "qwen2", model_type: "qwen2", style: RopeStyle::Halves },
@@ -39,6 +39,10 @@ const FAMILIES: [Family; 17] = [
     Family { name: "seed_oss", model_type: "seed_oss", style: RopeStyle::Halves },
     Family { name: "olmo2", model_type: "olmo2", style: RopeStyle::Halves },
     Family { name: "exaone4", model_type: "exaone4", style: RopeStyle::Halves },
+    Family { name: "phi3", model_type: "phi3", style: RopeStyle::Halves },
+    Family { name: "mistral3", model_type: "ministral3", style: RopeStyle::Neighbours },
+    Family { name: "hunyuan-dense", model_type: "hunyuan_v1_dense", style: RopeStyle::Halves },
+    Family { name: "hunyuan-moe", model_type: "hunyuan_v1_moe", style: RopeStyle::Halves },
 ];
 
 /// The `model_type` of a Mixtral, whose GGUF files say `llama`.
@@ -94,13 +98,15 @@ pub(super) fn family_of(config: &ModelConfig) -> Result<&'static Family, &'stati
 
 /// Factors that frequencies are divided by.
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
-/// Their like for models that switch between two sets, which is not supported.
+/// Their like for models with two sets, see `RopeScaling::LongRope`.
+const ROPE_FACTORS_SHORT: &str = "rope_factors_short.weight";
 const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
 
 /// Tensors that may be there without being a weight of the model: rope's frequencies as old converters stored them,
 /// which follow from the metadata.
 fn is_beside_the_weights(name: &str) -> bool {
-    name == ROPE_FACTORS || name.strip_suffix(".attn_rot_embd.weight").is_some_and(|block| block.starts_with("blk."))
+    [ROPE_FACTORS, ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].contains(&name)
+        || name.strip_suffix(".attn_rot_embd.weight").is_some_and(|block| block.starts_with("blk."))
 }
 
 /// Refuses tensors that the model's groups do not ask for: a model with such tensors computes something else.
@@ -162,6 +168,10 @@ enum Neutral {
     Number(f64),
 }
 
+/// By how much queries grow with their positions.
+const TEMPERATURE_SCALE: &str = "attention.temperature_scale";
+const TEMPERATURE_LENGTH: &str = "attention.temperature_length";
+
 /// Keys that change what is computed, and the values with which they do not; other values are refused.
 const NEUTRAL: [(&str, Neutral); 9] = [
     ("attention.causal", Neutral::Flag(true)),
@@ -170,8 +180,9 @@ const NEUTRAL: [(&str, Neutral); 9] = [
     ("attention.max_alibi_bias", Neutral::Number(0.0)),
     ("attn_logit_softcapping", Neutral::Number(0.0)),
     ("final_logit_softcapping", Neutral::Number(0.0)),
-    ("attention.temperature_scale", Neutral::Number(0.0)),
-    ("attention.temperature_length", Neutral::Number(0.0)),
+    // Of Ministral 3 they are read.
+    (TEMPERATURE_SCALE, Neutral::Number(0.0)),
+    (TEMPERATURE_LENGTH, Neutral::Number(0.0)),
     ("rope.scaling.yarn_ext_factor", Neutral::Number(1.0)),
 ];
 
@@ -267,7 +278,11 @@ impl Keys<'_> {
             "bos_token_id": tokenizer::bos_id(self.model.metadata)?,
             "eos_token_id": tokenizer::end_ids(self.model.metadata)?,
         });
-        if let Some(scaling) = self.rope_scaling(context)? {
+        let scaling = match model_type {
+            "phi3" => self.longrope(context, rotated)?,
+            _ => self.rope_scaling(context)?,
+        };
+        if let Some(scaling) = scaling {
             json["rope_scaling"] = scaling;
         }
         if is_mixture {
@@ -276,7 +291,7 @@ impl Keys<'_> {
         match model_type {
             // Which layers have one is read below.
             "olmo3" | "exaone4" => json["sliding_window"] = Value::Null,
-            "glm4_moe" => json["partial_rotary_factor"] = json!(rotated as f64 / head_dim as f64),
+            "glm4_moe" | "phi3" => json["partial_rotary_factor"] = json!(rotated as f64 / head_dim as f64),
             "minimax_m2" => json["rotary_dim"] = json!(rotated),
             "minicpm" => {
                 // Files older than these keys are of the first MiniCPM, and these are its scales. Zero means that there
@@ -311,7 +326,11 @@ impl Keys<'_> {
         let refuse = |key: &str, value: Value| Err(unsupported(&self.name(key), &value, hint));
         let of_mixtures =
             [("nextn_predict_layers", Neutral::Number(0.0)), ("leading_dense_block_count", Neutral::Number(0.0))];
-        for (key, neutral) in NEUTRAL.into_iter().chain(of_mixtures.into_iter().filter(|_| !is_mixture)) {
+        let is_read = |key: &str| {
+            self.family.model_type == "ministral3" && [TEMPERATURE_SCALE, TEMPERATURE_LENGTH].contains(&key)
+        };
+        let all = NEUTRAL.into_iter().chain(of_mixtures.into_iter().filter(|_| !is_mixture));
+        for (key, neutral) in all.filter(|(key, _)| !is_read(key)) {
             match neutral {
                 Neutral::Flag(neutral) => {
                     if let Some(flag) = self.model.metadata.flag(&self.name(key))?.filter(|&flag| flag != neutral) {
@@ -370,7 +389,7 @@ impl Keys<'_> {
             return Err(unsupported(&self.name(values), &json!(other), "keys and values must be of one width"));
         }
         let of_head = self.count(rotated)?.unwrap_or(head_dim);
-        let may_be_part = matches!(model_type, "glm4_moe" | "minimax_m2") && of_head < head_dim;
+        let may_be_part = matches!(model_type, "glm4_moe" | "minimax_m2" | "phi3") && of_head < head_dim;
         if of_head != head_dim && !may_be_part {
             let hint = "this architecture is not known with a part of each head rotated";
             return Err(unsupported(&self.name(rotated), &json!(of_head), hint));
@@ -392,19 +411,31 @@ impl Keys<'_> {
             "linear" => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
             "yarn" => {
                 let key = "rope.scaling.yarn_log_multiplier";
-                if let Some(log) = self.number(key)?.filter(|&log| log != 0.0) {
+                let log = self.number(key)?.filter(|&log| log != 0.0);
+                let is_ministral = self.family.model_type == "ministral3";
+                if let Some(log) = log.filter(|_| !is_ministral) {
                     return Err(unsupported(&self.name(key), &json!(log), "no model of this architecture has it"));
                 }
                 // Cosines and sines grow with the stretch, unless the file says by how much: converters write the
                 // whole of it, `attention_factor`, under this key. A second factor comes on top of either.
                 let whole = self.number("rope.scaling.yarn_attn_factor")?;
                 let on_top = self.number("rope.scaling.attn_factor")?;
-                let by_stretch = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+                let stretched = |by: f64| if factor > 1.0 { 0.1 * by * factor.ln() + 1.0 } else { 1.0 };
+                let by_stretch = stretched(1.0) / log.map_or(1.0, stretched);
+                let original = self.count("rope.scaling.original_context_length")?.unwrap_or(context);
+                let length = match is_ministral {
+                    true => self.count(TEMPERATURE_LENGTH)?.filter(|&length| length > 0),
+                    false => None,
+                };
+                if let Some(other) = length.filter(|&length| length != original) {
+                    let hint = "queries are known to grow with multiples of the original context only";
+                    return Err(unsupported(&self.name(TEMPERATURE_LENGTH), &json!(other), hint));
+                }
                 Ok(Some(json!({
                     "rope_type": "yarn",
                     "factor": factor,
-                    "original_max_position_embeddings":
-                        self.count("rope.scaling.original_context_length")?.unwrap_or(context),
+                    "original_max_position_embeddings": original,
+                    "llama_4_scaling_beta": if is_ministral { self.number(TEMPERATURE_SCALE)? } else { None },
                     "attention_factor": on_top.unwrap_or(1.0) * whole.unwrap_or(by_stretch),
                     "beta_fast": self.number("rope.scaling.yarn_beta_fast")?,
                     "beta_slow": self.number("rope.scaling.yarn_beta_slow")?,
@@ -417,23 +448,49 @@ impl Keys<'_> {
         }
     }
 
+    /// The two sets of factors of the frequencies, if the file has them.
+    fn longrope(&self, context: u64, rotated: u64) -> Result<Option<Value>, ConfigProblem> {
+        let kind = self.model.metadata.text(&self.name("rope.scaling.type"))?;
+        if let Some(other) = kind.filter(|&kind| !matches!(kind, "none" | "longrope")) {
+            let hint = "this architecture is known with longrope only";
+            return Err(unsupported(&self.name("rope.scaling.type"), &Value::from(other), hint));
+        }
+        let pairs = (rotated / 2) as usize;
+        let sets = [ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].map(|name| self.factors(name, pairs));
+        let [short, long] = sets;
+        let (Some(short), Some(long)) = (short?, long?) else { return Ok(None) };
+        Ok(Some(json!({
+            "rope_type": "longrope",
+            "short_factor": short,
+            "long_factor": long,
+            "original_max_position_embeddings":
+                self.count("rope.scaling.original_context_length")?.unwrap_or(context),
+            "attention_factor": self.number("rope.scaling.attn_factor")?,
+        })))
+    }
+
     /// One factor for each pair, above zero.
     fn rope_factors(&self, head_dim: usize) -> Result<Option<Vec<f32>>, ConfigProblem> {
-        if let Some(entry) = self.model.catalog.get(ROPE_FACTORS_LONG) {
-            let hint = "two sets of rope factors (longrope) are not supported";
+        // Where two sets are not read, they would change what is computed.
+        if let Some(entry) = self.model.catalog.get(ROPE_FACTORS_LONG).filter(|_| self.family.model_type != "phi3") {
+            let hint = "two sets of rope factors (longrope) are not supported in this architecture";
             return Err(unsupported(ROPE_FACTORS_LONG, &json!(entry.shape), hint));
         }
-        let Some(entry) = self.model.catalog.get(ROPE_FACTORS) else { return Ok(None) };
-        let pairs = head_dim / 2;
+        self.factors(ROPE_FACTORS, head_dim / 2)
+    }
+
+    /// The factors of so many pairs in the tensor `name`, if there is one.
+    fn factors(&self, name: &str, pairs: usize) -> Result<Option<Vec<f32>>, ConfigProblem> {
+        let Some(entry) = self.model.catalog.get(name) else { return Ok(None) };
         let wrong = |found: String| ConfigProblem::OutOfRange {
-            key: ROPE_FACTORS.to_owned(),
+            key: name.to_owned(),
             found,
             limit: format!("{pairs} numbers above 0, one for each pair of a head's elements"),
         };
         if entry.shape != [pairs] {
             return Err(wrong(format!("of shape {:?}", entry.shape)));
         }
-        let read = self.model.catalog.read_f32(ROPE_FACTORS, pairs);
+        let read = self.model.catalog.read_f32(name, pairs);
         let factors = read.map_err(|error| wrong(format!("not to be read ({error})")))?.unwrap_or_default();
         match factors.iter().find(|factor| !(1e-6..1e6).contains(*factor)) {
             None => Ok(Some(factors)),
@@ -459,7 +516,14 @@ impl Keys<'_> {
             Some(other) => {
                 Err(unsupported(&pattern_key, &Value::from(other.to_string()), "expected a flag for each layer"))
             }
-            None if matches!(self.family.model_type, "llama" | "mistral") => Ok(vec![Some(window); num_layers]),
+            None if matches!(self.family.model_type, "llama" | "mistral" | "ministral3") => {
+                Ok(vec![Some(window); num_layers])
+            }
+            // A window that the context fits into is none.
+            None if self.family.model_type == "phi3" => {
+                let context = self.required("context_length")?;
+                Ok(vec![Some(window).filter(|&window| (window as u64) < context); num_layers])
+            }
             // Every fourth layer sees all.
             None if matches!(self.family.model_type, "olmo2" | "exaone4") => {
                 Ok((1..=num_layers).map(|layer| (layer % 4 != 0).then_some(window)).collect())

@@ -83,6 +83,7 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
         }
         RopeScaling::Llama3 { .. } => rope_factors = Some(RopeTable::factors(&config.rope, config.rotated)),
         RopeScaling::Dynamic { .. } => return Err("dynamic rope scaling"),
+        RopeScaling::LongRope { .. } => return Err("two sets of rope factors"),
     }
     let rope_factors = rope_factors.map(|factors| (ROPE_FACTORS, factors));
     Ok(Description { metadata, rope_factors, style: family.style })

@@ -108,6 +108,17 @@ pub(super) fn add_to_config(
             let scale = keys.number("expert_weights_scale")?.filter(|&scale| scale != 0.0);
             json["routed_scaling_factor"] = json!(scale.unwrap_or(1.0));
         }
+        "hunyuan_v1_moe" => {
+            json["num_experts"] = json!(experts);
+            json["intermediate_size"] = json!(width.unwrap_or(inner));
+            json["moe_topk"] = json!(chosen);
+            let shared = shared_width.filter(|&shared| Some(shared) != width);
+            if let Some(other) = shared {
+                let (key, found) = ("expert_shared_feed_forward_length".to_owned(), other.to_string());
+                let hint = "one shared expert, as wide as the others, is known of this architecture";
+                return Err(ConfigProblem::Unsupported { key, found, hint });
+            }
+        }
         "ernie4_5_moe" => {
             json["moe_num_experts"] = json!(experts);
             json["moe_k"] = json!(chosen);

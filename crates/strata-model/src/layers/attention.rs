@@ -19,6 +19,10 @@ pub struct Attention {
     v: Linear,
     /// The norms of queries and keys, if the model has them: of each head, or of all heads together.
     norms: Option<[TensorId; 2]>,
+    /// Whether they come after rotation.
+    is_normed_after: bool,
+    /// Whether queries grow with their positions.
+    grows: bool,
     output: Linear,
     heads: usize,
     kv: KvShape,
@@ -64,7 +68,7 @@ impl Attention {
         let [q, k, v] = [input("q", q), input("k", kv_rows), input("v", kv_rows)];
         let norm_lens = match config.qk_norm {
             QkNorm::None => None,
-            QkNorm::Heads => Some([config.head_dim; 2]),
+            QkNorm::Heads | QkNorm::HeadsAfter => Some([config.head_dim; 2]),
             QkNorm::Whole => Some([q.rows, k.rows]),
         };
         let norms = norm_lens.map(|[of_q, of_k]| {
@@ -78,6 +82,8 @@ impl Attention {
             k,
             v,
             norms,
+            is_normed_after: config.qk_norm == QkNorm::HeadsAfter,
+            grows: config.query_growth.is_some(),
             output,
             heads: config.num_heads,
             kv,
@@ -90,6 +96,15 @@ impl Attention {
             context: config.context(),
             is_last: layer + 1 == config.num_layers,
         }
+    }
+
+    /// Norms queries and keys, if the model has norms for them.
+    fn norm_heads(&self, pass: &mut Pass<'_>, both: [Tensor; 2]) -> Result<(), ForwardError> {
+        for (heads, norm) in both.into_iter().zip(self.norms.into_iter().flatten()) {
+            let (weight, epsilon) = (&pass.weights.vector(norm), self.epsilon);
+            pass.submit(&[Command::Norm { x: heads, weight, epsilon, out: heads }])?;
+        }
+        Ok(())
     }
 
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
@@ -128,16 +143,21 @@ impl Layer for Attention {
         let Scratch { q, k, v, attended, state } = self.scratch(pass.rows(), &mut pass.area());
         let x = self.norm.begin(pass)?;
         pass.products(x, [&self.q, &self.k, &self.v], [q, k, v], None)?;
-        if let Some(norms) = self.norms {
-            for (heads, norm) in [q, k].into_iter().zip(norms) {
-                let (weight, epsilon) = (&pass.weights.vector(norm), self.epsilon);
-                pass.submit(&[Command::Norm { x: heads, weight, epsilon, out: heads }])?;
-            }
+        if !self.is_normed_after {
+            self.norm_heads(pass, [q, k])?;
         }
         let (kv, sequences) = (pass.kv.layer(self.kv_layer), pass.batch.sequences());
         let (style, [cos, sin]) = (self.style, pass.rotation(self.rope));
         let layer = AttentionLayer { kv, heads: self.heads, scale: self.scale, window: self.window };
         pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
+        if self.is_normed_after {
+            // They are rotated where they lie. The keys that were stored are stored again, normed and not rotated.
+            self.norm_heads(pass, [q, k])?;
+            let [cos, sin] = pass.rotation(LayerRope::None);
+            pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
+        }
+        // What is attended with, and where the result goes: a tensor each.
+        let (q, attended) = if self.grows { (pass.grow_queries(q, attended, self.q.rows)?, q) } else { (q, attended) };
         pass.attend_below(layer, q, state, attended)?;
         pass.submit(&[Command::Attend { layer, frame: None, sequences, q, state, out: attended }])?;
         let attended = if self.is_last { pass.keep_wanted_rows(attended, self.q.rows)? } else { attended };

@@ -66,6 +66,8 @@ impl Harness {
         threads: usize,
         blocks: usize,
     ) -> Self {
+        let mut config = config;
+        config.settle_length(BLOCKS_PER_SEQUENCE * BLOCK_SIZE);
         let needs = Model::pass_needs(&config, MAX_TOKENS, MAX_TOKENS);
         let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
         let layout = if crate::IN_STRIPS { layout.in_pages(page_size()) } else { layout };

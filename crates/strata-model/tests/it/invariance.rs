@@ -7,8 +7,9 @@ use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 use crate::harness::{BLOCK_SIZE, Harness};
 
 /// One case of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context,
-/// experts, experts with groups and a shared one.
-const CASES: [(&str, KvDType); 9] = [
+/// experts, experts with groups and a shared one, FP8, matrices in one piece with longrope, queries that grow, norms
+/// after rotation.
+const CASES: [(&str, KvDType); 13] = [
     ("llama3_bf16", KvDType::BF16),
     ("mistral_sliding", KvDType::F32),
     ("qwen2_bf16", KvDType::BF16),
@@ -18,6 +19,10 @@ const CASES: [(&str, KvDType); 9] = [
     ("rope_dynamic_long", KvDType::F32),
     ("qwen3_moe", KvDType::F16),
     ("glm4_moe_groups", KvDType::F32),
+    ("qwen3_moe_fp8", KvDType::F16),
+    ("phi3_long", KvDType::F32),
+    ("ministral3", KvDType::F32),
+    ("hunyuan_v1_moe", KvDType::F32),
 ];
 
 fn cases_by_level() -> impl Iterator<Item = (Level, (&'static str, KvDType))> {

@@ -8,6 +8,7 @@ mod hidden;
 mod invariance;
 mod kv_cache;
 mod logits;
+mod nested;
 mod reference_device;
 mod streamed;
 mod templates;

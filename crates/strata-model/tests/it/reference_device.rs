@@ -14,7 +14,7 @@ use strata_weights::{
 use crate::harness::{BLOCK_SIZE, Harness, fixtures};
 
 /// Fixtures whose layers differ: biases, head norms, windows, scales, tied heads, experts beside a gated one.
-const MODELS: [&str; 5] = ["qwen2", "qwen3", "mistral_sliding", "granite", "qwen2_moe"];
+const MODELS: [&str; 7] = ["qwen2", "qwen3", "mistral_sliding", "granite", "qwen2_moe", "ministral3", "hunyuan_v1_moe"];
 
 /// How many random schedules a test goes through: `usual`, or as many as `STRATA_SCHEDULES` says.
 fn schedules(usual: u64) -> u64 {

@@ -1,22 +1,27 @@
 //! A model with streamed weights computes bit for bit what it computes with resident weights: under any budget, with
 //! any cut into bands, and while the budget changes.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use strata_device::{DeviceError, ReferenceDevice};
-use strata_io::EngineKind;
+use strata_io::{EngineKind, WriteTarget};
 use strata_kernels::{DType, KvDType};
 use strata_model::config::ModelConfig;
 use strata_model::gguf::GgufModel;
 use strata_model::layers::group_specs;
 use strata_model::synth::{SynthSpec, synthesize};
 use strata_model::{BatchSequence, ForwardError, LogitRows, Model, SequenceBlocks};
-use strata_weights::{Catalog, ElasticWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, open_direct};
+use strata_weights::{
+    Catalog, Coding, ElasticWeights, StorePlan, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, open_direct,
+    write_store,
+};
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
 
-/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, experts.
-const CASES: [(&str, KvDType); 10] = [
+/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, experts, matrices in one
+/// piece.
+const CASES: [(&str, KvDType); 11] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -27,6 +32,7 @@ const CASES: [(&str, KvDType); 10] = [
     ("qwen3_moe", KvDType::F16),
     ("qwen2_moe", KvDType::F32),
     ("glm4_moe", KvDType::F32),
+    ("phi3_long", KvDType::F32),
 ];
 
 fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {
@@ -145,6 +151,27 @@ fn quantised_weights_stream_as_well() {
         assert!(weights.resident_bytes() > 0 && weights.resident_bytes() < weights.monitor().swept_bytes());
         let mut harness = Harness::over(config, Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
         assert_eq!(logits(&mut harness, &prompt(40), 13), want, "{dtype}");
+    }
+}
+
+#[test]
+fn weights_in_fp8_stream_from_a_packed_store() {
+    let (from, dir) = (fixtures().join("qwen3_moe_fp8"), tempfile::tempdir().unwrap());
+    let catalog = Catalog::open(&from).unwrap();
+    let config = config_of(&catalog, &from);
+    let want = logits(&mut Harness::load("qwen3_moe_fp8", KvDType::F16, 2, 1), &prompt(70), usize::MAX);
+    let store = dir.path().join("fp8.strata");
+    let layout = StorePlan::new(&catalog, &group_specs(&config), "fp8", Vec::new(), &Coding::none()).unwrap();
+    let target = WriteTarget::open(&store).unwrap();
+    write_store(&catalog, &layout, target, &mut |_, _, _| ControlFlow::Continue(())).unwrap();
+    let packed = Catalog::open(&store).unwrap();
+    for band_bytes in [1, 5000] {
+        let budget = plan(&packed, &config, band_bytes).partition().least_budget();
+        for (policy, engine) in ways() {
+            let weights = stream(&packed, &config, band_bytes, budget, policy, engine);
+            let mut harness = Harness::over(config.clone(), Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
+            assert_eq!(logits(&mut harness, &prompt(70), 33), want, "bands of {band_bytes}, {policy:?}, {engine}");
+        }
     }
 }
 

@@ -65,7 +65,8 @@ impl OnGpu {
         weights: impl FnOnce(&mut VulkanDevice, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
     ) -> Self {
         let dir = fixtures().join(name);
-        let config = ModelConfig::from_dir(&dir).unwrap();
+        let mut config = ModelConfig::from_dir(&dir).unwrap();
+        config.settle_length(128);
         Self::of(gpu, config, &Catalog::open(&dir).unwrap(), ProductArithmetic::Float, kv_dtype, prompt, weights)
     }
 

@@ -3,12 +3,13 @@
 //!
 //! | here, in layer N | also called |
 //! |---|---|
-//! | `mlp.gate.weight` | `block_sparse_moe.gate.weight`, `block_sparse_moe.router.layer.weight` |
+//! | `mlp.gate.weight` | `block_sparse_moe.gate.weight`, `block_sparse_moe.router.layer.weight`, `mlp.gate.wg.weight` |
 //! | `mlp.gate.e_score_correction_bias` `[E]` | `block_sparse_moe.e_score_correction_bias`, `mlp.moe_statics.…` |
 //! | `mlp.experts.X.{gate,up,down}_proj.weight` | `block_sparse_moe.experts.X.{w1,w3,w2}.weight` |
 //! | gate and up of all experts | `mlp.experts.gate_up_proj`, `block_sparse_moe.input_linear.weight` `[E, 2I, H]` |
 //! | down of all experts | `mlp.experts.down_proj`, `block_sparse_moe.output_linear.weight` `[E, H, I]` |
-//! | `mlp.shared_experts.{gate,up,down}_proj.weight` | `mlp.shared_expert.…` |
+//! | `mlp.shared_experts.{gate,up,down}_proj.weight` | `mlp.shared_expert.…`, `mlp.shared_mlp.…` |
+//! | `self_attn.{q,k}_norm.weight` | `self_attn.{query,key}_layernorm.weight` |
 //!
 //! GGUF's names have become the left ones when these rules are applied, with `mlp.experts.all.…` for what it stores of
 //! all experts in one tensor.
@@ -16,9 +17,12 @@
 use super::CatalogEntry;
 
 /// Names within a layer: in files, and here.
-const RENAMED: [(&str, &str); 5] = [
+const RENAMED: [(&str, &str); 8] = [
     ("block_sparse_moe.gate.weight", "mlp.gate.weight"),
     ("block_sparse_moe.router.layer.weight", "mlp.gate.weight"),
+    ("mlp.gate.wg.weight", "mlp.gate.weight"),
+    ("self_attn.query_layernorm.weight", "self_attn.q_norm.weight"),
+    ("self_attn.key_layernorm.weight", "self_attn.k_norm.weight"),
     ("block_sparse_moe.e_score_correction_bias", CHOICE_BIAS),
     ("mlp.moe_statics.e_score_correction_bias", CHOICE_BIAS),
     ("mlp.gate.e_score_correction_bias", CHOICE_BIAS),
@@ -63,7 +67,7 @@ pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, Catal
     if within == "mlp.shared_expert_gate.weight" && entry.shape.len() == 1 {
         return named(within, CatalogEntry { shape: vec![1, entry.shape[0]], ..entry.clone() });
     }
-    if let Some(rest) = within.strip_prefix("mlp.shared_expert.") {
+    if let Some(rest) = ["mlp.shared_expert.", "mlp.shared_mlp."].iter().find_map(|other| within.strip_prefix(other)) {
         return named(&format!("mlp.shared_experts.{rest}"), entry.clone());
     }
     if let Some((expert, matrix)) =
@@ -111,7 +115,7 @@ mod tests {
     fn entry(shape: &[usize]) -> CatalogEntry {
         let bytes = shape.iter().product::<usize>() as u64 * 2;
         let element_type = ElementType::Known(DType::BF16);
-        CatalogEntry { file: 1, offset: 1000, bytes, shape: shape.to_vec(), element_type }
+        CatalogEntry { file: 1, offset: 1000, bytes, shape: shape.to_vec(), element_type, scales: None }
     }
 
     #[test]

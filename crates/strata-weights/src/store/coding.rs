@@ -6,7 +6,7 @@ use std::thread;
 
 use strata_device::usable_cores;
 use strata_io::WriteTarget;
-use strata_kernels::{DType, encode_row, patches_of};
+use strata_kernels::{DType, encode_row, join_scales, patches_of};
 
 use super::error::StoreProblem;
 use super::format::{Head, read_unfinished};
@@ -158,6 +158,40 @@ fn most_patches(rows: &[u16], cols: usize) -> usize {
 /// The result of a thread; a panic of the thread is passed on.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Joins scales to the rows of an FP8 matrix whose codes arrive in chunks.
+#[derive(Debug)]
+pub(super) struct Joiner {
+    cols: usize,
+    scales: Vec<f32>,
+    /// Rows that are joined already.
+    rows: usize,
+    /// Codes of a begun row.
+    begun: Vec<u8>,
+    joined: Vec<u8>,
+}
+
+impl Joiner {
+    /// For rows of `cols` columns, at least one, and the scales of all blocks of the matrix.
+    pub(super) fn new(cols: usize, scales: Vec<f32>) -> Self {
+        Self { cols, scales, rows: 0, begun: Vec::new(), joined: Vec::new() }
+    }
+
+    /// The rows that the next chunk makes whole, with their scales.
+    pub(super) fn join(&mut self, bytes: &[u8]) -> &[u8] {
+        self.begun.extend(bytes);
+        let (cols, count) = (self.cols, self.begun.len() / self.cols);
+        // The plan has checked that these sizes do not overflow.
+        let row_bytes = DType::Fp8.row_bytes(cols).unwrap_or(0);
+        self.joined.resize(count * row_bytes, 0);
+        let codes = self.joined.len() - count * cols;
+        self.joined[codes..].copy_from_slice(&self.begun[..count * cols]);
+        join_scales(&mut self.joined, cols, self.rows, &self.scales);
+        self.begun.drain(..count * cols);
+        self.rows += count;
+        &self.joined
+    }
 }
 
 /// Codes a matrix whose bytes arrive in chunks.

@@ -118,7 +118,7 @@ impl StoredTensor {
     /// The type that `dtype` and `patches` mean together.
     pub(super) fn known_dtype(&self) -> Result<DType, StoreProblem> {
         let coded = DType::CodedBf16 { patches: self.patches.unwrap_or(0) };
-        let known = DType::ALL.into_iter().chain([coded]).find(|dtype| dtype.name() == self.dtype);
+        let known = DType::ALL.into_iter().chain([DType::Fp8, coded]).find(|dtype| dtype.name() == self.dtype);
         let (tensor, found) = (self.name.clone(), self.dtype.clone());
         match known {
             None => Err(StoreProblem::UnknownDType { tensor, found }),

@@ -159,6 +159,8 @@ fn place(
             let shape: Vec<u64> = entry.shape.iter().map(|&dim| dim as u64).collect();
             let (bytes, patches) = match *dtype {
                 DType::CodedBf16 { patches } => (tensor_bytes(*dtype, &shape)?, Some(patches)),
+                // Scales that were apart are joined to the rows.
+                _ if entry.scales.is_some() => (tensor_bytes(*dtype, &shape)?, None),
                 _ => (entry.bytes, None),
             };
             let align = if bytes >= LARGE_TENSOR_FROM { PAGE_BYTES } else { TENSOR_ALIGN };

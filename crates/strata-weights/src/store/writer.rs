@@ -8,12 +8,12 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::check::{Stop, checksums};
 use super::checksum::Checksum;
-use super::coding::{Coder, extent_of};
+use super::coding::{Coder, Joiner, extent_of};
 use super::error::StoreProblem;
 use super::format::{Head, Manifest, PAGE_BYTES, Region, encode, is_store, is_unfinished, read_unfinished};
 use super::layout::StorePlan;
 use super::source::source;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, CatalogEntry};
 use crate::chunks::{Extent, for_each_chunk};
 use crate::error::WeightError;
 use crate::safetensors::ElementType;
@@ -184,12 +184,35 @@ fn verify(
 }
 
 /// Where a tensor goes in the store.
-struct Destination {
+struct Destination<'c> {
+    entry: &'c CatalogEntry,
     region: usize,
     /// Its first byte in the store.
     offset: u64,
     /// Columns and patches, if it is to be coded.
     coded: Option<(usize, u16)>,
+}
+
+/// What becomes of the rows of a tensor on their way.
+enum RowCoder {
+    /// They stay as they are.
+    Copied,
+    /// They are coded.
+    Coded(Coder),
+    /// Their scales are joined to them.
+    Joined(Joiner),
+}
+
+impl RowCoder {
+    fn of(catalog: &Catalog, entry: &CatalogEntry, coded: Option<(usize, u16)>) -> Result<Self, WeightError> {
+        if let Some((cols, patches)) = coded {
+            return Ok(Self::Coded(Coder::new(cols, patches)));
+        }
+        Ok(match (catalog.read_scales(entry)?, entry.shape.last()) {
+            (Some(scales), Some(&cols)) => Self::Joined(Joiner::new(cols, scales)),
+            _ => Self::Copied,
+        })
+    }
 }
 
 /// The state of writing.
@@ -232,18 +255,22 @@ impl<'a> Writer<'a> {
         }
         let (extents, places) = self.extents(catalog, plan);
         let files: Vec<_> = catalog.files().iter().map(|file| file.as_ref()).collect();
-        let mut coder = None;
+        let mut coder = RowCoder::Copied;
         for_each_chunk(&files, &extents, |chunk| {
             if chunk.offset == extents[chunk.extent].offset {
-                let Destination { region, offset, coded } = places[chunk.extent];
+                let Destination { entry, region, offset, coded } = places[chunk.extent];
                 while self.done < region {
                     self.finish_region()?;
                 }
                 self.fill_up_to(offset)?;
-                coder = coded.map(|(cols, patches)| Coder::new(cols, patches));
+                coder = RowCoder::of(catalog, entry, coded)?;
             }
             let bytes = chunk.outcome?;
-            let coded = coder.as_mut().map_or(Some(bytes), |coder| coder.code(bytes));
+            let coded = match &mut coder {
+                RowCoder::Coded(coder) => coder.code(bytes),
+                RowCoder::Joined(joiner) => Some(joiner.join(bytes)),
+                RowCoder::Copied => Some(bytes),
+            };
             // A row that does not fit was changed after it was measured.
             self.put(coded.ok_or_else(|| changed(catalog))?)?;
             match watch(PackPhase::Writing, self.position, total) {
@@ -258,7 +285,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Where the missing tensors lie in the catalog, and where each of them goes.
-    fn extents(&self, catalog: &Catalog, plan: &StorePlan) -> (Vec<Extent>, Vec<Destination>) {
+    fn extents<'c>(&self, catalog: &'c Catalog, plan: &StorePlan) -> (Vec<Extent>, Vec<Destination<'c>>) {
         let groups = plan.manifest.groups.iter().enumerate();
         let missing =
             groups.map(|(index, group)| (plan.contents.len() + index, group)).skip_while(|(r, _)| *r < self.done);
@@ -270,7 +297,7 @@ impl<'a> Writer<'a> {
             let plain = entry.element_type == ElementType::Known(DType::BF16);
             let coded = tensor.patches.filter(|_| plain).zip(entry.shape.last());
             let coded = coded.map(|(patches, &cols)| (cols, patches));
-            Some((extent_of(entry), Destination { region, offset: tensor.offset, coded }))
+            Some((extent_of(entry), Destination { entry, region, offset: tensor.offset, coded }))
         });
         placed.unzip()
     }

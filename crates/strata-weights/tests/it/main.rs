@@ -3,6 +3,7 @@
 mod catalog;
 mod experts;
 mod files;
+mod fp8;
 mod fuzz;
 mod gguf;
 mod header;

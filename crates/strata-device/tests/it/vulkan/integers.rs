@@ -16,7 +16,7 @@ fn bench(gpu: &Arc<Gpu>, tokens: usize, product_cols: usize) -> Bench {
 
 /// The types that are multiplied in integers, with numbers of columns that they can have.
 fn quantised() -> impl Iterator<Item = (DType, [usize; 2])> {
-    types().filter(|(dtype, _)| !dtype.is_plain() && !matches!(dtype, DType::CodedBf16 { .. }))
+    types().filter(|(dtype, _)| !dtype.is_plain() && !dtype.is_decoded())
 }
 
 /// What activations are worth after they have become bytes.
