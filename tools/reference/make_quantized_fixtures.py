@@ -73,7 +73,7 @@ def main():
     for name in ["Q8_0", "Q4_0"]:
         blocks = quants.quantize(numbers, GGMLQuantizationType[name])
         (out / f"{name.lower()}.gguf_blocks").write_bytes(blocks.tobytes())
-    for name in ["Q8_0", "Q4_0", "Q4_K"]:
+    for name in ["Q8_0", "Q4_0", "Q4_K", "MXFP4"]:
         encoded = out / f"{name.lower()}.encoded"
         if not encoded.exists():
             print(f"{encoded.name} is missing: run Strata's test with STRATA_WRITE_FIXTURES=1, then this again")

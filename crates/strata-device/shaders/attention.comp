@@ -5,6 +5,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "weights.glsl"
 #include "kv.glsl"
 #include "merge.glsl"
 
@@ -45,9 +46,10 @@ struct Tile {
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Tiles { Tile v[]; };
 
 layout(push_constant, std430) uniform Push {
-  uint64_t q, result, state, parts, tiles, blocks;
+  uint64_t q, result, state, parts, tiles, blocks, sinks;
   uint heads, sharing, tile_heads, block_size, first_key, head_bytes, to_values, window, parts_per_row;
   float scale;
+  uint sink_type;
 } push;
 
 shared float queries[ROWS * DIM];
@@ -207,6 +209,10 @@ void main() {
       continue;
     }
     uint row = (tile.token + r / heads) * push.heads + first_head + r % heads;
+    vec2 last = vec2(1.0);
+    if (tile.part == 0) {
+      last = sunk(push.sinks, push.sink_type, first_head + r % heads, whole_greatest[r], whole_total[r]);
+    }
     for (uint d = 0; d < DEEP; d++) {
       uint i = column + d * WIDE;
       if (i >= DIM) {
@@ -216,7 +222,7 @@ void main() {
         uint64_t at = (uint64_t(row) * push.parts_per_row + tile.part - 2) * part_length + 2 + i;
         Floats(push.parts + 4 * at).v[0] = whole[d][e];
       } else {
-        Floats(push.result).v[row * DIM + i] = tile.part == 0 ? whole[d][e] / whole_total[r] : whole[d][e];
+        Floats(push.result).v[row * DIM + i] = tile.part == 0 ? finished(whole[d][e], last) : whole[d][e];
       }
     }
   }

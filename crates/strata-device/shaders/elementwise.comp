@@ -6,7 +6,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint OPERATION = 0;
 
-const uint ADD = 0, SCALE = 1, SILU = 2, GELU = 3, GELU_TANH = 4;
+const uint ADD = 0, SCALE = 1, SILU = 2, GELU = 3, GELU_TANH = 4, CLAMPED_SWISH = 5;
 
 layout(push_constant, std430) uniform Push {
   uint64_t a, b;
@@ -39,6 +39,12 @@ void main() {
         x = x * sigmoid(x) * b.v[column];
       } else if (OPERATION == GELU) {
         x = 0.5 * x * (1.0 + erf(x * 0.70710678)) * b.v[column];
+      } else if (OPERATION == CLAMPED_SWISH) {
+        // NaN stays NaN, whatever a driver makes of it in comparisons of its own.
+        float up = b.v[column];
+        x = x > 7.0 ? 7.0 : x;
+        up = up > 7.0 ? 7.0 : up < -7.0 ? -7.0 : up;
+        x = x * sigmoid(1.702 * x) * (up + 1.0);
       } else {
         x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * b.v[column];
       }

@@ -2,6 +2,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "weights.glsl"
 #include "merge.glsl"
 
 layout(local_size_x_id = 0) in;
@@ -10,8 +11,8 @@ layout(constant_id = 1) const uint DIM = 64;
 layout(push_constant, std430) uniform Push {
   uint64_t parts, result;
   // How many parts the rows of each token have.
-  uint64_t counts;
-  uint heads, parts_per_row;
+  uint64_t counts, sinks;
+  uint heads, parts_per_row, sink_type;
 } push;
 
 void main() {
@@ -25,6 +26,7 @@ void main() {
       vec2 share = merge(most, all, from.v[0], from.v[1]);
       whole = merged(whole, from.v[2 + i], share);
     }
-    Floats(push.result).v[row * DIM + i] = whole / all;
+    vec2 last = sunk(push.sinks, push.sink_type, head, most, all);
+    Floats(push.result).v[row * DIM + i] = finished(whole, last);
   }
 }

@@ -34,8 +34,11 @@ uvec2 eight_odd_bytes(uint64_t at) {
 // Byte `i` of eight.
 uint of_eight(uvec2 bytes, uint i) { return (i < 4 ? bytes.x : bytes.y) >> 8 * (i & 3) & 255; }
 
-// 2^(exponent - 128).
+// 2^(exponent - 128), and NaN for 255.
 float half_power(uint exponent) {
+  if (exponent == 255) {
+    return uintBitsToFloat(0x7fc00000u);
+  }
   return exponent < 2 ? uintBitsToFloat(0x00200000u << exponent) : uintBitsToFloat((exponent - 1) << 23);
 }
 

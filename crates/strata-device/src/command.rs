@@ -126,7 +126,7 @@ pub enum Command<'a> {
         /// The activation of a gated network.
         gate: Option<Activation>,
     },
-    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]`, for some columns `c`: what [`Products`](Self::Products) does
+    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or what [`Activation`] says), for some columns `c`: what [`Products`](Self::Products) does
     /// with its `gate`, where the products of a pair were computed apart.
     Gate {
         /// `[tokens, width]`
@@ -168,6 +168,8 @@ pub enum Command<'a> {
         frame: Option<&'a KvFrame>,
         /// The batch, or some of it.
         sequences: KvSequences<'a>,
+        /// A score for each head that takes its share of the weights and has no value: `[heads]`, not scaled.
+        sinks: Option<&'a Weights>,
         /// `[tokens, heads, head_dim]`
         q: Tensor,
         /// `[tokens, heads, ATTENTION_STATE]`, if some of a sequence is held at another time; otherwise empty.
@@ -366,7 +368,8 @@ impl Command<'_> {
                 add(Operand::Tensor(v), false);
                 add(Operand::Kv, true);
             }
-            Self::Attend { frame, q, state, out, .. } => {
+            Self::Attend { frame, sinks, q, state, out, .. } => {
+                sinks.and_then(of_weights).into_iter().for_each(|place| add(place, false));
                 add(Operand::Tensor(q), false);
                 if frame.is_none() {
                     add(Operand::Kv, false);

@@ -185,7 +185,7 @@ impl CpuDevice {
                 let blocks = kv.writable(sequences);
                 rotate_and_store(pool, level, &layer, blocks, sequences.spans, sequences.tables, rotation, q, k, v);
             }
-            Command::Attend { layer, frame, sequences, q, state, out } => {
+            Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
                 let [q, state, out] = apart(numbers, [q, state, out]);
                 let KvSequences { spans, tables } = sequences;
                 let (kv, blocks) = match frame {
@@ -193,7 +193,8 @@ impl CpuDevice {
                     None => (layer.kv, kv.readable(sequences)),
                 };
                 let layer = AttentionLayer { kv, ..layer };
-                attention(pool, level, &layer, blocks, spans, tables, q, parts, state, out);
+                let sinks = sinks.map(|sinks| sinks.matrix());
+                attention(pool, level, &layer, blocks, spans, tables, sinks, q, parts, state, out);
             }
             Command::Best { x, width, count, out } => {
                 let [x, out] = apart(numbers, [x, out]);

@@ -73,6 +73,17 @@ impl Weights {
         Self { dtype, rows, cols, memory, range }
     }
 
+    /// Some columns of a vector of a plain type.
+    ///
+    /// # Panics
+    /// If it has more than one row, is quantised, or has no such columns.
+    pub fn columns(&self, columns: Range<usize>) -> Self {
+        assert!(self.rows == 1 && self.dtype.is_plain() && columns.end <= self.cols);
+        let (start, size) = (self.range.start, self.dtype.block_bytes());
+        let range = start + columns.start * size..start + columns.end * size;
+        Self { cols: columns.len(), range, memory: self.memory.clone(), ..*self }
+    }
+
     /// How the elements are stored.
     pub fn dtype(&self) -> DType {
         self.dtype

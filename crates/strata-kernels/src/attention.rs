@@ -12,6 +12,9 @@
 //!
 //! Keys and values need not be in memory all at once: several calls, each over whole segments in ascending order, leave
 //! the state of every row in between, and give what one call over all of them would.
+//!
+//! A head may have a sink: one more score, which takes its share of the weights and has no value. It enters with the
+//! division by the total, once, when all parts of a row have been merged.
 
 mod element;
 mod lanes;
@@ -28,7 +31,7 @@ use tile::{Kind, Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, se
 
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{KvBytes, KvLayer, KvPlace, KvView, Level};
+use crate::{KvBytes, KvLayer, KvPlace, KvView, Level, Matrix};
 
 /// Positions whose scores are held at a time.
 pub const RUN: usize = 64;
@@ -161,6 +164,7 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, in which the keys and values of all positions
 ///   that are held have been written
 /// - `tables`: the block tables of those spans that have one
+/// - `sinks`: a vector of a score for each head, which is not scaled
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: see [`attention_scratch`]; what it holds does not matter
 /// - `carried`: `[tokens, heads, ATTENTION_STATE]`, where spans do not hold all that their tokens see; otherwise it may
@@ -177,6 +181,7 @@ pub fn attention(
     blocks: KvBytes<'_>,
     spans: &[AttentionSpan],
     tables: &[u32],
+    sinks: Option<Matrix<'_>>,
     q: &[f32],
     scratch: &mut [f32],
     carried: &mut [f32],
@@ -202,6 +207,7 @@ pub fn attention(
     assert!(!carries || carried.len() == tokens * heads * ATTENTION_STATE);
     let numbers = tokens.checked_mul(heads).and_then(|rows| rows.checked_mul(head_dim));
     assert!(numbers == Some(q.len()) && out.len() == q.len());
+    assert!(sinks.is_none_or(|sinks| sinks.rows() == 1 && sinks.cols() == heads && sinks.dtype().is_plain()));
     let plan = Plan::new(*layer, pool.threads(), spans, tokens, scratch.len());
 
     let (next, threads) = (AtomicUsize::new(0), pool.threads());
@@ -213,6 +219,7 @@ pub fn attention(
         blocks,
         spans,
         tables,
+        sinks,
         q,
         out: shared_out,
         parts: shared_parts,
@@ -368,6 +375,7 @@ struct AttentionOperands<'a> {
     blocks: KvBytes<'a>,
     spans: &'a [AttentionSpan],
     tables: &'a [u32],
+    sinks: Option<Matrix<'a>>,
     q: &'a [f32],
     out: Share<'a, f32>,
     /// `[row, part, PART_HEAD + head_dim]`
@@ -384,17 +392,19 @@ impl<'a> AttentionOperands<'a> {
         let first_head = item.kv_head * sharing + item.head_tile * plan.tile_heads;
         let first_token = item.token_tile * plan.tile_tokens;
         let first = (item.first_row + first_token) * heads + first_head;
+        let tile_heads = plan.tile_heads.min(sharing - item.head_tile * plan.tile_heads);
         let tile = Tile {
             layer,
             kv: item.span.kv(self.tables),
             keys: self.blocks.at(layer.key_offset(item.kv_head)),
             queries: self.q[first * head_dim..].as_ptr(),
             token_stride: heads * head_dim,
-            heads: plan.tile_heads.min(sharing - item.head_tile * plan.tile_heads),
+            heads: tile_heads,
             first_position: item.span.first_position + first_token,
             tokens: plan.tile_tokens.min(item.span.tokens - first_token),
             window,
             scale,
+            sinks: self.sinks.map(|sinks| sinks.columns(first_head..first_head + tile_heads)),
         };
         let (rows, span) = (tile.rows(), item.span);
         let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
@@ -475,7 +485,8 @@ impl<'a> AttentionOperands<'a> {
                 let position = span.first_position + token - own.start;
                 let parts = self.plan.segments_seen(span, position).len();
                 let is_continued = span.is_continued(&seen_from(position, window));
-                for row in token * heads..(token + 1) * heads {
+                for head in 0..heads {
+                    let row = token * heads + head;
                     // SAFETY: each token is in one share only, and all parts have been written.
                     let (out, parts) =
                         unsafe { (self.out.slice(row * kv.head_dim(), kv.head_dim()), self.parts(row, parts)) };
@@ -483,7 +494,7 @@ impl<'a> AttentionOperands<'a> {
                     let before = is_continued.then(|| unsafe { self.carried.get(row) });
                     let seen = merge_row(self.level, before, parts, out);
                     match span.is_last() {
-                        true => finish(self.level, &seen, out),
+                        true => finish(self.level, &seen, self.sinks.map(|sinks| sinks.element(head)), out),
                         // SAFETY: as above.
                         false => unsafe { self.carried.set(row, seen) },
                     }

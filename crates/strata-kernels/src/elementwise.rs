@@ -14,6 +14,16 @@ pub enum Activation {
     Gelu,
     /// The same, by its tanh approximation.
     GeluTanh,
+    /// `x * sigmoid(1.702 * x)` of the lesser of `x` and 7; it is multiplied by 1 more than the other product, which is
+    /// cut off at -7 and 7. So gpt-oss has it.
+    ClampedSwish,
+}
+
+impl Activation {
+    /// What [`Activation::ClampedSwish`] multiplies by in its sigmoid.
+    pub const CLAMPED_SLOPE: f32 = 1.702;
+    /// Where it cuts numbers off.
+    pub const CLAMPED_LIMIT: f32 = 7.0;
 }
 
 /// An exponential and a division cost about as much as this many multiply-adds.
@@ -22,7 +32,7 @@ const ELEMENT_COST: usize = 16;
 /// Elements of a share: small enough to balance, large enough that starting it costs nothing.
 const GRANULE: usize = 4096;
 
-/// `gate[i] = activation(gate[i]) * up[i]`.
+/// `gate[i] = activation(gate[i]) * up[i]`, or what [`Activation::ClampedSwish`] makes of both.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -46,6 +56,7 @@ pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32],
     match activation {
         Activation::Silu => dispatch!(level, silu_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::GeluTanh => dispatch!(level, gelu_tanh_kernel::<_>(gate: &mut [f32], up: &[f32])),
+        Activation::ClampedSwish => dispatch!(level, clamped_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::Gelu => {
             for (gate, up) in gate.iter_mut().zip(up) {
                 *gate = 0.5 * *gate * (1.0 + libm::erff(*gate * std::f32::consts::FRAC_1_SQRT_2)) * up;
@@ -155,6 +166,28 @@ fn silu_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
 fn gelu_tanh_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     const TWICE_ROOT: f32 = 1.595_769;
     gated(s, gate, up, s.splat(TWICE_ROOT * 0.044_715), s.splat(TWICE_ROOT));
+}
+
+#[inline(always)]
+fn clamped_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
+    let (gates, gate_rest) = gate.as_chunks_mut::<LANES>();
+    let (ups, up_rest) = up.as_chunks::<LANES>();
+    for (gate, up) in gates.iter_mut().zip(ups) {
+        s.store(clamped_lanes(s, s.load(gate), s.load(up)), gate);
+    }
+    if !gate_rest.is_empty() {
+        let (x, up) = (load_few(s, gate_rest), load_few(s, up_rest));
+        store_few(s, clamped_lanes(s, x, up), gate_rest);
+    }
+}
+
+/// NaN stays NaN: it is the second operand of each comparison.
+#[inline(always)]
+fn clamped_lanes<S: Simd>(s: S, x: S::V, up: S::V) -> S::V {
+    let limit = s.splat(Activation::CLAMPED_LIMIT);
+    let x = s.min(limit, x);
+    let up = s.max(s.splat(-Activation::CLAMPED_LIMIT), s.min(limit, up));
+    gated_lanes(s, x, s.add(up, s.splat(1.0)), s.splat(0.0), s.splat(Activation::CLAMPED_SLOPE))
 }
 
 /// `gate = gate * sigmoid(cubic * gate^3 + linear * gate) * up`.

@@ -72,6 +72,16 @@ impl<'a> Matrix<'a> {
         Self::new(self.dtype, 1, columns.len(), &self.bytes[columns.start * size..columns.end * size])
     }
 
+    /// One element of a vector of a plain type.
+    ///
+    /// # Panics
+    /// If it has more than one row, is quantised, or has no such element.
+    pub fn element(&self, column: usize) -> f32 {
+        let mut element = [0.0];
+        self.columns(column..column + 1).widen_row(0, &mut element);
+        element[0]
+    }
+
     /// Row `row`, widened to f32 into `out` `[cols]`.
     ///
     /// # Panics

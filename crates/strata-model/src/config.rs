@@ -73,10 +73,12 @@ pub enum Architecture {
     HunyuanDense,
     /// The same with mixtures and a shared expert.
     HunyuanMoe,
+    /// Mixtures with biases, heads with sinks, and a window in every second layer.
+    GptOss,
 }
 
 /// Every supported `model_type`.
-const MODEL_TYPES: [(&str, Architecture); 25] = [
+const MODEL_TYPES: [(&str, Architecture); 26] = [
     ("llama", Architecture::Llama),
     ("mistral", Architecture::Mistral),
     ("qwen2", Architecture::Qwen2),
@@ -102,6 +104,7 @@ const MODEL_TYPES: [(&str, Architecture); 25] = [
     ("ministral3", Architecture::Ministral3),
     ("hunyuan_v1_dense", Architecture::HunyuanDense),
     ("hunyuan_v1_moe", Architecture::HunyuanMoe),
+    ("gpt_oss", Architecture::GptOss),
 ];
 
 /// A `model_type` whose language model is described under `text_config`: Mistral's models that see.
@@ -145,9 +148,9 @@ impl Architecture {
     /// Whether models of it have experts.
     pub fn is_mixture(self) -> bool {
         use Architecture::{
-            Ernie45Moe, Glm4Moe, GraniteMoe, HunyuanMoe, MiniMaxM2, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe,
+            Ernie45Moe, Glm4Moe, GptOss, GraniteMoe, HunyuanMoe, MiniMaxM2, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe,
         };
-        matches!(self, Ernie45Moe | Glm4Moe | GraniteMoe | HunyuanMoe | MiniMaxM2 | Mixtral)
+        matches!(self, Ernie45Moe | Glm4Moe | GptOss | GraniteMoe | HunyuanMoe | MiniMaxM2 | Mixtral)
             || matches!(self, Olmoe | Qwen2Moe | Qwen3Moe)
     }
 }
@@ -224,6 +227,8 @@ pub struct ModelConfig {
     pub qk_norm: QkNorm,
     /// Whether queries grow with their positions.
     pub query_growth: Option<QueryGrowth>,
+    /// Whether each head has a sink: a score that takes part in the softmax and has no value.
+    pub sinks: bool,
     /// Where branches are normed.
     pub norm_place: NormPlace,
     /// The layers that do not rotate, where that does not follow from their windows; empty if all do.
@@ -380,6 +385,7 @@ impl ModelConfig {
             normed,
             flag(self.qkv_bias) * queries.checked_add(keys)?.checked_add(keys)?,
             flag(self.output_bias) * hidden,
+            flag(self.sinks) * size(self.num_heads),
         ];
         let layer = vectors.iter().try_fold(attention, |sum, &part| sum.checked_add(part))?;
         let dense = mlp.checked_add(flag(self.mlp_bias) * (2 * inner + hidden))?;
@@ -437,13 +443,17 @@ fn parse_fields(fields: &Fields<'_>) -> Result<ModelConfig, ConfigProblem> {
     let flag = |key, default| Ok::<_, ConfigProblem>(fields.flag(key)?.unwrap_or(default));
     // Which keys an architecture reads; other keys may be present and have no effect.
     use Architecture::{
-        Ernie45Moe, Exaone4, Glm4Moe, Granite, GraniteMoe, HunyuanDense, HunyuanMoe, Llama, MiniCpm, MiniMaxM2,
+        Ernie45Moe, Exaone4, Glm4Moe, GptOss, Granite, GraniteMoe, HunyuanDense, HunyuanMoe, Llama, MiniCpm, MiniMaxM2,
         Ministral3, Mistral, Mixtral, Olmo2, Olmo3, Olmoe, Phi3, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe, SeedOss, SmolLm3,
     };
     let (qkv_bias, output_bias) = match architecture {
         Llama | Qwen3 | MiniCpm | Granite | Qwen3Moe | Olmoe | GraniteMoe | SmolLm3 | Olmo2 | Olmo3 | HunyuanDense
         | HunyuanMoe => {
             let bias = flag("attention_bias", false)?;
+            (bias, bias)
+        }
+        GptOss => {
+            let bias = flag("attention_bias", true)?;
             (bias, bias)
         }
         Qwen2 => (true, false),
@@ -492,12 +502,16 @@ fn parse_fields(fields: &Fields<'_>) -> Result<ModelConfig, ConfigProblem> {
         rms_norm_eps: rms_norm_eps.unwrap_or(defaults.rms_norm_eps) as f32,
         rope,
         rotated,
-        activation: read_activation(&fields)?,
+        activation: match architecture {
+            GptOss => read_clamped_activation(&fields)?,
+            _ => read_activation(&fields)?,
+        },
         qkv_bias,
         output_bias,
         mlp_bias,
         qk_norm,
         query_growth: if architecture == Ministral3 { rope::read_query_growth(&fields)? } else { None },
+        sinks: architecture == GptOss,
         norm_place: if matches!(architecture, Olmo2 | Olmo3 | Exaone4) { NormPlace::After } else { NormPlace::Before },
         unrotated: match architecture {
             SmolLm3 => rope::read_unrotated(&fields, num_layers)?,
@@ -623,6 +637,16 @@ impl Defaults {
                 bos_token_id: Some(0),
                 ..llama
             },
+            Architecture::GptOss => Defaults {
+                vocab_size: 201_088,
+                intermediate_size: 2880,
+                num_kv_heads: Some(8),
+                max_position_embeddings: 131_072,
+                rms_norm_eps: 1e-5,
+                rope_theta: 150_000.0,
+                bos_token_id: None,
+                eos_token_id: None,
+            },
             Architecture::Ernie45Moe => Defaults {
                 vocab_size: 103_424,
                 intermediate_size: 12_288,
@@ -744,6 +768,7 @@ fn read_head_dim(
         Some(head_dim) => ("head_dim", head_dim),
         // These have a default that does not follow from the other sizes.
         None if architecture.heads_have_128() => ("head_dim", 128),
+        None if architecture == Architecture::GptOss => ("head_dim", 64),
         None if hidden_size.is_multiple_of(num_heads) => ("hidden_size / num_attention_heads", hidden_size / num_heads),
         None => {
             let limit = format!("a multiple of num_attention_heads, which is {num_heads} (there is no head_dim)");
@@ -767,6 +792,18 @@ fn read_activation(fields: &Fields<'_>) -> Result<Activation, ConfigProblem> {
         "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
         other => Err(fields.unsupported(key, &Value::from(other), "supported are silu, gelu and gelu_pytorch_tanh")),
     }
+}
+
+/// The activation of gpt-oss, which `hidden_act` does not name.
+fn read_clamped_activation(fields: &Fields<'_>) -> Result<Activation, ConfigProblem> {
+    let (slope, limit) = (Activation::CLAMPED_SLOPE, Activation::CLAMPED_LIMIT);
+    for (key, known, hint) in [
+        ("swiglu_alpha", slope, "this architecture is known with 1.702 only"),
+        ("swiglu_limit", limit, "this architecture is known with 7 only"),
+    ] {
+        fields.number(key, |number| number as f32 == known, hint)?;
+    }
+    Ok(Activation::ClampedSwish)
 }
 
 /// The factors that MiniCPM and Granite apply between the parts of a model.

@@ -5,7 +5,9 @@ mod experts;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use strata_device::{BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token};
+use strata_device::{
+    BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
+};
 use strata_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, KvPlace, SEGMENT};
 use strata_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
@@ -507,6 +509,7 @@ impl<'a> Pass<'a> {
     pub fn attend_below(
         &mut self,
         layer: AttentionLayer,
+        sinks: Option<&Weights>,
         q: Tensor,
         state: Tensor,
         out: Tensor,
@@ -523,7 +526,7 @@ impl<'a> Pass<'a> {
                 let held = segment * SEGMENT..(segment + 1) * SEGMENT;
                 let spans = [AttentionSpan { held, place: KvPlace::From(0), ..*span }];
                 let sequences = KvSequences { spans: &spans, tables: &[] };
-                self.submit(&[Command::Attend { layer, frame: Some(frame), sequences, q, state, out }])?;
+                self.submit(&[Command::Attend { layer, frame: Some(frame), sequences, sinks, q, state, out }])?;
             }
         }
         Ok(())

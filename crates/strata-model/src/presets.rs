@@ -17,7 +17,7 @@ type Config = Map<String, Value>;
 /// A name and how to make its configuration.
 type Preset = (&'static str, fn() -> Config);
 
-const PRESETS: [Preset; 20] = [
+const PRESETS: [Preset; 22] = [
     ("tiny", tiny),
     ("llama-2-7b", llama_2_7b),
     ("llama-3-8b", || llama_3(8192, json!({}))),
@@ -90,6 +90,8 @@ const PRESETS: [Preset; 20] = [
     ("mixtral-8x7b", mixtral_8x7b),
     ("olmoe-1b-7b", olmoe_1b_7b),
     ("glm-4.5-air", glm_4_5_air),
+    ("gpt-oss-20b", || gpt_oss(24, 32)),
+    ("gpt-oss-120b", || gpt_oss(36, 128)),
     ("fm9g-7b", fm9g_7b),
     ("jiuge-7b", fm9g_7b),
 ];
@@ -224,6 +226,25 @@ fn glm_4_5_air() -> Config {
             "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5,
             "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0,
             "rope_scaling": null, "tie_word_embeddings": false, "eos_token_id": [151_329, 151_336, 151_338],
+        }),
+        json!({}),
+    )
+}
+
+/// As if its experts had been stored in 16 bits, like everything else.
+fn gpt_oss(layers: usize, experts: usize) -> Config {
+    with(
+        json!({
+            "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "torch_dtype": "bfloat16",
+            "vocab_size": 201_088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": layers,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "hidden_act": "silu",
+            "attention_bias": true, "num_local_experts": experts, "num_experts_per_tok": 4, "swiglu_limit": 7.0,
+            "sliding_window": 128, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+            "rope_theta": 150_000.0, "rope_scaling": {
+                "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+                "original_max_position_embeddings": 4096,
+            },
+            "tie_word_embeddings": false, "eos_token_id": 200_002,
         }),
         json!({}),
     )

@@ -96,7 +96,7 @@ pub enum SynthError {
         what: &'static str,
     },
     /// There is no encoder for the type.
-    #[error("models are not made in {dtype}; choose F32, F16, BF16, Q8_0, Q4_0 or Q4_K")]
+    #[error("models are not made in {dtype}; choose F32, F16, BF16, Q8_0, Q4_0, Q4_K or MXFP4")]
     NoEncoder {
         /// The type.
         dtype: DType,
@@ -189,7 +189,7 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
         DType::F32 => Some("float32"),
         DType::F16 => Some("float16"),
         DType::BF16 => Some("bfloat16"),
-        DType::Q8_0 | DType::Q4_0 | DType::Q4K => None,
+        DType::Q8_0 | DType::Q4_0 | DType::Q4K | DType::Mxfp4 => None,
         dtype => return Err(SynthError::NoEncoder { dtype }),
     };
     map.insert("torch_dtype".to_owned(), json!(name));

@@ -3,13 +3,14 @@
 pub(crate) mod fp8;
 mod fused;
 mod mixtures;
+mod rearranged;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use strata_io::{ExactFile, IoError, RandomAccessFile};
+use strata_io::{DirectRead, ExactFile, IoError, RandomAccessFile};
 use strata_kernels::{DType, Matrix};
 
 use crate::error::{IndexProblem, WeightError};
@@ -18,6 +19,7 @@ use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
 pub use fp8::FileScales;
+use rearranged::{Rearranged, RearrangedFile};
 
 /// The longest shard index that is read, in bytes; those of the largest models are under 10 MB.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
@@ -58,6 +60,8 @@ pub struct Catalog {
     in_file: HashMap<String, Arc<str>>,
     metadata: Option<Metadata>,
     store: Option<Store>,
+    /// The last of the files, if some experts have to be rearranged.
+    rearranged: Option<Arc<RearrangedFile>>,
 }
 
 impl Catalog {
@@ -147,13 +151,20 @@ impl Catalog {
     }
 
     fn of(
-        files: Vec<Arc<dyn RandomAccessFile>>,
+        mut files: Vec<Arc<dyn RandomAccessFile>>,
         mut entries: Vec<(String, CatalogEntry)>,
         metadata: Option<Metadata>,
     ) -> Result<Self, WeightError> {
         let (mut tensors, mut in_file) = (BTreeMap::new(), HashMap::new());
         let is_gguf = metadata.is_some();
         fp8::join(&mut entries);
+        let (found, arrangement) = rearranged::take(&mut entries, files.len());
+        let rearranged = (!arrangement.is_empty()).then(|| Arc::new(RearrangedFile::new(&files, arrangement)));
+        for Rearranged { name, in_file: original, entry } in found {
+            in_file.insert(name.clone(), original.into());
+            tensors.insert(name, entry);
+        }
+        files.extend(rearranged.iter().map(|file| Arc::clone(file) as Arc<dyn RandomAccessFile>));
         for (name, entry) in entries {
             let face = if is_gguf { hugging_face_name(&name) } else { text_model_name(&name) };
             let mut known = mixtures::known_here(face.as_deref().unwrap_or(&name), &entry);
@@ -193,7 +204,7 @@ impl Catalog {
                 in_file.insert(name, Arc::clone(&original));
             }
         }
-        Ok(Self { files, tensors, in_file, metadata, store: None })
+        Ok(Self { files, tensors, in_file, metadata, store: None, rearranged })
     }
 
     /// Opens the shards that an index names.
@@ -303,9 +314,22 @@ impl Catalog {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// The open files that entries refer to.
+    /// The open files that entries refer to. The last one may be none of the model's: what it has of experts lies in
+    /// the others, in another arrangement.
     pub fn files(&self) -> &[Arc<dyn RandomAccessFile>] {
         &self.files
+    }
+
+    /// The model's files.
+    pub fn stored_files(&self) -> &[Arc<dyn RandomAccessFile>] {
+        &self.files[..self.files.len() - usize::from(self.rearranged.is_some())]
+    }
+
+    /// All [`files`](Self::files) for direct reads, of which the [stored](Self::stored_files) ones are `opened`.
+    pub(crate) fn with_rearranged(&self, mut opened: Vec<Arc<dyn DirectRead>>) -> Vec<Arc<dyn DirectRead>> {
+        let rearranged = self.rearranged.as_ref().map(|file| file.direct(opened.clone()));
+        opened.extend(rearranged);
+        opened
     }
 
     /// The name that a tensor has in its file, which messages should show: people look for that.

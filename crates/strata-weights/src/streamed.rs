@@ -60,7 +60,8 @@ pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, Weight
         }
         Ok(Arc::new(direct))
     };
-    catalog.files().iter().map(open).collect()
+    let opened = catalog.stored_files().iter().map(open).collect::<Result<_, _>>()?;
+    Ok(catalog.with_rearranged(opened))
 }
 
 /// Weights of which a part stays in host memory while the rest is read from disk in every pass.

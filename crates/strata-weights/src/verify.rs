@@ -117,7 +117,7 @@ fn verify_files(
     catalog: &Catalog,
     watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Vec<Checked>, VerifyStopped> {
-    let files: Vec<&dyn RandomAccessFile> = catalog.files().iter().map(|file| file.as_ref()).collect();
+    let files: Vec<&dyn RandomAccessFile> = catalog.stored_files().iter().map(|file| file.as_ref()).collect();
     let (mut done, total) = (0, files.iter().map(|file| file.len()).sum());
     let mut all = Vec::with_capacity(files.len());
     for file in files {

@@ -110,7 +110,7 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     let ends: Vec<String> = dir.generation.end_tokens(&dir.config).iter().map(u32::to_string).collect();
     row("ends at", if ends.is_empty() { "no token".into() } else { format!("token {}", ends.join(", ")) });
     row("chat template", if has_template { "yes".into() } else { "none: for `strata run`, not `strata chat`".into() });
-    row("weights", format!("{} in {}, {}", dir.weight_bytes, types(dir), files(dir.catalog.files().len())));
+    row("weights", format!("{} in {}, {}", dir.weight_bytes, types(dir), files(dir.catalog.stored_files().len())));
     row(
         "KV cache",
         format!(
@@ -148,7 +148,7 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
     let config = &dir.config;
     let files: Vec<Value> = dir
         .catalog
-        .files()
+        .stored_files()
         .iter()
         .map(|file| json!({"path": file.path().display().to_string(), "bytes": file.len()}))
         .collect();
@@ -269,6 +269,7 @@ fn rope_json(config: &ModelConfig) -> Value {
         RopeScaling::Dynamic { factor, original_max } => ("dynamic", Some(*factor), Some(*original_max)),
         RopeScaling::Yarn { factor, original_max, .. } => ("yarn", Some(*factor), Some(*original_max)),
         RopeScaling::Llama3 { factor, original_max, .. } => ("llama3", Some(*factor), Some(*original_max)),
+        RopeScaling::LongRope { original_max, .. } => ("longrope", None, Some(*original_max)),
     };
     let mut parameters = Map::new();
     parameters.insert("type".into(), kind.into());

@@ -77,6 +77,9 @@ pub enum DTypeArg {
     /// 4.5 bits a number in larger blocks, as a GGUF file
     #[value(name = "q4_k")]
     Q4K,
+    /// 4.25 bits a number of experts, and 16 bits of all others, as a GGUF file
+    #[value(name = "mxfp4")]
+    Mxfp4,
 }
 
 impl From<DTypeArg> for DType {
@@ -88,6 +91,7 @@ impl From<DTypeArg> for DType {
             DTypeArg::Q8_0 => DType::Q8_0,
             DTypeArg::Q4_0 => DType::Q4_0,
             DTypeArg::Q4K => DType::Q4K,
+            DTypeArg::Mxfp4 => DType::Mxfp4,
         }
     }
 }

@@ -46,7 +46,7 @@ pub fn run(mut args: VerifyArgs) -> Result<()> {
     args.path = hub::cached(&args.path, &args.hub)?;
     let catalog = open(&args.path)?;
     let started = Instant::now();
-    let bar = progress::bytes("verifying", catalog.files().iter().map(|file| file.len()).sum());
+    let bar = progress::bytes("verifying", catalog.stored_files().iter().map(|file| file.len()).sum());
     let outcome = verify(&catalog, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);

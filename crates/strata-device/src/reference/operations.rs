@@ -156,9 +156,10 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
                 }
             })
         }
-        Command::Attend { layer, frame, sequences, q, state, out } => {
-            let (tokens, kv, frame) = (tokens_of(sequences), layer.kv, frame.cloned());
+        Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
+            let (tokens, kv, frame, sinks) = (tokens_of(sequences), layer.kv, frame.cloned(), sinks.cloned());
             Box::new(move |memory| {
+                let sinks = sinks.map(|sinks| widened(&sinks, 0));
                 let (queries, mut states, mut attended) = (memory.get(q), memory.get(state), memory.get(out));
                 for (index, query) in queries.chunks_exact(kv.head_dim()).enumerate() {
                     let (token, head) = (&tokens[index / layer.heads], index % layer.heads);
@@ -182,7 +183,10 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
                     let before = (first < token.held.start).then(|| (states[2 * index], states[2 * index + 1]));
                     let (greatest, total) = weigh(before, &scores, &values, sums);
                     match token.held.end > token.position {
-                        true => sums.iter_mut().for_each(|sum| *sum /= total),
+                        true => {
+                            let sink = sinks.as_ref().map_or(0.0, |sinks| (sinks[head] - greatest).exp());
+                            sums.iter_mut().for_each(|sum| *sum /= total + sink);
+                        }
                         false => states[2 * index..2 * index + 2].copy_from_slice(&[greatest, total]),
                     }
                 }
@@ -308,7 +312,12 @@ fn gate_columns(
     for row in (0..gate.len()).step_by(width) {
         for column in columns.clone() {
             let [gate, up] = [gate, up].map(|tensor| tensor.range().start + row + column);
-            memory.numbers[gate] = activated(activation, memory.numbers[gate]) * memory.numbers[up];
+            let (x, up) = (memory.numbers[gate], memory.numbers[up]);
+            let up = match activation {
+                Activation::ClampedSwish => up.clamp(-Activation::CLAMPED_LIMIT, Activation::CLAMPED_LIMIT) + 1.0,
+                _ => up,
+            };
+            memory.numbers[gate] = activated(activation, x) * up;
         }
     }
 }
@@ -316,6 +325,10 @@ fn gate_columns(
 fn activated(activation: Activation, x: f32) -> f32 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::ClampedSwish => {
+            let x = x.min(Activation::CLAMPED_LIMIT);
+            x / (1.0 + (-Activation::CLAMPED_SLOPE * x).exp())
+        }
         Activation::Gelu => 0.5 * x * (1.0 + error_function(x * std::f32::consts::FRAC_1_SQRT_2)),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);

@@ -123,7 +123,7 @@ fn attention_to_a_frame_goes_on_in_the_next() {
             let whole = AttentionSpan::new(2 * SEGMENT - 1, 1, 0..tables.len() as u32);
             let spans = [AttentionSpan { held, ..whole }];
             let sequences = KvSequences { spans: &spans, tables: &tables };
-            let attend = Command::Attend { layer, frame: Some(frame), sequences, q, state, out };
+            let attend = Command::Attend { layer, frame: Some(frame), sequences, sinks: None, q, state, out };
             last = device.submit(Queue::Compute, &[attend], &[]).unwrap();
         }
         let down = device.submit(Queue::Download, &[Command::Download { from: out }], &[last]).unwrap();

@@ -82,6 +82,7 @@ pub(super) enum Elementwise {
     Silu = 2,
     Gelu = 3,
     GeluTanh = 4,
+    ClampedSwish = 5,
 }
 
 impl Elementwise {
@@ -90,6 +91,7 @@ impl Elementwise {
             Activation::Silu => Self::Silu,
             Activation::Gelu => Self::Gelu,
             Activation::GeluTanh => Self::GeluTanh,
+            Activation::ClampedSwish => Self::ClampedSwish,
         }
     }
 }
@@ -264,6 +266,8 @@ pub(super) struct AttentionPush {
     pub parts: u64,
     pub tiles: u64,
     pub blocks: u64,
+    /// 0 for none.
+    pub sinks: u64,
     pub heads: u32,
     pub sharing: u32,
     pub tile_heads: u32,
@@ -274,6 +278,8 @@ pub(super) struct AttentionPush {
     pub window: u32,
     pub parts_per_row: u32,
     pub scale: f32,
+    pub sink_type: u32,
+    pub unused: u32,
 }
 
 /// What `merge.comp` is given.
@@ -283,8 +289,12 @@ pub(super) struct MergePush {
     pub parts: u64,
     pub result: u64,
     pub counts: u64,
+    /// 0 for none.
+    pub sinks: u64,
     pub heads: u32,
     pub parts_per_row: u32,
+    pub sink_type: u32,
+    pub unused: u32,
 }
 
 /// One tile of attention.

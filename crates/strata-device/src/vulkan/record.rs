@@ -138,8 +138,8 @@ impl Recorder<'_> {
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 self.store_kv(uses, layer, sequences, style, [cos, sin], [q, k, v])?;
             }
-            Command::Attend { layer, frame, sequences, q, state, out } => {
-                self.attend(uses, layer, frame, sequences, [q, state, out])?;
+            Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
+                self.attend(uses, layer, frame, sequences, sinks, [q, state, out])?;
             }
             Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
             Command::CopyWeights { from, ref range, to, at } => {
@@ -396,6 +396,7 @@ impl Recorder<'_> {
         layer: AttentionLayer,
         frame: Option<&KvFrame>,
         sequences: KvSequences<'_>,
+        sinks: Option<&Weights>,
         [q, state, out]: [Tensor; 3],
     ) -> Result<(), GpuError> {
         let (blocks, starts, kv) = match frame {
@@ -447,6 +448,7 @@ impl Recorder<'_> {
             parts: self.scratch.address(),
             tiles: self.put(bytemuck::cast_slice(&tiles))?,
             blocks,
+            sinks: sinks.map_or(Ok(0), |sinks| self.weights(sinks))?,
             heads: layer.heads as u32,
             sharing: sharing as u32,
             tile_heads: tile_heads as u32,
@@ -457,6 +459,8 @@ impl Recorder<'_> {
             window: layer.window.map_or(0, |window| window.min(WINDOW_MAX) as u32),
             parts_per_row: most as u32,
             scale: layer.scale,
+            sink_type: sinks.map_or(0, |sinks| Number::of(sinks.dtype()).get()),
+            unused: 0,
         };
         let kernel = Kernel::Attention { dtype: kv.dtype(), head_dim: head_dim as u32 };
         let groups = [tiles.len(), head_tiles];
@@ -467,8 +471,11 @@ impl Recorder<'_> {
             parts: push.parts,
             result: push.result,
             counts: self.put(bytemuck::cast_slice(&counts))?,
+            sinks: push.sinks,
             heads: push.heads,
             parts_per_row: push.parts_per_row,
+            sink_type: push.sink_type,
+            unused: 0,
         };
         let commands = self.gpu_queue.operation(uses);
         // The parts' room is no tensor: who used it before is done first, and they are all there before the merge.

@@ -332,8 +332,13 @@ fn gates_agree_with_the_reference() {
     let Some(gpu) = gpu() else { return };
     let mut numbers = Numbers(8);
     let (rows, cols) = (37, 40);
+    let clamped = |x: f64| {
+        let x = x.min(7.0);
+        x / (1.0 + (-1.702 * x).exp())
+    };
     for (activation, function) in [
-        (Activation::Silu, (|x| x / (1.0 + (-x).exp())) as fn(f64) -> f64),
+        (Activation::ClampedSwish, clamped as fn(f64) -> f64),
+        (Activation::Silu, |x| x / (1.0 + (-x).exp())),
         (Activation::Gelu, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))),
         (Activation::GeluTanh, |x| {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
@@ -356,10 +361,13 @@ fn gates_agree_with_the_reference() {
             let got = bench.get(outs[0]);
             let product = |x: &[f32], row: &[f32]| x.iter().zip(row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
             let (gate, up) = (widened(&gates, &gate), widened(&ups, &up));
+            let other = |up: f64| if activation == Activation::ClampedSwish { up.clamp(-7.0, 7.0) + 1.0 } else { up };
             let want: Vec<f64> = x
                 .chunks(cols)
                 .flat_map(|x| {
-                    (0..rows).map(|row| function(product(x, &gate[row])) * product(x, &up[row])).collect::<Vec<_>>()
+                    (0..rows)
+                        .map(|row| function(product(x, &gate[row])) * other(product(x, &up[row])))
+                        .collect::<Vec<_>>()
                 })
                 .collect();
             assert_close(&got, &want, 5e-6, &format!("{activation:?}, {tokens} tokens"));
@@ -589,7 +597,30 @@ impl AttentionCase {
             bench.run(store);
             let scale = 1.0 / (head_dim as f32).sqrt();
             let attention = AttentionLayer { kv: layer, heads, scale, window };
-            bench.run(Command::Attend { layer: attention, frame: None, sequences: on_gpu, q: q_at, state, out });
+            let sinks: Vec<f32> = numbers.take(heads).iter().map(|x| x * 2.0 * loudness).collect();
+            // Stored as checkpoints or as GGUF files have them, or none.
+            let (sinks, stored) = match seed % 3 {
+                0 => (vec![f32::NEG_INFINITY; heads], None),
+                1 => {
+                    let bytes: Vec<u8> = sinks.iter().flat_map(|sink| sink.to_le_bytes()).collect();
+                    (sinks, Some(bench.weights(DType::F32, 1, heads, &bytes, true)))
+                }
+                _ => {
+                    let halves: Vec<bf16> = sinks.iter().map(|&sink| bf16::from_f32(sink)).collect();
+                    let bytes: Vec<u8> = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
+                    let stored = bench.weights(DType::BF16, 1, heads, &bytes, seed.is_multiple_of(2));
+                    (halves.iter().map(|half| half.to_f32()).collect(), Some(stored))
+                }
+            };
+            bench.run(Command::Attend {
+                layer: attention,
+                frame: None,
+                sequences: on_gpu,
+                sinks: stored.as_ref(),
+                q: q_at,
+                state,
+                out,
+            });
             let got = bench.get(out);
 
             for token in 0..tokens {
@@ -612,7 +643,8 @@ impl AttentionCase {
                     let first = window.map_or(0, |window| own.len().saturating_sub(window));
                     for head in 0..heads {
                         let query = &q[(row * heads + head) * head_dim..][..head_dim];
-                        want.extend(attended(query, &own[first..], head / (heads / kv_heads), scale));
+                        let kv_head = head / (heads / kv_heads);
+                        want.extend(attended(query, &own[first..], kv_head, scale, sinks[head]));
                     }
                     row += 1;
                 }
@@ -624,16 +656,16 @@ impl AttentionCase {
 }
 
 /// Attention of one head to all of `held`, in f64.
-fn attended(query: &[f32], held: &[Held], kv_head: usize, scale: f32) -> Vec<f64> {
+fn attended(query: &[f32], held: &[Held], kv_head: usize, scale: f32, sink: f32) -> Vec<f64> {
     let head_dim = query.len();
     let of =
         |numbers: &[f32]| numbers[kv_head * head_dim..][..head_dim].iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
     let score =
         |[key, _]: &Held| of(key).iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum::<f64>() * f64::from(scale);
     let scores: Vec<f64> = held.iter().map(score).collect();
-    let greatest = scores.iter().fold(f64::NEG_INFINITY, |greatest, &score| greatest.max(score));
+    let greatest = scores.iter().fold(f64::from(sink), |greatest, &score| greatest.max(score));
     let weights: Vec<f64> = scores.iter().map(|score| (score - greatest).exp()).collect();
-    let total: f64 = weights.iter().sum();
+    let total: f64 = weights.iter().sum::<f64>() + (f64::from(sink) - greatest).exp();
     let mut sums = vec![0.0; head_dim];
     for (weight, [_, value]) in weights.iter().zip(held) {
         sums.iter_mut().zip(of(value)).for_each(|(sum, v)| *sum += weight * v);
@@ -695,9 +727,12 @@ fn attention_in_pieces_gives_what_it_gives_at_once() {
         let (out, pieces) = (bench.area.take(q_at.len()), bench.area.take(q_at.len()));
         let state = bench.area.take(asked.len() * heads * ATTENTION_STATE);
         let layer = AttentionLayer { kv, heads, scale: 0.25, window };
+        let sinks: Vec<u8> = numbers.take(heads).iter().flat_map(|sink| (3.0 * sink).to_le_bytes()).collect();
+        let sinks = &bench.weights(DType::F32, 1, heads, &sinks, true);
+        let sinks = Some(sinks).filter(|_| dtype != KvDType::F16);
         let spans = [span(asked.clone())];
         let sequences = KvSequences { spans: &spans, tables: &tables };
-        bench.run(Command::Attend { layer, frame: None, sequences, q: q_at, state, out });
+        bench.run(Command::Attend { layer, frame: None, sequences, sinks, q: q_at, state, out });
         let want = bench.get(out);
 
         let mut host = vec![0u8; blocks * layout.block_bytes()];
@@ -716,13 +751,13 @@ fn attention_in_pieces_gives_what_it_gives_at_once() {
             let frame = KvFrame::new(Arc::new(bytes), len);
             let spans = [AttentionSpan { held, place: KvPlace::From(0), ..span(asked.clone()) }];
             let sequences = KvSequences { spans: &spans, tables: &[] };
-            bench.run(Command::Attend { layer, frame: Some(&frame), sequences, q: q_at, state, out: pieces });
+            bench.run(Command::Attend { layer, frame: Some(&frame), sequences, sinks, q: q_at, state, out: pieces });
         }
         let first = (2 * SEGMENT / block_size) as u32;
         let spans =
             [AttentionSpan { held: asked.clone(), place: (first..blocks as u32).into(), ..span(asked.clone()) }];
         let sequences = KvSequences { spans: &spans, tables: &tables };
-        bench.run(Command::Attend { layer, frame: None, sequences, q: q_at, state, out: pieces });
+        bench.run(Command::Attend { layer, frame: None, sequences, sinks, q: q_at, state, out: pieces });
         let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
         assert!(bits(&bench.get(pieces)) == bits(&want), "{dtype}, window {window:?}");
     }
@@ -763,7 +798,7 @@ fn blocks_are_copied_one_after_the_other() {
     // One position each, whose value attention then gives.
     let layer = AttentionLayer { kv, heads: 1, scale: 1.0, window: Some(1) };
     let (state, out) = (bench.tensor(&[0.0; 8]), bench.tensor(&[0.0; 32]));
-    bench.run(Command::Attend { layer, frame: None, sequences, q, state, out });
+    bench.run(Command::Attend { layer, frame: None, sequences, sinks: None, q, state, out });
     let got: Vec<f32> = bench.get(out).chunks(8).map(|row| row[0]).collect();
     assert_eq!(got, [3.0, 1.0, 3.0, 1.0]);
 }

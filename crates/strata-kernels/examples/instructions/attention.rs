@@ -40,7 +40,7 @@ fn attend(dtype: KvDType, first_position: usize, tokens: usize) -> Kernel {
     Box::new(move |pool, level| {
         let layer = AttentionLayer { kv: layout.layer(0), heads: HEADS, scale: 0.125, window: None };
         let span = AttentionSpan::new(first_position, tokens, 0..table.len() as u32);
-        attention(pool, level, &layer, blocks[..].into(), &[span], &table, &q, &mut scratch, &mut [], &mut out);
+        attention(pool, level, &layer, blocks[..].into(), &[span], &table, None, &q, &mut scratch, &mut [], &mut out);
     })
 }
 

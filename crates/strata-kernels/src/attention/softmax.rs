@@ -52,11 +52,25 @@ pub(super) fn merge(level: Level, into: &mut Seen, sums: &mut [f32], from: Seen,
     dispatch!(level, merge_kernel::<_>(into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]));
 }
 
-/// Divides `sums` by the total.
-pub(super) fn finish(level: Level, seen: &Seen, sums: &mut [f32]) {
+/// Divides `sums` by the total, to which a `sink` adds its weight: a score that comes with no value.
+pub(super) fn finish(level: Level, seen: &Seen, sink: Option<f32>, sums: &mut [f32]) {
+    let mut factor = 1.0 / seen.total;
+    if let Some(sink) = sink.filter(|&sink| sink != f32::NEG_INFINITY) {
+        let factor = &mut factor;
+        dispatch!(level, sunk::<_>(seen: &Seen, sink: f32, factor: &mut f32));
+    }
     // A NaN has many bit patterns; the answer has one.
-    let inverse = if seen.total.is_nan() { f32::NAN } else { 1.0 / seen.total };
-    dispatch!(level, multiply::<_>(sums: &mut [f32], inverse: f32));
+    let factor = if factor.is_nan() { f32::NAN } else { factor };
+    dispatch!(level, multiply::<_>(sums: &mut [f32], factor: f32));
+}
+
+/// The factor of sums whose total a sink adds to. Neither exponential is above 1, whichever score is the greater.
+#[inline(always)]
+fn sunk<S: Simd>(s: S, seen: &Seen, sink: f32, factor: &mut f32) {
+    let greatest = seen.greatest.max(sink);
+    let own = shrinking(s, seen.greatest, greatest);
+    // Adds nothing to the weight of a finite sink, and NaN to any other.
+    *factor = own / (seen.total * own + (sink * 0.0 + shrinking(s, sink, greatest)));
 }
 
 /// # Safety

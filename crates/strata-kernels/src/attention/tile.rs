@@ -7,7 +7,7 @@ use super::products::{RowSlots, add_scores, add_values, turn_keys, widen_values}
 use super::softmax::{Seen, finish, merge, weigh_rows};
 use super::{CHUNK, RUN, SEGMENT};
 use crate::simd::{LANES, Simd, dispatch};
-use crate::{KvDType, KvLayer, KvView, Level};
+use crate::{KvDType, KvLayer, KvView, Level, Matrix};
 
 /// Rows (tokens times query heads) of a tile: what reads of keys and values are shared among.
 pub(super) const ROWS: usize = 64;
@@ -43,6 +43,8 @@ pub(super) struct Tile<'a> {
     pub tokens: usize,
     pub window: Option<usize>,
     pub scale: f32,
+    /// A vector of the heads' sinks, if they have any; those of the tile's heads.
+    pub sinks: Option<Matrix<'a>>,
 }
 
 impl Tile<'_> {
@@ -154,8 +156,9 @@ pub(super) unsafe fn attend(
     }
     if kind == Kind::Last {
         for row in 0..rows {
+            let sink = tile.sinks.map(|sinks| sinks.element(row % tile.heads));
             // SAFETY: the caller's promise.
-            finish(level, &outcome.seen[row], unsafe { numbers(outcome.sums[row], head_dim) });
+            finish(level, &outcome.seen[row], sink, unsafe { numbers(outcome.sums[row], head_dim) });
         }
     }
 }

@@ -223,7 +223,7 @@ fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
 }
 
 /// ```text
-/// 0 exponent u8   1 nibbles[16]                      number = 2^(exponent - 128) * MXFP4_VALUES[q]
+/// 0 exponent u8   1 nibbles[16]                      number = 2^(exponent - 128) * MXFP4_VALUES[q], NaN for 255
 /// ```
 fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     let d = half_power(block[0]);

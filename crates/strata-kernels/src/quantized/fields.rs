@@ -14,12 +14,20 @@ pub(super) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Half of the power of two that MXFP4's scale byte means, to match the doubled values: `2^(scale - 128)`.
+/// Half of the power of two that MXFP4's scale byte means, to match the doubled values: `2^(scale - 128)`, and NaN for
+/// 255.
 #[inline(always)]
 pub(super) fn half_power(scale: u8) -> f32 {
-    // The two least are below what a normal float can be.
-    f32::from_bits(if scale < 2 { 0x0020_0000 << scale } else { u32::from(scale - 1) << 23 })
+    f32::from_bits(match scale {
+        // Below what a normal float can be.
+        0 | 1 => 0x0020_0000 << scale,
+        255 => NAN_BITS,
+        _ => u32::from(scale - 1) << 23,
+    })
 }
+
+/// A NaN.
+pub(super) const NAN_BITS: u32 = 0x7fc0_0000;
 
 /// The eight scales and eight minima, 6 bits each, of a block of Q4_K or Q5_K:
 ///

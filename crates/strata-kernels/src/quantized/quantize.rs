@@ -2,9 +2,10 @@
 
 use half::f16;
 
+use super::fields::{NAN_BITS, half_power};
 use crate::DType;
 
-/// Encodes numbers as blocks of `dtype`: Q8_0, Q4_0 or Q4_K. The layouts are drawn in `dequantize.rs`.
+/// Encodes numbers as blocks of `dtype`: Q8_0, Q4_0, Q4_K or MXFP4. The layouts are drawn in `dequantize.rs`.
 ///
 /// Made for synthetic weights: two looks at each block, about a nanosecond a number. A block with a number that
 /// is not finite, or is too large for a scale in half precision, decodes to NaN or infinity, never to something that
@@ -20,6 +21,7 @@ pub fn quantize(dtype: DType, numbers: &[f32], out: &mut [u8]) {
         DType::Q8_0 => each(numbers, out, q8_0),
         DType::Q4_0 => each(numbers, out, q4_0),
         DType::Q4K => each(numbers, out, q4_k),
+        DType::Mxfp4 => each(numbers, out, mxfp4),
         other => panic!("there is no encoder for {other}"),
     }
 }
@@ -96,6 +98,26 @@ fn q4_k(numbers: &[f32; 256], out: &mut [u8; 144]) {
         for (i, out) in out.iter_mut().enumerate() {
             *out = codes[pair * 64 + i] | codes[pair * 64 + 32 + i] << 4;
         }
+    }
+}
+
+fn mxfp4(numbers: &[f32; 32], out: &mut [u8; 17]) {
+    let (least, largest) = extremes(numbers);
+    // The least power of two by which no number becomes more than 6, the largest code: rounded up from the bits of
+    // a sixth of the largest number, whose exponent has the same offset.
+    let sixth = shown(numbers, largest.max(-least) / 6.0).to_bits();
+    out[0] = (sixth >> 23) as u8 + u8::from(sixth & 0x007f_ffff > 0 && sixth < NAN_BITS);
+    let inverse = 1.0 / half_power(out[0]);
+    let mut codes = [0u8; 32];
+    for (code, number) in codes.iter_mut().zip(numbers) {
+        // In halves of the power: codes are 0 1 2 3 4 6 8 12. One more for each middle of two that is reached.
+        let size = (number * inverse).abs();
+        let middles = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
+        let above: u8 = middles.iter().map(|&middle| u8::from(size > middle)).sum();
+        *code = above | u8::from(number.is_sign_negative()) << 3;
+    }
+    for i in 0..16 {
+        out[1 + i] = codes[i] | codes[16 + i] << 4;
     }
 }
 

@@ -56,6 +56,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::Small;
+    use crate::quantized::fields::NAN_BITS;
     use crate::quantized::header::ROWS;
     use crate::simd::{Avx2, Avx512, Simd, load128};
 
@@ -102,7 +103,9 @@ mod x86 {
         let normal = s._mm256_slli_epi32::<23>(s._mm256_sub_epi32(exponents, s._mm256_set1_epi32(1)));
         let least = s._mm256_sllv_epi32(s._mm256_set1_epi32(0x0020_0000), exponents);
         let is_least = s._mm256_cmpgt_epi32(s._mm256_set1_epi32(2), exponents);
-        s._mm256_castsi256_ps(s._mm256_blendv_epi8(normal, least, is_least))
+        let powers = s._mm256_blendv_epi8(normal, least, is_least);
+        let is_nan = s._mm256_cmpgt_epi32(exponents, s._mm256_set1_epi32(254));
+        s._mm256_castsi256_ps(s._mm256_blendv_epi8(powers, s._mm256_set1_epi32(NAN_BITS as i32), is_nan))
     }
 
     impl Small for Avx512 {
@@ -117,7 +120,10 @@ mod x86 {
             let normal = self._mm512_slli_epi32::<23>(self._mm512_sub_epi32(exponents, self._mm512_set1_epi32(1)));
             let is_least = self._mm512_cmplt_epu32_mask(exponents, self._mm512_set1_epi32(2));
             let least = self._mm512_set1_epi32(0x0020_0000);
-            self._mm512_castsi512_ps(self._mm512_mask_sllv_epi32(normal, is_least, least, exponents))
+            let powers = self._mm512_mask_sllv_epi32(normal, is_least, least, exponents);
+            let is_nan = self._mm512_cmplt_epu32_mask(self._mm512_set1_epi32(254), exponents);
+            let (nan, unshifted) = (self._mm512_set1_epi32(NAN_BITS as i32), self._mm512_setzero_si512());
+            self._mm512_castsi512_ps(self._mm512_mask_sllv_epi32(powers, is_nan, nan, unshifted))
         }
         #[inline(always)]
         fn bits(self, words: &[u32; ROWS], shift: u32, mask: u32) -> Self::V {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 use proptest::prelude::*;
 use strata_kernels::{
-    ATTENTION_STATE, AttentionLayer, AttentionSpan, KvDType, KvLayer, KvLayout, KvPlace, KvShape, KvView, Level, RUN,
-    SEGMENT, attention, attention_scratch,
+    ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvLayer, KvLayout, KvPlace, KvShape, KvView, Level,
+    Matrix, RUN, SEGMENT, attention, attention_scratch,
 };
 
 use crate::support::{Numbers, alike, assert_close, bits, fused_levels, kernel_levels, pool, store};
@@ -22,6 +22,8 @@ struct Case {
     asked: Range<usize>,
     /// `[asked, heads, head_dim]`
     q: Vec<f32>,
+    /// `[heads]`, or none.
+    sinks: Vec<f32>,
 }
 
 const LAYER: usize = 1;
@@ -50,13 +52,23 @@ impl Case {
         let q = numbers.take(asked.len() * heads * layer.head_dim()).iter().map(|q| q * loudness).collect();
         let mut blocks = vec![0xff; num_blocks * layout.block_bytes()];
         store(&layer, &mut blocks, &block_table, 0, &k, &v);
-        Self { layer, heads, window, blocks, block_table, asked, q }
+        // Some below all scores, and some above.
+        let sinks = match seed.is_multiple_of(2) {
+            true => numbers.take(heads).iter().map(|sink| sink * 2.0 * loudness).collect(),
+            false => Vec::new(),
+        };
+        Self { layer, heads, window, blocks, block_table, asked, q, sinks }
     }
 
     /// The span of `positions`, whose table lies behind another sequence's of [`OTHERS`] blocks.
     fn span(&self, positions: &Range<usize>) -> AttentionSpan {
         let table = OTHERS..OTHERS + self.block_table.len() as u32;
         AttentionSpan::new(positions.start, positions.len(), table)
+    }
+
+    fn sinks(&self) -> Option<Matrix<'_>> {
+        let bytes = bytemuck::cast_slice(&self.sinks);
+        (!self.sinks.is_empty()).then(|| Matrix::new(DType::F32, 1, self.heads, bytes))
     }
 
     /// All asked positions, cut as `chunks`, as sequences of one batch.
@@ -74,8 +86,8 @@ impl Case {
         let mut scratch = vec![f32::NAN; scratch];
         let spans: Vec<_> = chunks.iter().map(|chunk| self.span(chunk)).collect();
         let tables = [&[u32::MAX; OTHERS as usize], &self.block_table[..], &[u32::MAX]].concat();
-        let pool = pool(threads);
-        attention(&pool, level, &layer, self.blocks[..].into(), &spans, &tables, &q, &mut scratch, &mut [], &mut out);
+        let (pool, blocks, sinks) = (pool(threads), self.blocks[..].into(), self.sinks());
+        attention(&pool, level, &layer, blocks, &spans, &tables, sinks, &q, &mut scratch, &mut [], &mut out);
         out
     }
 
@@ -103,14 +115,14 @@ impl Case {
             let frame = parts.collect::<Vec<_>>().concat();
             let span = AttentionSpan { held: held..border, place: KvPlace::From(0), ..whole.clone() };
             let layer = AttentionLayer { kv: alone, ..layer };
-            let (spans, q) = ([span], &self.q);
-            attention(&pool, level, &layer, frame[..].into(), &spans, &[], q, &mut scratch, &mut carried, &mut out);
+            let (spans, q, sinks, frame) = ([span], &self.q, self.sinks(), frame[..].into());
+            attention(&pool, level, &layer, frame, &spans, &[], sinks, q, &mut scratch, &mut carried, &mut out);
             held = border;
         }
         let table = &self.block_table[held / block_size..];
         let span = AttentionSpan { held: held..self.asked.end, place: KvPlace::Listed(0..table.len() as u32), ..whole };
-        let (spans, q) = ([span], &self.q);
-        attention(&pool, level, &layer, self.blocks[..].into(), &spans, table, q, &mut scratch, &mut carried, &mut out);
+        let (spans, q, sinks, blocks) = ([span], &self.q, self.sinks(), self.blocks[..].into());
+        attention(&pool, level, &layer, blocks, &spans, table, sinks, q, &mut scratch, &mut carried, &mut out);
         out
     }
 
@@ -156,9 +168,10 @@ impl Case {
                         q.iter().zip(&k).map(|(&q, k)| f64::from(q) * k).sum::<f64>() / (head_dim as f64).sqrt()
                     })
                     .collect();
-                let greatest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sink = self.sinks.get(head).map_or(f64::NEG_INFINITY, |&sink| f64::from(sink));
+                let greatest = scores.iter().copied().fold(sink, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|score| (score - greatest).exp()).collect();
-                let total: f64 = weights.iter().sum();
+                let total: f64 = weights.iter().sum::<f64>() + (sink - greatest).exp();
                 let mut sums = vec![0.0; head_dim];
                 for (seen, weight) in seen.clone().zip(&weights) {
                     let v = self.cached(true, kv_head, seen);
@@ -297,7 +310,7 @@ proptest! {
         let block_table = pool_of_blocks[..length.div_ceil(block_size)].to_vec();
         let layer = layout.layer(LAYER);
         store(&layer, &mut blocks, &block_table, 0, &k, &v);
-        let other = Case { layer, blocks, block_table, q: case.q.clone(), asked: case.asked.clone(), ..case };
+        let other = Case { layer, blocks, block_table, q: case.q.clone(), asked: case.asked.clone(), sinks: case.sinks.clone(), ..case };
         prop_assert_eq!(bits(&other.attend(Level::detect(), 2)), bits(&case.attend(Level::detect(), 2)));
     }
 }

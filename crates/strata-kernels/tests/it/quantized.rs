@@ -23,7 +23,8 @@ pub const QUANTISED: [DType; 12] = [
 ];
 
 /// The types that can be encoded, with the largest error to expect, as a share of a block's largest number.
-const ENCODED: [(DType, f32); 3] = [(DType::Q8_0, 0.0045), (DType::Q4_0, 0.13), (DType::Q4K, 0.10)];
+const ENCODED: [(DType, f32); 4] =
+    [(DType::Q8_0, 0.0045), (DType::Q4_0, 0.13), (DType::Q4K, 0.10), (DType::Mxfp4, 0.21)];
 
 fn fixture_path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/quantized").join(name)

@@ -46,21 +46,26 @@ proptest! {
     fn activations_agree_with_the_reference(count in 1usize..10_000, range in 1u32..200, seed in any::<u64>()) {
         let mut numbers = Numbers(seed);
         let gate: Vec<f32> = numbers.take(count).iter().map(|x| x * range as f32).collect();
-        let up = numbers.take(count);
-        for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+        let up: Vec<f32> = numbers.take(count).iter().map(|x| x * 9.0).collect();
+        use Activation::{ClampedSwish, Gelu, GeluTanh, Silu};
+        for activation in [Silu, Gelu, GeluTanh, ClampedSwish] {
             let want: Vec<f64> = gate
                 .iter()
                 .zip(&up)
                 .map(|(&x, &up)| {
-                    let x = f64::from(x);
+                    let (x, up) = match activation {
+                        ClampedSwish => (f64::from(x).min(7.0), f64::from(up).clamp(-7.0, 7.0) + 1.0),
+                        _ => (f64::from(x), f64::from(up)),
+                    };
                     let share = match activation {
-                        Activation::Silu => 1.0 / (1.0 + (-x).exp()),
-                        Activation::Gelu => 0.5 * (1.0 + libm_erf(x / 2f64.sqrt())),
-                        Activation::GeluTanh => {
+                        Silu => 1.0 / (1.0 + (-x).exp()),
+                        ClampedSwish => 1.0 / (1.0 + (-1.702 * x).exp()),
+                        Gelu => 0.5 * (1.0 + libm_erf(x / 2f64.sqrt())),
+                        GeluTanh => {
                             0.5 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
                         }
                     };
-                    x * share * f64::from(up)
+                    x * share * up
                 })
                 .collect();
             for level in Level::available() {

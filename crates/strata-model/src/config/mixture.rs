@@ -16,6 +16,8 @@ pub struct Mixture {
     pub expert_width: usize,
     /// How a token chooses.
     pub router: Router,
+    /// Whether the router and the matrices of experts have biases.
+    pub biases: bool,
     /// What all tokens go through as well.
     pub shared: Option<SharedExpert>,
     /// For each layer, whether it is a mixture; the others are dense.
@@ -80,7 +82,8 @@ impl Mixture {
     pub(super) fn layer_parameters(&self, hidden: u64) -> Option<u64> {
         let size = |value: usize| value as u64;
         let expert = hidden.checked_mul(size(self.expert_width))?.checked_mul(3)?;
-        let router = hidden + u64::from(self.router.choice_bias);
+        let of_biases = if self.biases { 2 * size(self.expert_width) + hidden + 1 } else { 0 };
+        let router = hidden + u64::from(self.router.choice_bias) + of_biases;
         let experts = expert.checked_add(router)?.checked_mul(size(self.experts))?;
         let shared = match self.shared {
             Some(SharedExpert { width, gated }) => {
@@ -143,6 +146,7 @@ pub(super) fn read_mixture(
                 chosen: count("num_experts_per_tok", if is_qwen_3 { 8 } else { 4 })?,
                 expert_width: width("moe_intermediate_size", if is_qwen_3 { 768 } else { 1408 })?,
                 router: softmax(flag("norm_topk_prob", false)?.then_some(exact)),
+                biases: false,
                 shared,
                 layers: qwen_layers(fields, num_layers)?,
             }
@@ -152,6 +156,7 @@ pub(super) fn read_mixture(
             chosen: count("num_experts_per_tok", 2)?,
             expert_width: intermediate_size,
             router: softmax(Some(exact)),
+            biases: false,
             shared: None,
             layers: all,
         },
@@ -160,6 +165,7 @@ pub(super) fn read_mixture(
             chosen: count("num_experts_per_tok", 8)?,
             expert_width: intermediate_size,
             router: softmax(flag("norm_topk_prob", false)?.then_some(exact)),
+            biases: false,
             shared: None,
             layers: all,
         },
@@ -168,6 +174,16 @@ pub(super) fn read_mixture(
             chosen: count("num_experts_per_tok", 2)?,
             expert_width: intermediate_size,
             router: Router { scores: Scores::SoftmaxOfChosen, ..softmax(None) },
+            biases: false,
+            shared: None,
+            layers: all,
+        },
+        Architecture::GptOss => Mixture {
+            experts: count("num_local_experts", 128)?,
+            chosen: count("num_experts_per_tok", 4)?,
+            expert_width: intermediate_size,
+            router: Router { scores: Scores::SoftmaxOfChosen, ..softmax(None) },
+            biases: true,
             shared: None,
             layers: all,
         },
@@ -187,6 +203,7 @@ pub(super) fn read_mixture(
                     normalise: flag("norm_topk_prob", true)?.then_some(Floor::Plus(1e-20)),
                     scale: scale.unwrap_or(1.0) as f32,
                 },
+                biases: false,
                 shared: shared(fields.count("n_shared_experts", 0..=EXPERTS_MAX)?.unwrap_or(1), expert_width),
                 layers: (0..num_layers).map(|layer| layer >= dense).collect(),
             }
@@ -202,6 +219,7 @@ pub(super) fn read_mixture(
                 normalise: Some(exact),
                 scale: 1.0,
             },
+            biases: false,
             shared: None,
             layers: all,
         },
@@ -227,6 +245,7 @@ pub(super) fn read_mixture(
                 router: softmax(Some(exact)),
                 shared: shared(1, intermediate_size),
                 layers: all,
+                biases: false,
             }
         }
         Architecture::Ernie45Moe => {
@@ -237,6 +256,7 @@ pub(super) fn read_mixture(
                 chosen: count("moe_k", 6)?,
                 expert_width,
                 router: Router { choice_bias: true, ..softmax(Some(Floor::Least(least as f32))) },
+                biases: false,
                 shared: shared(fields.count("moe_num_shared_experts", 0..=EXPERTS_MAX)?.unwrap_or(2), expert_width),
                 layers: ernie_layers(fields, num_layers)?,
             }

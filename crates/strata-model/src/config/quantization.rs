@@ -10,13 +10,16 @@ use super::fields::Fields;
 const OF_NO_CONSEQUENCE: [&str; 6] =
     ["activation_scheme", "dequantize", "ignored_layers", "modules_to_not_convert", "quant_method", "scale_fmt"];
 
-/// Refuses quantised weights other than FP8 with a scale for each 128 rows and columns, or for a whole matrix.
+/// Refuses quantised weights other than FP8 with a scale for each 128 rows and columns, or for a whole matrix,
+/// and gpt-oss's MXFP4.
 pub(super) fn check_quantization(fields: &Fields<'_>) -> Result<(), ConfigProblem> {
     let Some(quantization) = fields.object("quantization_config", "quantization_config.")? else { return Ok(()) };
     let unsupported = |key: &str, value: &Value, hint| Err(quantization.unsupported(key, value, hint));
     let hint = "use a checkpoint in f32, f16 or bf16, or one in FP8 with quant_method fp8";
     match quantization.get("quant_method") {
         Some(method) if method == "fp8" => {}
+        // The weights' own names tell how gpt-oss's experts are stored.
+        Some(method) if method == "mxfp4" && fields.text("model_type")? == Some("gpt_oss") => return Ok(()),
         Some(method) => return unsupported("quant_method", method, hint),
         None => return unsupported("quant_method", &Value::Null, hint),
     }

@@ -8,6 +8,8 @@ use super::fields::Fields;
 
 /// The window of Mistral and Qwen if `sliding_window` is absent.
 const WINDOW_DEFAULT: usize = 4096;
+/// The same of gpt-oss.
+const GPT_OSS_WINDOW_DEFAULT: usize = 128;
 /// The first Qwen layer with a window if `max_window_layers` is absent.
 const MAX_WINDOW_LAYERS_DEFAULT: usize = 28;
 /// No window is longer than a context can be.
@@ -42,6 +44,14 @@ pub(super) fn read_windows(
                 }
                 _ => Ok(vec![None; num_layers]),
             }
+        }
+        Architecture::GptOss => {
+            let slides = layer_types.unwrap_or_else(|| (0..num_layers).map(|layer| layer % 2 == 0).collect());
+            let window = match read_window(fields)? {
+                Some(_) if !fields.is_written("sliding_window") => Some(GPT_OSS_WINDOW_DEFAULT),
+                window => window,
+            };
+            Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
         }
         Architecture::Olmo3 => {
             let slides = layer_types.unwrap_or_else(|| (1..=num_layers).map(|layer| layer % 4 != 0).collect());

@@ -21,7 +21,7 @@ pub(super) struct Family {
     pub(super) style: RopeStyle,
 }
 
-const FAMILIES: [Family; 21] = [
+const FAMILIES: [Family; 22] = [
     Family { name: "llama", model_type: "llama", style: RopeStyle::Neighbours },
     Family { name: "mistral", model_type: "mistral", style: RopeStyle::Neighbours },
     Family { name: "qwen2", model_type: "qwen2", style: RopeStyle::Halves },
@@ -38,6 +38,7 @@ const FAMILIES: [Family; 21] = [
     Family { name: "smollm3", model_type: "smollm3", style: RopeStyle::Neighbours },
     Family { name: "seed_oss", model_type: "seed_oss", style: RopeStyle::Halves },
     Family { name: "olmo2", model_type: "olmo2", style: RopeStyle::Halves },
+    Family { name: "gpt-oss", model_type: "gpt_oss", style: RopeStyle::Halves },
     Family { name: "exaone4", model_type: "exaone4", style: RopeStyle::Halves },
     Family { name: "phi3", model_type: "phi3", style: RopeStyle::Halves },
     Family { name: "mistral3", model_type: "ministral3", style: RopeStyle::Neighbours },
@@ -62,6 +63,7 @@ pub(super) fn family_of(config: &ModelConfig) -> Result<&'static Family, &'stati
         Architecture::Qwen2Moe => "qwen2moe",
         Architecture::Qwen3Moe => "qwen3moe",
         Architecture::Olmoe => "olmoe",
+        Architecture::GptOss => "gpt-oss",
         _ => return Err("this architecture"),
     };
     let normalises = config.mixture.as_ref().map(|mixture| mixture.router.normalise.is_some());
@@ -76,7 +78,11 @@ pub(super) fn family_of(config: &ModelConfig) -> Result<&'static Family, &'stati
     let is_scaled = matches!(config.architecture, Architecture::MiniCpm | Architecture::Granite);
     let plain_attention = (config.head_dim as f64).sqrt().recip() as f32;
     // What a family's readers assume cannot be changed by a key or tensor.
-    if config.activation != Activation::Silu {
+    let activation = match config.architecture {
+        Architecture::GptOss => Activation::ClampedSwish,
+        _ => Activation::Silu,
+    };
+    if config.activation != activation {
         return Err("an activation other than SiLU");
     }
     let norms = match config.architecture {
@@ -439,6 +445,8 @@ impl Keys<'_> {
                     "attention_factor": on_top.unwrap_or(1.0) * whole.unwrap_or(by_stretch),
                     "beta_fast": self.number("rope.scaling.yarn_beta_fast")?,
                     "beta_slow": self.number("rope.scaling.yarn_beta_slow")?,
+                    // Follows from the architecture.
+                    "truncate": self.family.model_type != "gpt_oss",
                 })))
             }
             other => {
@@ -515,6 +523,10 @@ impl Keys<'_> {
             }
             Some(other) => {
                 Err(unsupported(&pattern_key, &Value::from(other.to_string()), "expected a flag for each layer"))
+            }
+            // Every second layer sees all; of more than this, the file says nothing.
+            None if self.family.model_type == "gpt_oss" => {
+                Ok((0..num_layers).map(|layer| (layer % 2 == 0).then_some(window)).collect())
             }
             None if matches!(self.family.model_type, "llama" | "mistral" | "ministral3") => {
                 Ok(vec![Some(window); num_layers])

@@ -70,8 +70,8 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
             metadata.set(key("rope.scaling.factor"), factor as f32);
         }
         RopeScaling::Yarn { factor, original_max, beta_fast, beta_slow, attention_factor, truncate } => {
-            if !truncate {
-                return Err("yarn without rounding to whole dimensions");
+            if truncate == (config.architecture == Architecture::GptOss) {
+                return Err("yarn that rounds to whole dimensions where readers do not, or the other way round");
             }
             metadata.set(key("rope.scaling.type"), "yarn");
             metadata.set(key("rope.scaling.factor"), factor as f32);

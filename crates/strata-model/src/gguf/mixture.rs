@@ -42,7 +42,7 @@ pub(super) fn add_to_config(
     let scores = keys.count("expert_gating_func")?.filter(|&scores| scores > 0);
     let own = match model_type {
         "glm4_moe" | "minimax_m2" => SIGMOID,
-        "granitemoe" => SOFTMAX_OF_CHOSEN,
+        "granitemoe" | "gpt_oss" => SOFTMAX_OF_CHOSEN,
         _ => SOFTMAX,
     };
     // llama.cpp calls both kinds of softmax by the first number in files of Granite.
@@ -62,7 +62,7 @@ pub(super) fn add_to_config(
         if let Some(groups) = keys.count("expert_group_count")?.filter(|&groups| groups > 1) {
             return Err(refused("expert_group_count", groups.to_string()));
         }
-        let normalises = !matches!(model_type, "qwen2_moe" | "olmoe" | "granitemoe");
+        let normalises = !matches!(model_type, "qwen2_moe" | "olmoe" | "granitemoe" | "gpt_oss");
         if let Some(other) = keys.flag("expert_weights_norm")?.filter(|&other| other != normalises) {
             return Err(refused("expert_weights_norm", other.to_string()));
         }
@@ -93,7 +93,7 @@ pub(super) fn add_to_config(
                 return Err(ConfigProblem::Unsupported { key, found, hint: "this architecture has no shared expert" });
             }
         }
-        "minimax_m2" => {
+        "minimax_m2" | "gpt_oss" => {
             json["num_local_experts"] = json!(experts);
             json["intermediate_size"] = json!(width.unwrap_or(inner));
         }
@@ -136,7 +136,8 @@ pub(super) fn add_to_config(
 pub(super) fn describe(config: &ModelConfig, mixture: &Mixture, key: impl Fn(&str) -> String, metadata: &mut Metadata) {
     metadata.set(key("expert_count"), mixture.experts as u32);
     metadata.set(key("expert_used_count"), mixture.chosen as u32);
-    if matches!(config.architecture, Architecture::Qwen2Moe | Architecture::Qwen3Moe) {
+    use Architecture::{GptOss, Qwen2Moe, Qwen3Moe};
+    if matches!(config.architecture, GptOss | Qwen2Moe | Qwen3Moe) {
         metadata.set(key("expert_feed_forward_length"), mixture.expert_width as u32);
     }
     if let Some(shared) = mixture.shared {

@@ -308,6 +308,18 @@ fn texts_end_at_tokens_that_keys_or_names_tell() {
 }
 
 #[test]
+fn where_messages_end_answers_of_harmony_go_on() {
+    let mut metadata = vocabulary("gpt-4o");
+    let mut tokens = metadata.texts("tokenizer.ggml.tokens").unwrap().unwrap().clone();
+    ["<|end|>", "<|return|>", "<|call|>"].into_iter().for_each(|token| tokens.push(token));
+    let kinds = (0..tokens.len()).map(|id| if matches!(id, 258 | 259 | 262..) { 3 } else { 1 });
+    metadata.set("tokenizer.ggml.token_type", Numbers::from_i32(kinds));
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.eos_token_id", 263u32);
+    assert_eq!(tokenizer::end_ids(&metadata), Ok(vec![263, 259, 264]), "not 262");
+}
+
+#[test]
 fn sentencepiece_has_its_usual_ids_where_no_key_names_others() {
     let mut metadata = sentencepiece();
     assert_eq!((tokenizer::bos_id(&metadata), tokenizer::end_ids(&metadata)), (Ok(Some(1)), Ok(vec![2])));

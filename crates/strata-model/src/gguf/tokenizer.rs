@@ -36,6 +36,11 @@ const END_NAMES: [&str; 9] = [
     "<EOT>",
 ];
 
+/// What ends an answer in harmony, the form of gpt-oss. Where both are tokens, [`MESSAGE_END`] ends but a message, after
+/// which the answer goes on.
+const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
+const MESSAGE_END: &str = "<|end|>";
+
 /// Most tokens of a vocabulary. The largest in use have 262,144.
 const TOKENS_MAX: usize = 1 << 20;
 /// Most tokens that are found as they stand; each costs a matcher's states. Real files have some thousands.
@@ -167,10 +172,16 @@ pub(super) fn end_ids(metadata: &Metadata) -> Result<Vec<u64>, GgufProblem> {
         ids.extend(metadata.count(key)?);
     }
     let vocabulary = Vocabulary::read(metadata)?;
+    let of_harmony = HARMONY_ENDS.map(|name| vocabulary.control(name));
     for (id, (token, kind)) in vocabulary.entries().enumerate() {
         if kind == Kind::Control && END_NAMES.contains(&token) {
             ids.push(id as u64);
         }
+    }
+    if let [Some(_), Some(_)] = of_harmony {
+        let message_end = vocabulary.control(MESSAGE_END);
+        ids.retain(|&id| Some(id) != message_end);
+        ids.extend(of_harmony.into_iter().flatten());
     }
     let mut seen = std::collections::HashSet::new();
     ids.retain(|&id| seen.insert(id));
@@ -211,6 +222,12 @@ impl<'a> Vocabulary<'a> {
 
     fn entries(&self) -> impl Iterator<Item = (&str, Kind)> {
         self.tokens.iter().zip(self.kinds.iter().copied())
+    }
+
+    /// The token with this text that is not part of texts, if there is one.
+    fn control(&self, name: &str) -> Option<u64> {
+        let is_it = |(token, kind): (&str, Kind)| kind == Kind::Control && token == name;
+        self.entries().position(is_it).map(|id| id as u64)
     }
 
     /// Each token's id. Of two with the same text, the first counts; empty ones are left out.

@@ -23,6 +23,8 @@ pub struct Attention {
     is_normed_after: bool,
     /// Whether queries grow with their positions.
     grows: bool,
+    /// A score of each head that takes part in the softmax and has no value.
+    sinks: Option<TensorId>,
     output: Linear,
     heads: usize,
     kv: KvShape,
@@ -74,6 +76,7 @@ impl Attention {
         let norms = norm_lens.map(|[of_q, of_k]| {
             [("q", of_q), ("k", of_k)].map(|(name, len)| tensors.vector(&format!("self_attn.{name}_norm.weight"), len))
         });
+        let sinks = config.sinks.then(|| tensors.vector("self_attn.sinks", config.num_heads));
         let output = tensors.linear("self_attn.o_proj", [hidden, q.rows], config.output_bias, Access::Sweep);
         Self {
             spec: tensors.finish(),
@@ -84,6 +87,7 @@ impl Attention {
             norms,
             is_normed_after: config.qk_norm == QkNorm::HeadsAfter,
             grows: config.query_growth.is_some(),
+            sinks,
             output,
             heads: config.num_heads,
             kv,
@@ -158,8 +162,10 @@ impl Layer for Attention {
         }
         // What is attended with, and where the result goes: a tensor each.
         let (q, attended) = if self.grows { (pass.grow_queries(q, attended, self.q.rows)?, q) } else { (q, attended) };
-        pass.attend_below(layer, q, state, attended)?;
-        pass.submit(&[Command::Attend { layer, frame: None, sequences, q, state, out: attended }])?;
+        let sinks = self.sinks.map(|sinks| pass.weights.vector(sinks));
+        let sinks = sinks.as_ref();
+        pass.attend_below(layer, sinks, q, state, attended)?;
+        pass.submit(&[Command::Attend { layer, frame: None, sequences, sinks, q, state, out: attended }])?;
         let attended = if self.is_last { pass.keep_wanted_rows(attended, self.q.rows)? } else { attended };
         let branch = pass.branch();
         pass.products(attended, [&self.output], [branch], None)?;

@@ -28,6 +28,8 @@ pub struct MoeFfn {
     experts: usize,
     chosen: usize,
     expert_width: usize,
+    /// Of gate, up and down: the biases of all experts, one after the other.
+    biases: Option<[TensorId; EXPERT_MATRICES_MAX]>,
     shared: Option<Shared>,
     hidden: usize,
     activation: Activation,
@@ -63,7 +65,12 @@ impl MoeFfn {
         let mut tensors = LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."));
         let names = ["post_attention_layernorm", "post_feedforward_layernorm"];
         let norm = BranchNorm::new(config, &mut tensors, names);
-        let gate = tensors.linear("mlp.gate", [mixture.experts, hidden], false, Access::Sweep);
+        let gate = tensors.linear("mlp.gate", [mixture.experts, hidden], mixture.biases, Access::Sweep);
+        let biases = mixture.biases.then(|| {
+            [("gate", width), ("up", width), ("down", hidden)].map(|(matrix, rows)| {
+                tensors.vector(&format!("mlp.experts.all.{matrix}_proj.bias"), mixture.experts * rows)
+            })
+        });
         let choice_bias =
             mixture.router.choice_bias.then(|| tensors.vector("mlp.gate.e_score_correction_bias", mixture.experts));
         let shared = mixture.shared.map(|shared| {
@@ -92,6 +99,7 @@ impl MoeFfn {
             experts: mixture.experts,
             chosen: mixture.chosen,
             expert_width: width,
+            biases,
             shared,
             hidden,
             activation: config.activation,
@@ -204,8 +212,14 @@ impl Layer for MoeFfn {
             let [gate, up] = [scratch.gate, scratch.up].map(|tensor| tensor.first(count * width));
             let out = scratch.results.part(first * hidden..(first + count) * hidden);
             let [gates, ups, downs]: &[_; EXPERT_MATRICES_MAX] = matrices.try_into().expect("gate, up and down");
-            pass.multiply_whole(own, hidden, &[(gates, gate), (ups, up)], Some(self.activation))?;
-            pass.multiply_whole(gate, width, &[(downs, out)], None)
+            let bias = |pass: &Pass<'_>, matrix: usize, rows: usize| {
+                let all = pass.weights.vector(self.biases?[matrix]);
+                Some(all.columns(number as usize * rows..(number as usize + 1) * rows))
+            };
+            let [of_gate, of_up, of_down] = [(0, width), (1, width), (2, hidden)].map(|(i, rows)| bias(pass, i, rows));
+            let products = [(gates, of_gate, gate), (ups, of_up, up)];
+            pass.multiply_whole(own, hidden, &products, Some(self.activation))?;
+            pass.multiply_whole(gate, width, &[(downs, of_down, out)], None)
         })?;
         let branch = pass.branch();
         pass.combine_experts(scratch.results, hidden, branch)?;

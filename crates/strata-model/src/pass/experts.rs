@@ -131,8 +131,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Multiplies `x`, rows of `cols` numbers, with whole matrices, each into its result. With `gate`, there are two of
-    /// them: see [`Command::Products`].
+    /// Multiplies `x`, rows of `cols` numbers, with whole matrices, each into its result, and adds a vector of biases if
+    /// there is one. With `gate`, there are two of them: see [`Command::Products`].
     ///
     /// # Errors
     /// If the device failed.
@@ -140,12 +140,16 @@ impl Pass<'_> {
         &mut self,
         x: Tensor,
         cols: usize,
-        products: &[(&Weights, Tensor)],
+        products: &[(&Weights, Option<Weights>, Tensor)],
         gate: Option<Activation>,
     ) -> Result<(), ForwardError> {
-        let product =
-            |&(weights, out): &(_, _)| BandProduct { weights, rows: 0..Weights::rows(weights), bias: None, out };
-        let products: ArrayVec<_, EXPERT_MATRICES_MAX> = products.iter().map(product).collect();
+        let of_one = products.iter().map(|(weights, bias, out)| BandProduct {
+            weights,
+            rows: 0..weights.rows(),
+            bias: bias.as_ref(),
+            out: *out,
+        });
+        let products: ArrayVec<_, EXPERT_MATRICES_MAX> = of_one.collect();
         self.submit(&[Command::Products { x, cols, products: &products, gate }])?;
         Ok(())
     }

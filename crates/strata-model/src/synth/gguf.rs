@@ -29,6 +29,11 @@ fn of_all_experts(name: &str) -> Option<String> {
     Some(format!("{before}.mlp.experts.all.{matrix}"))
 }
 
+/// Whether a tensor has the biases of all experts' matrices of one kind.
+fn is_of_all_biases(name: &str) -> bool {
+    name.contains(".mlp.experts.all.") && name.ends_with(".bias")
+}
+
 /// A GGUF file that is ready to be written.
 pub(super) struct GgufPlan {
     metadata: Metadata,
@@ -67,7 +72,15 @@ impl GgufPlan {
             } else if let [_, cols] = *tensor.shape
                 && !tensor.name.ends_with(ROUTER)
             {
-                tensor.dtype = fitting(dtype, cols);
+                tensor.dtype = stored_as(dtype, &tensor.name, cols);
+            }
+            if let Some(mixture) = &config.mixture
+                && is_of_all_biases(&tensor.name)
+            {
+                // Readers want those of each expert in a row.
+                tensor.shape = vec![mixture.experts, tensor.shape[0] / mixture.experts];
+                tensors.push(tensor);
+                continue;
             }
             if let Some(all) = of_all_experts(&tensor.name) {
                 // The same matrix of all experts is one tensor, at the place of the first.
@@ -139,6 +152,10 @@ impl GgufPlan {
             [cols] if tensor.name.ends_with(SHARED_GATE) => {
                 vec![stream(&TensorMeta { shape: vec![1, cols], ..tensor.clone() })]
             }
+            // Here they are one vector.
+            [experts, cols] if is_of_all_biases(&tensor.name) => {
+                vec![stream(&TensorMeta { shape: vec![experts * cols], ..tensor.clone() })]
+            }
             _ => vec![stream(tensor)],
         };
         Rows { streams, given, dtype: tensor.dtype, rows, cols, head_rows, reordered: heads.is_some() }
@@ -197,9 +214,12 @@ impl Chunks for Rows<'_> {
     }
 }
 
-/// The type for rows of `cols` columns: `dtype` if they are whole blocks of it, else a type with shorter blocks, else
-/// f16.
-fn fitting(dtype: DType, cols: usize) -> DType {
+/// The type for a matrix with rows of `cols` columns in a model of `dtype`: that type if they are whole blocks of it,
+/// else one with shorter blocks, else f16. MXFP4 is for experts only; the rest of published models has 16 bits.
+fn stored_as(dtype: DType, name: &str, cols: usize) -> DType {
+    if dtype == DType::Mxfp4 && of_all_experts(name).is_none() {
+        return DType::BF16;
+    }
     let candidates = [dtype, DType::Q8_0, DType::F16];
     candidates.into_iter().find(|dtype| dtype.row_bytes(cols).is_some()).unwrap_or(DType::F16)
 }
@@ -213,6 +233,7 @@ fn file_type(dtype: DType) -> Option<u32> {
         DType::Q8_0 => 7,
         DType::Q4K => 14,
         DType::BF16 => 32,
+        DType::Mxfp4 => 38,
         _ => return None,
     })
 }

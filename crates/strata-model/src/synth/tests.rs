@@ -332,6 +332,57 @@ fn quantised_models_are_the_plain_ones_rounded() {
     }
 }
 
+/// The shape of gpt-oss, in small.
+fn gpt_oss() -> String {
+    let mut config: Value = serde_json::from_str(&preset("gpt-oss-20b").unwrap()).unwrap();
+    for (key, count) in [
+        ("vocab_size", 512),
+        ("hidden_size", 64),
+        ("intermediate_size", 96),
+        ("num_hidden_layers", 2),
+        ("num_attention_heads", 4),
+        ("num_key_value_heads", 2),
+        ("num_local_experts", 6),
+        ("eos_token_id", 1),
+    ] {
+        config[key] = json!(count);
+    }
+    config.to_string()
+}
+
+#[test]
+fn a_gpt_oss_is_the_same_in_either_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let given = SynthSpec { config_json: gpt_oss(), dtype: Some(DType::F32), ..spec("tiny") };
+    make(&given, &dir.path().join("hf"));
+    let config = ModelConfig::from_dir(dir.path().join("hf")).unwrap();
+    let want = numbers(&Catalog::open(dir.path().join("hf")).unwrap(), &config);
+    let (_, catalog, read) = make_gguf(&given, &dir.path().join("gguf"));
+    assert!(numbers(&catalog, &read) == want);
+    assert_eq!((&read.rope.scaling, &read.mixture, &read.sliding_windows), {
+        (&config.rope.scaling, &config.mixture, &config.sliding_windows)
+    });
+    // As published: only experts are of MXFP4.
+    let spec = SynthSpec { dtype: Some(DType::Mxfp4), ..given };
+    let (report, catalog, config) = make_gguf(&spec, &dir.path().join("mxfp4"));
+    assert_eq!(report.weight_bytes, catalog.bytes());
+    for (name, dtype) in [
+        ("mlp.experts.5.down_proj.weight", DType::Mxfp4),
+        ("self_attn.q_proj.weight", DType::BF16),
+        ("mlp.experts.all.up_proj.bias", DType::F32),
+        ("mlp.gate.weight", DType::F32),
+        ("self_attn.sinks", DType::F32),
+    ] {
+        let entry = catalog.get(&format!("model.layers.1.{name}")).unwrap();
+        assert_eq!(entry.element_type, ElementType::Known(dtype), "{name}");
+    }
+    for ((tensor, got), (_, want)) in numbers(&catalog, &config).into_iter().zip(&want) {
+        let square = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value.powi(2)).sum::<f32>();
+        let error = square(&mut got.iter().zip(want).map(|(a, b)| a - b)) / square(&mut want.iter().copied());
+        assert!(error.sqrt() < 0.15, "{tensor}: {}", error.sqrt());
+    }
+}
+
 #[test]
 fn what_gguf_cannot_say_is_not_made() {
     let dir = tempfile::tempdir().unwrap();

@@ -13,8 +13,10 @@ use strata_weights::{
 
 use crate::harness::{BLOCK_SIZE, Harness, fixtures};
 
-/// Fixtures whose layers differ: biases, head norms, windows, scales, tied heads, experts beside a gated one.
-const MODELS: [&str; 7] = ["qwen2", "qwen3", "mistral_sliding", "granite", "qwen2_moe", "ministral3", "hunyuan_v1_moe"];
+/// Fixtures whose layers differ: biases, head norms, windows, scales, tied heads, experts beside a gated one, queries
+/// that grow, norms after rotation, sinks.
+const MODELS: [&str; 8] =
+    ["qwen2", "qwen3", "mistral_sliding", "granite", "qwen2_moe", "ministral3", "hunyuan_v1_moe", "gpt_oss"];
 
 /// How many random schedules a test goes through: `usual`, or as many as `STRATA_SCHEDULES` says.
 fn schedules(usual: u64) -> u64 {

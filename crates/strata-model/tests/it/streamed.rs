@@ -20,8 +20,8 @@ use strata_weights::{
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, experts, matrices in one
-/// piece.
-const CASES: [(&str, KvDType); 11] = [
+/// piece, experts that are rearranged on the way.
+const CASES: [(&str, KvDType); 13] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -33,6 +33,8 @@ const CASES: [(&str, KvDType); 11] = [
     ("qwen2_moe", KvDType::F32),
     ("glm4_moe", KvDType::F32),
     ("phi3_long", KvDType::F32),
+    ("gpt_oss", KvDType::F32),
+    ("gpt_oss_mxfp4", KvDType::F16),
 ];
 
 fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {

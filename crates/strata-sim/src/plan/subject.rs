@@ -146,6 +146,10 @@ impl Subject {
             Weights::Imagined(dtype) => {
                 // As `strata synth` writes them.
                 let candidates = match *tensor.shape {
+                    // Of MXFP4 are experts only.
+                    [_, cols] if *dtype == DType::Mxfp4 && !tensor.name.contains(".mlp.experts.") => {
+                        [(DType::BF16, cols); 3]
+                    }
                     [_, cols] => [*dtype, DType::Q8_0, DType::F16].map(|dtype| (dtype, cols)),
                     _ if dtype.is_plain() => [(*dtype, 1); 3],
                     _ => [(DType::F32, 1); 3],

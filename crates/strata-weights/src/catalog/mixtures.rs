@@ -3,7 +3,9 @@
 //!
 //! | here, in layer N | also called |
 //! |---|---|
-//! | `mlp.gate.weight` | `block_sparse_moe.gate.weight`, `block_sparse_moe.router.layer.weight`, `mlp.gate.wg.weight` |
+//! | `mlp.gate.weight` | `block_sparse_moe.gate.weight`, `block_sparse_moe.router.layer.weight`, `mlp.router.weight`, |
+//! | | `mlp.gate.wg.weight` |
+//! | `mlp.gate.bias` | `mlp.router.bias` |
 //! | `mlp.gate.e_score_correction_bias` `[E]` | `block_sparse_moe.e_score_correction_bias`, `mlp.moe_statics.…` |
 //! | `mlp.experts.X.{gate,up,down}_proj.weight` | `block_sparse_moe.experts.X.{w1,w3,w2}.weight` |
 //! | gate and up of all experts | `mlp.experts.gate_up_proj`, `block_sparse_moe.input_linear.weight` `[E, 2I, H]` |
@@ -17,7 +19,9 @@
 use super::CatalogEntry;
 
 /// Names within a layer: in files, and here.
-const RENAMED: [(&str, &str); 8] = [
+const RENAMED: [(&str, &str); 10] = [
+    ("mlp.router.weight", "mlp.gate.weight"),
+    ("mlp.router.bias", "mlp.gate.bias"),
     ("block_sparse_moe.gate.weight", "mlp.gate.weight"),
     ("block_sparse_moe.router.layer.weight", "mlp.gate.weight"),
     ("mlp.gate.wg.weight", "mlp.gate.weight"),
@@ -47,10 +51,10 @@ const NUMBERED: [(&str, &str); 3] =
     [("w1.weight", "gate_proj.weight"), ("w3.weight", "up_proj.weight"), ("w2.weight", "down_proj.weight")];
 
 /// The most experts of a layer; the most that a model has by now are 896.
-const EXPERTS_MAX: usize = 1 << 14;
+pub(super) const EXPERTS_MAX: usize = 1 << 14;
 
 /// The fewest bytes of one matrix of an expert.
-const PART_BYTES_LEAST: usize = 64;
+pub(super) const PART_BYTES_LEAST: usize = 64;
 
 /// What a tensor of a file is here: itself under a name of ours, or parts of it. Empty if the tensor keeps its name and
 /// shape.
@@ -62,6 +66,10 @@ pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, Catal
         let shape = if flat { vec![entry.shape.iter().product()] } else { entry.shape.clone() };
         let entry = CatalogEntry { shape, ..entry.clone() };
         return if *here == within && !flat { Vec::new() } else { named(here, entry) };
+    }
+    // GGUF has them by experts; so do we, in one vector.
+    if is_of_biases(within) && entry.shape.len() == 2 {
+        return named(within, CatalogEntry { shape: vec![entry.shape.iter().product()], ..entry.clone() });
     }
     // A vector in some files, a matrix of one row in others.
     if within == "mlp.shared_expert_gate.weight" && entry.shape.len() == 1 {
@@ -78,6 +86,12 @@ pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, Catal
     }
     let of_all = OF_ALL.iter().find(|(file, _)| *file == within);
     of_all.and_then(|(_, matrices)| of_each(layer, entry, matrices)).unwrap_or_default()
+}
+
+/// Whether this names the biases of all experts' gate, up or down matrices.
+fn is_of_biases(within: &str) -> bool {
+    let matrix = within.strip_prefix("mlp.experts.all.").and_then(|rest| rest.strip_suffix("_proj.bias"));
+    matrix.is_some_and(|matrix| matches!(matrix, "gate" | "up" | "down"))
 }
 
 /// The matrices of each expert in a tensor `[experts, rows, cols]`, whose rows are those of `matrices` in turn. `None`
@@ -101,7 +115,7 @@ fn of_each(layer: &str, entry: &CatalogEntry, matrices: &[&str]) -> Option<Vec<(
 }
 
 /// The number of the layer, and the name within it.
-fn within_layer(name: &str) -> Option<(&str, &str)> {
+pub(super) fn within_layer(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("model.layers.")?.split_once('.')
 }
 

@@ -36,8 +36,9 @@ const INSIDE: [(&str, &str); 23] = [
     ("ffn_down_exps", "mlp.experts.all.down_proj"),
 ];
 
-/// Added to the scores of experts before they are chosen: it has no `.weight`.
-const CHOICE_BIAS: [&str; 2] = ["exp_probs_b.bias", "mlp.gate.e_score_correction_bias"];
+/// Vectors within a layer whose names end as no others do.
+const VECTORS: [(&str, &str); 2] =
+    [("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"), ("attn_sinks.weight", "self_attn.sinks")];
 
 /// Matrices of one expert, as files had them before all experts of a layer became one tensor.
 const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
@@ -48,8 +49,10 @@ pub fn hugging_face_name(name: &str) -> Option<String> {
         return Some((*known).to_owned());
     }
     let within = name.strip_prefix("blk.")?;
-    if let Some(layer) = within.strip_suffix(CHOICE_BIAS[0]).and_then(|layer| layer.strip_suffix('.')) {
-        return number(layer).map(|layer| format!("model.layers.{layer}.{}", CHOICE_BIAS[1]));
+    for (gguf, face) in VECTORS {
+        if let Some(layer) = within.strip_suffix(gguf).and_then(|layer| layer.strip_suffix('.')) {
+            return number(layer).map(|layer| format!("model.layers.{layer}.{face}"));
+        }
     }
     let (layer, tensor, part) = parts(within)?;
     if let Some((matrix, expert)) = tensor.split_once('.') {
@@ -66,8 +69,10 @@ pub fn gguf_name(name: &str) -> Option<String> {
         return Some((*known).to_owned());
     }
     let within = name.strip_prefix("model.layers.")?;
-    if let Some(layer) = within.strip_suffix(CHOICE_BIAS[1]).and_then(|layer| layer.strip_suffix('.')) {
-        return number(layer).map(|layer| format!("blk.{layer}.{}", CHOICE_BIAS[0]));
+    for (gguf, face) in VECTORS {
+        if let Some(layer) = within.strip_suffix(face).and_then(|layer| layer.strip_suffix('.')) {
+            return number(layer).map(|layer| format!("blk.{layer}.{gguf}"));
+        }
     }
     let (layer, tensor, part) = parts(within)?;
     let (known, _) = INSIDE.iter().find(|(_, face)| *face == tensor)?;
@@ -99,6 +104,8 @@ mod tests {
             ("blk.3.ffn_norm.weight", "model.layers.3.post_attention_layernorm.weight"),
             ("blk.3.ffn_gate_inp.weight", "model.layers.3.mlp.gate.weight"),
             ("blk.3.exp_probs_b.bias", "model.layers.3.mlp.gate.e_score_correction_bias"),
+            ("blk.3.attn_sinks.weight", "model.layers.3.self_attn.sinks"),
+            ("blk.3.ffn_down_exps.bias", "model.layers.3.mlp.experts.all.down_proj.bias"),
             ("blk.3.ffn_up_shexp.weight", "model.layers.3.mlp.shared_experts.up_proj.weight"),
         ] {
             assert_eq!(hugging_face_name(gguf).as_deref(), Some(face));

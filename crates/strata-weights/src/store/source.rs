@@ -19,7 +19,7 @@ pub(super) fn source(catalog: &Catalog) -> Result<Source, WeightError> {
         (None, Some(_)) => "gguf",
         (None, None) => "safetensors",
     };
-    let files = catalog.files().iter().map(|file| source_file(file.as_ref())).collect::<Result<_, _>>()?;
+    let files = catalog.stored_files().iter().map(|file| source_file(file.as_ref())).collect::<Result<_, _>>()?;
     Ok(Source { format: format.to_owned(), files })
 }
 

@@ -139,7 +139,7 @@ impl Case {
                 let layer = AttentionLayer { kv: self.layout.layer(own), heads, scale: 1.0, window: None };
                 let sequences = KvSequences { spans: &spans, tables: &[] };
                 let state = TensorArea::default().take(0);
-                let attend = Command::Attend { layer, frame: None, sequences, q, state, out };
+                let attend = Command::Attend { layer, frame: None, sequences, sinks: None, q, state, out };
                 let done = device.submit(Queue::Compute, &[attend], &[])?;
                 device.complete(done)?;
             }
