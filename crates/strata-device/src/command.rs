@@ -126,8 +126,8 @@ pub enum Command<'a> {
         /// The activation of a gated network.
         gate: Option<Activation>,
     },
-    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or what [`Activation`] says), for some columns `c`: what [`Products`](Self::Products) does
-    /// with its `gate`, where the products of a pair were computed apart.
+    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or what [`Activation`] says), for some columns `c`: what
+    /// [`Products`](Self::Products) does with its `gate`, where the products of a pair were computed apart.
     Gate {
         /// `[tokens, width]`
         gate: Tensor,

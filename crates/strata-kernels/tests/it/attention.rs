@@ -310,7 +310,8 @@ proptest! {
         let block_table = pool_of_blocks[..length.div_ceil(block_size)].to_vec();
         let layer = layout.layer(LAYER);
         store(&layer, &mut blocks, &block_table, 0, &k, &v);
-        let other = Case { layer, blocks, block_table, q: case.q.clone(), asked: case.asked.clone(), sinks: case.sinks.clone(), ..case };
+        let (q, asked, sinks) = (case.q.clone(), case.asked.clone(), case.sinks.clone());
+        let other = Case { layer, blocks, block_table, q, asked, sinks, ..case };
         prop_assert_eq!(bits(&other.attend(Level::detect(), 2)), bits(&case.attend(Level::detect(), 2)));
     }
 }

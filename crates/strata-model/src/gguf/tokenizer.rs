@@ -36,8 +36,8 @@ const END_NAMES: [&str; 9] = [
     "<EOT>",
 ];
 
-/// What ends an answer in harmony, the form of gpt-oss. Where both are tokens, [`MESSAGE_END`] ends but a message, after
-/// which the answer goes on.
+/// What ends an answer in harmony, the form of gpt-oss. Where both are tokens, [`MESSAGE_END`] ends but a message,
+/// after which the answer goes on.
 const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 const MESSAGE_END: &str = "<|end|>";
 

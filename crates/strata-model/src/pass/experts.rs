@@ -131,8 +131,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Multiplies `x`, rows of `cols` numbers, with whole matrices, each into its result, and adds a vector of biases if
-    /// there is one. With `gate`, there are two of them: see [`Command::Products`].
+    /// Multiplies `x`, rows of `cols` numbers, with whole matrices, each into its result, and adds a vector of biases
+    /// if there is one. With `gate`, there are two of them: see [`Command::Products`].
     ///
     /// # Errors
     /// If the device failed.

@@ -3,7 +3,7 @@
 //!
 //! | gpt-oss in safetensors | here |
 //! |---|---|
-//! | `gate_up_proj` `[E, H, 2I]`, gate and up in turns; `down_proj` `[E, I, H]` | rows of gate, up and down, `[out, in]` |
+//! | `gate_up_proj` `[E, H, 2I]`, gate and up in turns; `down_proj` `[E, I, H]` | rows of gate, up and down |
 //! | `…_blocks` `[E, rows, n, 16]`, `…_scales` `[E, rows, n]`, rows of gate and up in turns | rows of MXFP4 blocks |
 //! | `gate_up_proj_bias` `[E, 2I]`, gate and up in turns | those of gate, then those of up |
 //!
