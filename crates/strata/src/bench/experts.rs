@@ -18,6 +18,7 @@ use strata_weights::{ElasticWeights, StreamStats};
 use super::experts_report::{ExpertsLine, ExpertsReport, PassCost, VisitCost};
 use super::median;
 use crate::audience::{Audience, Surroundings};
+use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
@@ -81,7 +82,7 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
     let dir = ModelDir::open(path.as_deref())?;
     let Some(mixture) = &dir.config.mixture else {
-        bail!("{} has no experts; measure it with `strata bench stream`", dir.name())
+        return Err(Advised::input(format!("{} has no experts", dir.name()), "measure it with `strata bench stream`"));
     };
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {
@@ -95,12 +96,8 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
         let Runnable { mut runner, plan, streamed, batched_tokens, .. } =
             load_weights(&dir, &args.limits, &surroundings)?;
         let Some(streaming) = streamed.filter(|streaming| streaming.experts.is_some()) else {
-            bail!(
-                "{} fits into {}, so that no experts are streamed; give a smaller --memory, or measure it with \
-                 `strata bench`",
-                dir.name(),
-                plan.budget.total()
-            )
+            let problem = format!("{} fits into {}, so that no experts are streamed", dir.name(), plan.budget.total());
+            return Err(Advised::input(problem, "give a smaller --memory, or measure it with `strata bench`"));
         };
         let block_size = runner.device.kv().layout().block_size();
         let each = (CONTEXT + args.warm_up.saturating_add(args.tokens.get())).div_ceil(block_size);
@@ -112,7 +109,7 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
             );
         }
         if batch.saturating_mul(CONTEXT) > batched_tokens {
-            bail!("--batch {batch} needs --max-batch-tokens {}", batch * CONTEXT);
+            bail!("--batch {batch} needs --max-num-batched-tokens {}", batch * CONTEXT);
         }
         let seen = Arc::new(Mutex::new(Seen::default()));
         runner.model.tell_routes(Box::new(Watcher { layers: mixture.layers.clone(), seen: Arc::clone(&seen) }));

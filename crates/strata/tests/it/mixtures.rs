@@ -95,3 +95,32 @@ fn a_mixture_in_gguf_is_the_same_model() {
     });
     assert_eq!(texts[0], texts[1]);
 }
+
+#[test]
+fn what_streamed_experts_cost_is_measured_beside_the_simulator() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = mixture(dir.path(), &[]);
+    let info: Value = serde_json::from_str(&succeeded(&["info", &model, "--json"])).unwrap();
+    // A few of the experts have room beside those that a pass needs at once.
+    let memory = format!("{}M", info["memory"]["least_bytes"].as_u64().unwrap().div_ceil(1 << 20) + 2);
+    let asked = ["bench", "experts", &model, "--tokens", "12", "--warm-up", "4", "--batch", "1,3"];
+    let figures = succeeded(&[&asked[..], &["--memory", &memory, "--json"]].concat());
+    let figures: Vec<Value> = figures.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> = figures.iter().map(|figure| figure["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["experts.seconds_per_token", "experts.bytes_per_token"].repeat(2));
+    for (figure, batch) in figures.iter().zip([1, 1, 3, 3]) {
+        assert_eq!(figure["params"]["batch"], batch);
+        assert_eq!(figure["params"]["read_again"], 0, "{figure}");
+        let number = |key: &str| figure[key].as_f64().unwrap();
+        assert!(number("value") > 0.0 && number("bound") > 0.0, "{figure}");
+        if figure["unit"] == "B" {
+            // Reads are of whole blocks of the disk, of which an expert of this size has few.
+            assert!(number("value") <= 1.25 * number("simulated"), "{figure}");
+            assert!(number("simulated") >= number("bound"), "{figure}");
+        }
+    }
+    let table = succeeded(&[&asked[..], &["--memory", &memory]].concat());
+    assert!(table.contains("simulated") && table.contains("at least"), "{table}");
+    refused(&[&asked[..], &["--memory", "1G"]].concat(), &["fits into", "smaller --memory"]);
+    refused(&["bench", "experts", tiny(), "--memory", "1G"], &["no experts"]);
+}
