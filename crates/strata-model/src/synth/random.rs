@@ -26,9 +26,9 @@ pub(super) struct TensorStream {
 
 impl TensorStream {
     /// Weights scaled so that activations keep their size from layer to layer: a matrix has a standard deviation of
-    /// 1/√(inputs); a norm has values around 1, a bias around 0. Rows of routers fall with their rank. In a model that is
-    /// `routed`, tokens have a deviation of 1, as much as what a layer adds to them: otherwise attention, which has the
-    /// mean of all tokens, would drown them, and all tokens of a sequence would go to the same experts.
+    /// 1/√(inputs); a norm has values around 1, a bias around 0. Rows of routers fall with their rank. In a model that
+    /// is `routed`, tokens have a deviation of 1, as much as what a layer adds to them: otherwise attention, which has
+    /// the mean of all tokens, would drown them, and all tokens of a sequence would go to the same experts.
     pub(super) fn new(seed: u64, router_skew: f32, routed: bool, tensor: &TensorMeta) -> Self {
         let (mean, spread) = match tensor.shape.as_slice() {
             _ if routed && tensor.name.ends_with("embed_tokens.weight") => (0.0, 1.0),

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::support::{refused, succeeded, tiny};
 
-/// A mixture of a few MiB: three layers of 16 experts, of which a token goes through 3, and a dense one first.
-fn mixture(dir: &Path, more: &[&str]) -> String {
+/// A mixture of a few MiB: three layers of experts, of which a token goes through 3, and a dense one first.
+fn mixture(dir: &Path, experts: usize) -> String {
     let config = json!({
         "model_type": "glm4_moe", "vocab_size": 600, "hidden_size": 128, "intermediate_size": 256,
         "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-        "moe_intermediate_size": 64, "n_routed_experts": 16, "num_experts_per_tok": 3, "n_shared_experts": 1,
+        "moe_intermediate_size": 64, "n_routed_experts": experts, "num_experts_per_tok": 3, "n_shared_experts": 1,
         "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": true,
         "routed_scaling_factor": 1.5, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "bos_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": false,
@@ -22,14 +22,14 @@ fn mixture(dir: &Path, more: &[&str]) -> String {
     fs::write(&file, config.to_string()).unwrap();
     let out = dir.join("model").display().to_string();
     let file = file.display().to_string();
-    succeeded(&[&["synth", "--config", &file, "--dtype", "f32", "--router-skew", "0.4", &out][..], more].concat());
+    succeeded(&["synth", "--config", &file, "--dtype", "f32", "--router-skew", "0.4", &out]);
     out
 }
 
 #[test]
 fn a_mixture_says_the_same_in_any_memory_and_its_routing_is_replayed() {
     let dir = tempfile::tempdir().unwrap();
-    let model = mixture(dir.path(), &[]);
+    let model = mixture(dir.path(), 16);
     let info: Value = serde_json::from_str(&succeeded(&["info", &model, "--json"])).unwrap();
     assert_eq!(info["experts"]["each_layer"], 16);
     assert_eq!(info["experts"]["layers"], 3);
@@ -99,10 +99,10 @@ fn a_mixture_in_gguf_is_the_same_model() {
 #[test]
 fn what_streamed_experts_cost_is_measured_beside_the_simulator() {
     let dir = tempfile::tempdir().unwrap();
-    let model = mixture(dir.path(), &[]);
+    let model = mixture(dir.path(), 96);
     let info: Value = serde_json::from_str(&succeeded(&["info", &model, "--json"])).unwrap();
     // A few of the experts have room beside those that a pass needs at once.
-    let memory = format!("{}M", info["memory"]["least_bytes"].as_u64().unwrap().div_ceil(1 << 20) + 2);
+    let memory = format!("{}M", info["memory"]["least_bytes"].as_u64().unwrap().div_ceil(1 << 20) + 6);
     let asked = ["bench", "experts", &model, "--tokens", "12", "--warm-up", "4", "--batch", "1,3"];
     let figures = succeeded(&[&asked[..], &["--memory", &memory, "--json"]].concat());
     let figures: Vec<Value> = figures.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -114,8 +114,8 @@ fn what_streamed_experts_cost_is_measured_beside_the_simulator() {
         let number = |key: &str| figure[key].as_f64().unwrap();
         assert!(number("value") > 0.0 && number("bound") > 0.0, "{figure}");
         if figure["unit"] == "B" {
-            // Reads are of whole blocks of the disk, of which an expert of this size has few.
-            assert!(number("value") <= 1.25 * number("simulated"), "{figure}");
+            let (read, simulated) = (number("value"), number("simulated"));
+            assert!((0.9..=1.05).contains(&(read / simulated)), "{figure}");
             assert!(number("simulated") >= number("bound"), "{figure}");
         }
     }
