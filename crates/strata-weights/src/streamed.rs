@@ -107,7 +107,7 @@ impl Parts {
     fn new(plan: StreamPlan, catalog: &Catalog, config: &StreamConfig) -> Result<Self, WeightError> {
         catalog.check_streamable()?;
         let slots = plan.slots(config);
-        let engine = start_engine(config)?;
+        let engine = start_engine(config, config.depth)?;
         let partition = &plan.partition;
         let rows = partition.row_bytes().map(RowReader::new).transpose()?;
         let mut vectors = HostBuffer::new_zeroed(partition.vector_bytes())?;
@@ -167,6 +167,10 @@ impl StreamedWeights {
     }
 }
 
+/// Fewest reads of experts in flight. The disk was measured with chunks of some MiB, of which one or two at a time may
+/// be enough; the ranges of an expert are smaller.
+const EXPERT_READS_MIN: usize = 4;
+
 /// Starts what brings experts, if the model has some.
 fn start_experts(
     partition: &Partition,
@@ -178,12 +182,12 @@ fn start_experts(
     let rest = config.budget.saturating_sub(partition.fixed_bytes());
     // What experts take at least is taken from bands, which may have no room left for it.
     let arena = Arena::new(shape.clone(), of_experts.min(rest - of_bands))?;
-    let engine = start_engine(config)?;
+    let engine = start_engine(config, config.depth.max(EXPERT_READS_MIN))?;
     Ok(Some(ExpertDriver::new(arena, engine, files.to_vec(), partition.banks().to_vec(), classes)))
 }
 
-fn start_engine(config: &StreamConfig) -> Result<Box<dyn ReadEngine<StreamBuffer>>, WeightError> {
-    let engine = config.engine.start(config.depth)?;
+fn start_engine(config: &StreamConfig, depth: usize) -> Result<Box<dyn ReadEngine<StreamBuffer>>, WeightError> {
+    let engine = config.engine.start(depth)?;
     Ok(match &config.turns {
         Some(turns) => turns.first(engine),
         None => engine,

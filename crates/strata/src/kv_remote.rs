@@ -128,10 +128,13 @@ fn fingerprint(config: &ModelConfig, weights: &Catalog, layout: &KvLayout, compu
     for (name, entry) in weights.tensors() {
         field(name.as_bytes());
         field(format!("{:?} {:?}", entry.element_type, entry.shape).as_bytes());
-        for (offset, bytes) in places(entry) {
-            sample.resize(bytes, 0);
-            file_of(weights, entry).read_exact_at(&mut sample, offset)?;
-            field(&sample);
+        let scales = scales_of(entry);
+        for entry in std::iter::once(entry).chain(&scales) {
+            for (offset, bytes) in places(entry) {
+                sample.resize(bytes, 0);
+                file_of(weights, entry).read_exact_at(&mut sample, offset)?;
+                field(&sample);
+            }
         }
     }
     Ok(*hasher.finalize().as_bytes())
@@ -139,6 +142,15 @@ fn fingerprint(config: &ModelConfig, weights: &Catalog, layout: &KvLayout, compu
 
 fn file_of<'a>(catalog: &'a Catalog, entry: &CatalogEntry) -> &'a dyn RandomAccessFile {
     catalog.files()[entry.file].as_ref()
+}
+
+/// The scales that a file has apart from a matrix in FP8, as a tensor of their own.
+fn scales_of(entry: &CatalogEntry) -> Option<CatalogEntry> {
+    let (scales, &[rows, cols]) = (entry.scales.as_ref()?, entry.shape.as_slice()) else { return None };
+    let count = scales.count([rows, cols]);
+    let bytes = (count * scales.dtype.block_bytes()) as u64;
+    let (file, offset) = (scales.file, scales.offset);
+    Some(CatalogEntry { file, offset, bytes, shape: vec![count], scales: None, ..entry.clone() })
 }
 
 /// Where it is looked at in a tensor, from its beginning to its end: offset in the file, and bytes.

@@ -23,6 +23,7 @@ use crate::report::report;
 pub struct Streaming {
     pub monitor: Arc<StreamMonitor>,
     pub settings: ReadSettings,
+    /// The model's files, by which the disk may be measured.
     pub files: Vec<Arc<dyn DirectRead>>,
     /// Bytes of weights that the budget could keep in memory, under the policy that keeps most.
     pub most_resident: u64,
@@ -76,6 +77,7 @@ pub fn start(
         report_experts(arena);
     }
     let experts = weights.arena().map(|arena| (arena.shape().clone(), arena.budget()));
+    let files = files[..dir.catalog.stored_files().len()].to_vec();
     Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, experts, device: None }))
 }
 
@@ -123,6 +125,7 @@ pub fn start_on(
         Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
     );
     let most_resident = on_device + on_host;
+    let files = files[..catalog.stored_files().len()].to_vec();
     Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, experts: None, device: None }))
 }
 
@@ -189,7 +192,7 @@ impl Ready {
         turns: Option<Arc<DiskTurns>>,
     ) -> Result<Self> {
         let files = open_direct(&dir.catalog)?;
-        let settings = try_out(&files, room)?;
+        let settings = try_out(&files[..dir.catalog.stored_files().len()], room)?;
         report!("reads   {settings}");
         let least_of =
             |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.partition().least_budget());

@@ -106,11 +106,11 @@ pub(super) fn read_rope(
     let scaling = fields.object("rope_scaling", "rope_scaling.")?.filter(|scaling| !scaling.is_empty());
     let parameters = match scaling {
         Some(scaling) => Some(scaling),
-        None => fields.object("rope_parameters", "rope_parameters.")?,
+        None => fields.object("rope_parameters", "rope_parameters.")?.filter(|parameters| !parameters.is_empty()),
     };
     let outer_theta = read_theta(fields)?;
     let Some(rope) = parameters else {
-        if architecture == Architecture::Ministral3 {
+        if matches!(architecture, Architecture::Ministral3 | Architecture::GptOss) {
             let (key, why) = (fields.name("rope_parameters"), "no model of this architecture is without it");
             return Err(ConfigProblem::Missing { key, why });
         }
@@ -123,6 +123,9 @@ pub(super) fn read_rope(
     let kind = rope.text("rope_type")?.or(rope.text("type")?);
     if architecture == Architecture::Phi3 {
         return match kind {
+            None if ["factor", "short_factor", "long_factor"].iter().any(|key| rope.get(key).is_some()) => {
+                Err(missing(&rope, "rope_type", "there are factors, but not what to do with them"))
+            }
             None | Some("default") => Ok(RopeConfig::new(theta, RopeScaling::Default)),
             // Older names of the same.
             Some("longrope" | "su" | "yarn") => {
@@ -138,6 +141,10 @@ pub(super) fn read_rope(
     if let Some(alpha) = positive(&rope, "alpha")?.filter(|_| is_hunyuan && kind == Some("dynamic")) {
         check_dynamic(rotated)?;
         theta *= alpha.powf(rotated as f64 / (rotated as f64 - 2.0));
+        if !(theta as f32).is_finite() {
+            let (key, limit) = (rope.name("alpha"), "a number with which the base stays finite".to_owned());
+            return Err(ConfigProblem::OutOfRange { key, found: alpha.to_string(), limit });
+        }
         return Ok(RopeConfig::new(theta, RopeScaling::Default));
     }
     let scaling = read_scaling(fields, &rope, max_positions, rotated)?;

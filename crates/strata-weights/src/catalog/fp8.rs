@@ -33,7 +33,7 @@ pub struct FileScales {
 
 impl FileScales {
     /// How many there are for a matrix of `rows` by `cols`.
-    pub(crate) fn count(&self, [rows, cols]: [usize; 2]) -> usize {
+    pub fn count(&self, [rows, cols]: [usize; 2]) -> usize {
         if self.is_one { 1 } else { blocks([rows, cols]).iter().product() }
     }
 

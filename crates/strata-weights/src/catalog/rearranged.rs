@@ -182,6 +182,9 @@ impl Taker<'_> {
             Some(entry) => {
                 let &[experts, cols, rows] = entry.shape.as_slice() else { return None };
                 let ElementType::Known(dtype) = entry.element_type else { return None };
+                if !dtype.is_plain() {
+                    return None;
+                }
                 (experts, rows, cols, Stored::Turned(place(entry), dtype))
             }
             None => {
@@ -248,7 +251,7 @@ impl Taker<'_> {
         let in_file = format!("{name}_bias");
         let entry = self.get(&in_file)?.clone();
         let ElementType::Known(dtype) = entry.element_type else { return None };
-        if entry.shape != [experts, rows * names.len()] {
+        if entry.shape != [experts, rows * names.len()] || !dtype.is_plain() {
             return None;
         }
         let (size, all) = (dtype.row_bytes(1)?, experts * rows);

@@ -100,8 +100,8 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
             return Err(Advised::input(problem, "give a smaller --memory, or measure it with `strata bench`"));
         };
         let block_size = runner.device.kv().layout().block_size();
-        let each = (CONTEXT + args.warm_up.saturating_add(args.tokens.get())).div_ceil(block_size);
-        if each.saturating_mul(batch) > plan.num_blocks || each * block_size > plan.max_model_len {
+        let each = CONTEXT.saturating_add(args.warm_up).saturating_add(args.tokens.get()).div_ceil(block_size);
+        if each.saturating_mul(batch) > plan.num_blocks || each.saturating_mul(block_size) > plan.max_model_len {
             bail!(
                 "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure \
                  a smaller --batch, --tokens or --warm-up",

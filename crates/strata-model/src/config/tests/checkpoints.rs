@@ -166,3 +166,28 @@ fn hunyuan_has_a_stretched_base_and_norms_after_rotation() {
     let dense = read(json!({"model_type": "hunyuan_v1_dense", "use_mixed_mlp_moe": false}));
     assert_eq!((dense.qk_norm, dense.mixture), (QkNorm::HeadsAfter, None));
 }
+
+#[test]
+fn stretched_positions_are_never_guessed() {
+    for model in ["gpt_oss", "ministral3"] {
+        for parameters in [json!(null), json!({})] {
+            let said = refusal(json!({
+                "model_type": model, "hidden_size": 64, "head_dim": 16, "vocab_size": 100, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 4, "rope_parameters": parameters,
+            }));
+            assert!(said.contains("rope_parameters"), "{model}: {said}");
+        }
+    }
+    for factors in [json!({"factor": 4.0}), json!({"short_factor": [1.0], "long_factor": [2.0]})] {
+        let said = refusal(json!({
+            "model_type": "phi3", "hidden_size": 64, "vocab_size": 100, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "rope_scaling": factors,
+        }));
+        assert!(said.contains("rope_type"), "{said}");
+    }
+    let said = refusal(json!({
+        "model_type": "hunyuan_v1_dense", "hidden_size": 64, "head_dim": 16, "vocab_size": 100, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "rope_scaling": {"type": "dynamic", "alpha": 1e38, "factor": 1.0},
+    }));
+    assert!(said.contains("alpha"), "{said}");
+}
