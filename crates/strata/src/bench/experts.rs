@@ -88,35 +88,32 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
+    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
+    let Runnable { mut runner, plan, streamed, batched_tokens, .. } = load_weights(&dir, &args.limits, &surroundings)?;
+    let Some(streaming) = streamed.filter(|streaming| streaming.experts.is_some()) else {
+        let problem = format!("{} fits into {}, so that no experts are streamed", dir.name(), plan.budget.total());
+        return Err(Advised::input(problem, "give a smaller --memory, or measure it with `strata bench`"));
+    };
+    let block_size = runner.device.kv().layout().block_size();
+    let each = CONTEXT.saturating_add(args.warm_up).saturating_add(args.tokens.get()).div_ceil(block_size);
+    if each.saturating_mul(largest) > plan.num_blocks || each.saturating_mul(block_size) > plan.max_model_len {
+        bail!(
+            "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure a \
+             smaller --batch, --tokens or --warm-up",
+            plan.num_blocks * block_size
+        );
+    }
+    if largest.saturating_mul(CONTEXT) > batched_tokens {
+        bail!("--batch {largest} needs --max-num-batched-tokens {}", largest * CONTEXT);
+    }
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    runner.model.tell_routes(Box::new(Watcher { layers: mixture.layers.clone(), seen: Arc::clone(&seen) }));
+    let settings = Some(streaming.settings.clone());
+    let (vocab, tables, passes) = (dir.config.vocab_size, Vec::new(), Vec::new());
+    let mut bench = ExpertsBench { runner, streaming, seen, tables, vocab, passes, disk_at: 0 };
     let mut lines = Vec::new();
-    let mut settings = None;
     for batch in args.batch.iter().map(|batch| batch.get()) {
-        // Each with an empty memory.
-        let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-        let Runnable { mut runner, plan, streamed, batched_tokens, .. } =
-            load_weights(&dir, &args.limits, &surroundings)?;
-        let Some(streaming) = streamed.filter(|streaming| streaming.experts.is_some()) else {
-            let problem = format!("{} fits into {}, so that no experts are streamed", dir.name(), plan.budget.total());
-            return Err(Advised::input(problem, "give a smaller --memory, or measure it with `strata bench`"));
-        };
-        let block_size = runner.device.kv().layout().block_size();
-        let each = CONTEXT.saturating_add(args.warm_up).saturating_add(args.tokens.get()).div_ceil(block_size);
-        if each.saturating_mul(batch) > plan.num_blocks || each.saturating_mul(block_size) > plan.max_model_len {
-            bail!(
-                "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure \
-                 a smaller --batch, --tokens or --warm-up",
-                plan.num_blocks * block_size
-            );
-        }
-        if batch.saturating_mul(CONTEXT) > batched_tokens {
-            bail!("--batch {batch} needs --max-num-batched-tokens {}", batch * CONTEXT);
-        }
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        runner.model.tell_routes(Box::new(Watcher { layers: mixture.layers.clone(), seen: Arc::clone(&seen) }));
-        settings = Some(streaming.settings.clone());
-        let tables = (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
-        let vocab = dir.config.vocab_size;
-        let mut bench = ExpertsBench { runner, streaming, seen, tables, vocab, passes: Vec::new(), disk_at: 0 };
+        bench.tables = (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
         lines.push(bench.measure(&args)?);
     }
     let report = ExpertsReport { model: dir.name(), settings, peak_memory: Bytes(peak_resident()), lines };
@@ -177,13 +174,15 @@ impl ExpertsBench {
             bar.inc(1);
         }
         let first = CONTEXT + args.warm_up;
+        let generated = self.passes.iter().filter(|pass| !pass.prompt);
+        let from = generated.map(|pass| u64::from(pass.tokens)).sum();
         let mut measured = Vec::new();
         for i in 0..tokens {
             let (disk, latency) = (self.disk_bandwidth()?, self.disk_latency()?);
             measured.push((disk, latency, self.pass(first + i, 1)?));
             bar.inc(1);
         }
-        let routing = Routing::new(shape.clone(), std::mem::take(&mut self.passes));
+        let routing = Routing::new(shape.clone(), self.passes.clone());
         let again: Vec<Pass> = (0..REPEATS).map(|_| self.pass(first + tokens - 1, 1)).collect::<Result<_>>()?;
         bar.finish_and_clear();
 
@@ -200,7 +199,6 @@ impl ExpertsBench {
             .collect();
         let sum = |of: &dyn Fn(&StreamStats) -> u64| measured.iter().map(|(.., pass)| of(&pass.stats)).sum::<u64>();
         let missed: u64 = measured.iter().flat_map(|(.., pass)| &pass.visits).map(|visit| visit.misses as u64).sum();
-        let from = (batch * args.warm_up) as u64;
         let each = (batch * tokens) as f64;
         let seconds: Vec<f64> = measured.iter().map(|(.., pass)| pass.seconds).collect();
         let ratios = seconds.iter().zip(&bounds).map(|(seconds, bound)| seconds / bound).collect();
