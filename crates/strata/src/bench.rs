@@ -299,9 +299,14 @@ fn timed_pass(
             logits,
         })
         .collect();
+    timed(runner, &batch)
+}
+
+/// The time of one pass over `batch`.
+fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duration> {
     let begin = Instant::now();
     runner
-        .forward(&batch, &mut |_, logits| {
+        .forward(batch, &mut |_, logits| {
             std::hint::black_box(&logits);
         })
         .map_err(anyhow::Error::msg)?;

@@ -5,6 +5,7 @@ mod checkpoints;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::architecture::MODEL_TYPES;
 use super::*;
 use crate::generation_config::GenerationConfig;
 use crate::presets::{preset, preset_names};

@@ -466,7 +466,14 @@ impl Keys<'_> {
         let pairs = (rotated / 2) as usize;
         let sets = [ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].map(|name| self.factors(name, pairs));
         let [short, long] = sets;
-        let (Some(short), Some(long)) = (short?, long?) else { return Ok(None) };
+        let (short, long) = match (short?, long?) {
+            (Some(short), Some(long)) => (short, long),
+            (None, None) if kind != Some("longrope") => return Ok(None),
+            (short, _) => {
+                let key = if short.is_none() { ROPE_FACTORS_SHORT } else { ROPE_FACTORS_LONG };
+                return Err(ConfigProblem::Missing { key: key.to_owned(), why: "longrope needs both sets of factors" });
+            }
+        };
         Ok(Some(json!({
             "rope_type": "longrope",
             "short_factor": short,
@@ -480,9 +487,12 @@ impl Keys<'_> {
     /// One factor for each pair, above zero.
     fn rope_factors(&self, head_dim: usize) -> Result<Option<Vec<f32>>, ConfigProblem> {
         // Where two sets are not read, they would change what is computed.
-        if let Some(entry) = self.model.catalog.get(ROPE_FACTORS_LONG).filter(|_| self.family.model_type != "phi3") {
-            let hint = "two sets of rope factors (longrope) are not supported in this architecture";
-            return Err(unsupported(ROPE_FACTORS_LONG, &json!(entry.shape), hint));
+        let two_sets = [ROPE_FACTORS_SHORT, ROPE_FACTORS_LONG].into_iter().filter(|_| self.family.model_type != "phi3");
+        for name in two_sets {
+            if let Some(entry) = self.model.catalog.get(name) {
+                let hint = "two sets of rope factors (longrope) are not supported in this architecture";
+                return Err(unsupported(name, &json!(entry.shape), hint));
+            }
         }
         self.factors(ROPE_FACTORS, head_dim / 2)
     }

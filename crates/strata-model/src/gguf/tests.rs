@@ -85,6 +85,23 @@ fn what_is_not_computed_is_refused_by_name() {
 }
 
 #[test]
+fn longrope_has_both_sets_of_factors_or_is_refused() {
+    let [short, long] = ["short", "long"].map(|set| format!("rope_factors_{set}.weight"));
+    let [short, long] = [&short, &long].map(|name| (name.as_str(), &[4usize][..]));
+    assert!(config_with(&shape("llama"), &[EMBEDDING, short]).unwrap_err().contains("longrope"));
+    let mut phi = shape("phi3");
+    let both = config_with(&phi, &[EMBEDDING, short, long]).unwrap();
+    assert!(matches!(both.rope.scaling, RopeScaling::LongRope { .. }));
+    assert_eq!(config_with(&phi, &[EMBEDDING]).unwrap().rope.scaling, RopeScaling::Default);
+    for (one, other) in [(short, long), (long, short)] {
+        let said = config_with(&phi, &[EMBEDDING, one]).unwrap_err();
+        assert!(said.contains(other.0), "{said}");
+    }
+    phi.set("phi3.rope.scaling.type", "longrope");
+    assert!(config(&phi).unwrap_err().contains("rope_factors"));
+}
+
+#[test]
 fn tokens_without_a_row_are_refused() {
     let mut metadata = shape("llama");
     let list = |count: usize| (0..count).map(|id| format!("t{id}")).collect::<Vec<_>>();

@@ -151,6 +151,16 @@ enum Stored {
     Mxfp4 { blocks: Place, scales: Place },
 }
 
+impl Stored {
+    /// The type of the matrices that it becomes.
+    fn dtype(self) -> DType {
+        match self {
+            Self::Turned(_, dtype) => dtype,
+            Self::Mxfp4 { .. } => DType::Mxfp4,
+        }
+    }
+}
+
 impl Taker<'_> {
     /// Takes what a layer has. `None` if something is not as it should be.
     fn take_layer(&mut self, prefix: &str) -> Option<()> {
@@ -168,6 +178,11 @@ impl Taker<'_> {
         }
         for matrices in [gate_up, down] {
             self.add_biases(prefix, &matrices)?;
+            let name = matrices.name;
+            match matrices.stored {
+                Stored::Turned(..) => self.used.push(name),
+                Stored::Mxfp4 { .. } => self.used.extend([format!("{name}_blocks"), format!("{name}_scales")]),
+            }
         }
         Some(())
     }
@@ -199,28 +214,24 @@ impl Taker<'_> {
             }
         };
         // An entry for each expert takes memory, which its bytes must be worth.
-        let worth = rows.checked_mul(cols)? >= 2 * PART_BYTES_LEAST && rows.is_multiple_of(names.len());
+        let bytes = rows.checked_mul(stored.dtype().row_bytes(cols)?)?;
+        let worth = bytes >= names.len() * PART_BYTES_LEAST && rows.is_multiple_of(names.len());
         let is_one = (1..=EXPERTS_MAX).contains(&experts) && worth;
         is_one.then(|| Matrices { name: name.to_owned(), names, experts, rows: rows / names.len(), cols, stored })
     }
 
     fn add_expert(&mut self, prefix: &str, matrices: &Matrices, expert: usize) -> Option<()> {
         let &Matrices { ref name, names, rows, cols, stored, .. } = matrices;
-        let dtype = match stored {
-            Stored::Turned(_, dtype) => dtype,
-            Stored::Mxfp4 { .. } => DType::Mxfp4,
-        };
+        let dtype = stored.dtype();
         let row_bytes = dtype.row_bytes(cols)?;
         let all = rows * names.len();
         let of_expert = |place: Place, bytes: usize| Place { offset: place.offset + (expert * bytes) as u64, ..place };
         let from = match stored {
             Stored::Turned(place, dtype) => {
                 let size = dtype.block_bytes();
-                self.used.push(name.clone());
                 Origin::Turned(of_expert(place, all * cols * size), size)
             }
             Stored::Mxfp4 { blocks, scales } => {
-                self.used.extend([format!("{name}_blocks"), format!("{name}_scales")]);
                 let count = all * cols / BLOCK;
                 Origin::Mxfp4 { blocks: of_expert(blocks, count * CODES), scales: of_expert(scales, count) }
             }

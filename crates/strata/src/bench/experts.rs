@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use strata_device::{Bytes, peak_resident};
-use strata_engine::{ModelRunner, Runner};
+use strata_engine::ModelRunner;
 use strata_io::{AlignedBuffer, DIRECT_ALIGN, DirectRead, ReadSettings, sequential_bandwidth};
 use strata_model::{BatchSequence, LogitRows, RouteSink, RoutedRow, SequenceBlocks};
 use strata_sim::routing::{LayerVisit, Routing, RoutingPass, least_bytes_per_token, read_bytes_per_token};
 use strata_weights::{ElasticWeights, StreamStats};
 
 use super::experts_report::{ExpertsLine, ExpertsReport, PassCost, VisitCost};
-use super::median;
+use super::{median, timed};
 use crate::audience::{Audience, Surroundings};
 use crate::failure::Advised;
 use crate::footprint::Footprint;
@@ -45,7 +45,7 @@ const REPEATS: usize = 5;
 /// direct reads, before each pass at another place of the files, tell what the disk gives. The bound of a pass is that
 /// of one that knows a layer's experts only once its router has spoken: layer by layer, experts that are there are
 /// computed while others come, one after the other at the disk's rate, each of which is computed once it has come. What
-/// computing takes is measured on passes that are repeated, and so read nothing if memory holds their experts. Run
+/// computing takes is measured on a pass that is repeated, and so reads nothing if memory holds its experts. Run
 /// nothing else meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -108,7 +108,7 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     }
     let seen = Arc::new(Mutex::new(Seen::default()));
     runner.model.tell_routes(Box::new(Watcher { layers: mixture.layers.clone(), seen: Arc::clone(&seen) }));
-    let settings = Some(streaming.settings.clone());
+    let settings = streaming.settings.clone();
     let (vocab, tables, passes) = (dir.config.vocab_size, Vec::new(), Vec::new());
     let mut bench = ExpertsBench { runner, streaming, seen, tables, vocab, passes, disk_at: 0 };
     let mut lines = Vec::new();
@@ -248,24 +248,17 @@ impl ExpertsBench {
             })
             .collect();
         let before = self.streaming.monitor.stats();
-        let begin = Instant::now();
-        let runner: &mut dyn Runner = &mut self.runner;
-        runner
-            .forward(&batch, &mut |_, logits| {
-                std::hint::black_box(&logits);
-            })
-            .map_err(anyhow::Error::msg)?;
-        let seconds = begin.elapsed().as_secs_f64();
+        let seconds = timed(&mut self.runner, &batch)?.as_secs_f64();
         self.weights().settle();
         let stats = self.streaming.monitor.stats().since(&before);
         let Seen(seen) = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
         let slab =
             |layer: usize| self.streaming.experts.as_ref().map_or(0, |(shape, _)| shape.slab_bytes(layer as u32));
-        let visits = seen.iter().map(|(&layer, wanted)| {
+        let visit = |(&layer, wanted): (&usize, &BTreeMap<u32, (u32, bool)>)| {
             let hits = wanted.values().filter(|(_, held)| *held).count();
             VisitCost { hits, misses: wanted.len() - hits, slab_bytes: slab(layer) as f64 }
-        });
-        let visits = visits.collect();
+        };
+        let visits = seen.iter().map(visit).collect();
         let of_layer = |(layer, wanted): (usize, BTreeMap<u32, (u32, bool)>)| LayerVisit {
             layer: layer as u32,
             wanted: wanted.into_iter().map(|(expert, (tokens, _))| (expert, tokens)).collect(),
@@ -282,7 +275,7 @@ impl ExpertsBench {
     fn disk_bandwidth(&mut self) -> Result<f64> {
         let file = self.largest_file()?;
         let places = (file.len() / DISK_SAMPLE).max(1);
-        // A stride that comes by every place: the golden ratio of them.
+        // Far from the one before, which a cache below the disk may still hold.
         self.disk_at = (self.disk_at + places * 5 / 8 + 1) % places;
         let start = self.disk_at * DISK_SAMPLE;
         let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings;

@@ -21,7 +21,7 @@ pub struct VisitCost {
 pub struct PassCost {
     /// Bytes a second.
     pub disk: f64,
-    /// Seconds from a read's begin to its first byte.
+    /// Seconds from the start of a read to its first byte.
     pub latency: f64,
     /// Seconds of all that is not an expert.
     pub dense: f64,
@@ -78,7 +78,7 @@ pub struct ExpertsLine {
 /// All that a run found.
 pub struct ExpertsReport {
     pub model: String,
-    pub settings: Option<ReadSettings>,
+    pub settings: ReadSettings,
     pub peak_memory: Bytes,
     pub lines: Vec<ExpertsLine>,
 }
@@ -101,7 +101,7 @@ impl ExpertsReport {
             });
             let bytes = json!({
                 "name": "experts.bytes_per_token", "value": line.bytes, "unit": "B", "simulated": line.simulated,
-                "bound": line.least, "over_bound": line.bytes / line.least, "params": params,
+                "bound": line.least, "over_bound": times(line.bytes, line.least), "params": params,
             });
             format!("{seconds}\n{bytes}\n")
         };
@@ -120,9 +120,7 @@ impl ExpertsReport {
         if let Some(line) = self.lines.first() {
             writeln!(out, "{}: {} of experts, room for {}", self.model, Bytes(line.bank), Bytes(line.room))?;
         }
-        if let Some(settings) = &self.settings {
-            writeln!(out, "  {:<14}{settings}", "disk")?;
-        }
+        writeln!(out, "  {:<14}{}", "disk", self.settings)?;
         writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
         writeln!(
             out,
@@ -166,15 +164,20 @@ impl ExpertsReport {
                 line.batch,
                 line.bytes / 1e6,
                 line.simulated / 1e6,
-                line.bytes / line.simulated * 100.0,
+                times(line.bytes, line.simulated) * 100.0,
                 line.least / 1e6,
-                line.bytes / line.least * 100.0,
+                times(line.bytes, line.least) * 100.0,
                 line.expert_seconds * 1e3,
                 line.dense_seconds * 1e3
             )?;
         }
         writeln!(out, "\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass")
     }
+}
+
+/// How many times `of` there is; of nothing, nothing is all.
+fn times(bytes: f64, of: f64) -> f64 {
+    if bytes == of { 1.0 } else { bytes / of }
 }
 
 #[cfg(test)]

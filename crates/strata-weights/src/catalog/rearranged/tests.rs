@@ -161,27 +161,28 @@ fn blocks_become_those_of_gguf_and_mean_the_same_numbers() {
     let [blocks, scales, in_gguf, numbers] =
         ["blocks", "scales", "gguf_blocks", "f32"].map(|name| decoders(&format!("mxfp4.{name}")));
     let numbers: Vec<f32> = numbers.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
-    // Rows of two blocks, of which each expert has one of each matrix; as many experts as that gives.
+    // Rows of two blocks. Each expert has two of gate, two of up, and four of down.
     let u8 = || ElementType::Other("U8".to_owned());
-    let (rows, of_down) = (scales.len() / 2, scales.len() / 4);
+    let (rows, experts) = (scales.len() / 2, scales.len() / 8);
     let mut layer = Layer::default();
     // Not at a multiple of anything.
     layer.bytes.extend([9; 5]);
-    layer.add("gate_up_proj_blocks", &[of_down, 2, 2, 16], u8(), &blocks);
-    layer.add("gate_up_proj_scales", &[of_down, 2, 2], u8(), &scales);
-    layer.add("down_proj_blocks", &[of_down, 2, 2, 16], u8(), &blocks);
-    layer.add("down_proj_scales", &[of_down, 2, 2], u8(), &scales);
-    layer.add_numbers("gate_up_proj_bias", &[of_down, 2], |_| 0.0);
-    layer.add_numbers("down_proj_bias", &[of_down, 2], |_| 0.0);
+    layer.add("gate_up_proj_blocks", &[experts, 4, 2, 16], u8(), &blocks);
+    layer.add("gate_up_proj_scales", &[experts, 4, 2], u8(), &scales);
+    layer.add("down_proj_blocks", &[experts, 4, 2, 16], u8(), &blocks);
+    layer.add("down_proj_scales", &[experts, 4, 2], u8(), &scales);
+    layer.add_numbers("gate_up_proj_bias", &[experts, 4], |_| 0.0);
+    layer.add_numbers("down_proj_bias", &[experts, 4], |_| 0.0);
     let tensors = layer.rearranged();
     let mut checked = 0;
     for row in 0..rows {
-        let (expert, matrix) = (row / 2, if row % 2 == 0 { "gate" } else { "up" });
+        let (expert, matrix) = (row / 4, if row % 2 == 0 { "gate" } else { "up" });
         let (entry, bytes) = &tensors[&format!("{expert}.{matrix}_proj.weight")];
         assert_eq!(entry.element_type, ElementType::Known(DType::Mxfp4));
+        let bytes = &bytes[row % 4 / 2 * 34..][..34];
         assert!(*bytes == in_gguf[row * 34..][..34], "row {row}");
         let down = &tensors[&format!("{expert}.down_proj.weight")].1;
-        assert!(down[row % 2 * 34..][..34] == **bytes, "row {row} of down");
+        assert!(down[row % 4 * 34..][..34] == *bytes, "row {row} of down");
         let mut widened = [0.0; 64];
         Matrix::new(DType::Mxfp4, 1, 64, bytes).widen_row(0, &mut widened);
         for (got, want) in widened.iter().zip(&numbers[row * 64..]) {
