@@ -27,6 +27,7 @@ mod random_access;
 mod read_engine;
 mod reader_pool;
 mod segment_file;
+mod short_slice;
 mod swap_file;
 pub mod testing;
 mod trials;

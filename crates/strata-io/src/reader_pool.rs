@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::short_slice::ask_for_short_slice;
 use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 
 /// The engine's display name.
@@ -123,6 +124,7 @@ impl<B> Queue<B> {
 }
 
 fn work<B: AsMut<[u8]>>(queue: &Queue<B>, done: &Sender<ReadDone<B>>) {
+    ask_for_short_slice();
     while let Some(request) = queue.next() {
         if done.send(request.read_here()).is_err() {
             return;

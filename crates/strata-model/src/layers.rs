@@ -4,6 +4,7 @@
 
 mod attention;
 mod branch_norm;
+mod chooser;
 mod dense_ffn;
 mod embedding;
 mod head;

@@ -27,7 +27,7 @@ pub struct Model {
     ropes: ArrayVec<RopeTable, ROPES_MAX>,
     weights: Box<dyn WeightSource>,
     batch: BatchRows,
-    routes: Routes,
+    routes: [Routes; 2],
     route_sink: Option<Box<dyn RouteSink>>,
     /// The last submission, which later passes wait for, or `None` if it is complete.
     last: Option<Token>,
@@ -46,7 +46,7 @@ impl Model {
             LayerState::Nothing => None,
         });
         let windows = windows.collect();
-        let (batch, routes) = (BatchRows::default(), Routes::default());
+        let (batch, routes) = (BatchRows::default(), <[Routes; 2]>::default());
         Self { windows, config, layers, kv, ropes, weights, batch, routes, route_sink: None, last: None }
     }
 
@@ -143,7 +143,7 @@ impl Model {
         let (weights, batch) = (&mut *self.weights, &self.batch);
         // What the box holds may live longer than the pass.
         let route_sink = self.route_sink.as_mut().map(|sink| &mut **sink as &mut dyn RouteSink);
-        let routes = (&mut self.routes, route_sink);
+        let routes = (self.routes.each_mut(), route_sink);
         let mut pass =
             Pass::begin(device, weights, batch, &self.kv, below, &self.ropes, places, routes, self.last, sink)?;
         let outcome = self.layers.iter().try_for_each(|layer| {

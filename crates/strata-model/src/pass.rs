@@ -236,7 +236,9 @@ pub struct Pass<'a> {
     below: &'a mut dyn KvBelow,
     /// Which experts the rows of the current layer go through.
     routes: &'a mut Routes,
-    /// Is told of them.
+    /// Which they may go through in a later layer.
+    guessed: &'a mut Routes,
+    /// Is told of `routes`.
     route_sink: Option<&'a mut dyn RouteSink>,
     device: &'a mut dyn Device,
     sink: &'a mut LogitSink<'a>,
@@ -272,7 +274,7 @@ impl<'a> Pass<'a> {
         below: &'a mut dyn KvBelow,
         ropes: &[RopeTable],
         (shared, area): (SharedTensors, TensorArea),
-        (routes, route_sink): (&'a mut Routes, Option<&'a mut dyn RouteSink>),
+        ([routes, guessed], route_sink): ([&'a mut Routes; 2], Option<&'a mut dyn RouteSink>),
         last: Option<Token>,
         sink: &'a mut LogitSink<'a>,
     ) -> Result<Self, ForwardError> {
@@ -284,6 +286,7 @@ impl<'a> Pass<'a> {
             kv,
             below,
             routes,
+            guessed,
             route_sink,
             device,
             sink,
@@ -467,6 +470,27 @@ impl<'a> Pass<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Multiplies what `x` computes with a matrix that is another layer's to sweep over, if that stays in memory; says
+    /// whether it does.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn products_out_of_turn(
+        &mut self,
+        x: impl FnOnce(&mut Self) -> Result<Tensor, ForwardError>,
+        matrix: &Linear,
+        out: Tensor,
+    ) -> Result<bool, ForwardError> {
+        let mut bands = Bands::new();
+        self.weights.out_of_turn(matrix.weight, &mut bands);
+        if bands.is_empty() {
+            return Ok(false);
+        }
+        let x = x(self)?;
+        self.multiply(Queue::Compute, x, ([matrix], [out]), &bands, None)?;
+        Ok(true)
     }
 
     /// Submits to `queue` the products with those of some bands that are its to multiply with, if there are any.

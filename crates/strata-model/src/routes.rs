@@ -27,6 +27,8 @@ pub struct Routes {
     /// `[experts]`, added for the choice; or nothing.
     bias: Vec<f32>,
     ones: Vec<f32>,
+    /// The experts that are wanted, each with its best rank in any row's choice, by rank.
+    ranked: Vec<(u32, u32)>,
     scores: Vec<f32>,
     choice: Vec<f32>,
     groups: Vec<f32>,
@@ -96,6 +98,22 @@ impl Routes {
     pub fn of_row(&self, row: usize, chosen: usize) -> (&[u32], &[f32]) {
         let slots = chosen + usize::from(!self.shared.is_empty());
         (&self.experts[row * chosen..][..chosen], &self.factors[row * slots..][..chosen])
+    }
+
+    /// The experts that are wanted, each with its best place in any row's choice, the best first.
+    pub fn ranked(&mut self, chosen: usize) -> &[(u32, u32)] {
+        let Self { ranked, experts, order: seen, wanted, .. } = self;
+        ranked.clear();
+        ranked.reserve(wanted.capacity());
+        seen.fill(0);
+        for rank in 0..chosen {
+            for &expert in experts.iter().skip(rank).step_by(chosen) {
+                if std::mem::replace(&mut seen[expert as usize], 1) == 0 {
+                    ranked.push((expert, rank as u32));
+                }
+            }
+        }
+        ranked
     }
 
     /// Chooses one row's experts, whose scores are then at the end of `factors`.
@@ -253,6 +271,12 @@ mod tests {
         close(&found.sums().1[..2], &[e * e / sum, e * e / sum]);
         let of_chosen = Router { scores: Scores::SoftmaxOfChosen, ..PLAIN };
         close(routes(&of_chosen, 2, &[&[0.0, 2.0, 2.0, 1.0]], None).sums().1, &[0.5, 0.5]);
+    }
+
+    #[test]
+    fn ranks_are_the_best_of_all_rows() {
+        let mut found = routes(&PLAIN, 2, &[&[0.0, 2.0, 1.0, 0.0], &[9.0, 8.0, 0.0, 0.0]], None);
+        assert_eq!(found.ranked(2), [(1, 0), (0, 0), (2, 1)]);
     }
 
     #[test]

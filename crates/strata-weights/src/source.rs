@@ -111,6 +111,20 @@ pub trait WeightSource: Send {
         used: Option<Token>,
     ) -> Result<(), DeviceError>;
 
+    /// Whether it is worth the work to guess which experts of `group`, behind the one that is visited, the pass will
+    /// need.
+    fn looks_ahead(&mut self, _group: usize) -> bool {
+        false
+    }
+
+    /// Fills `bands`, which must be empty, with all of a matrix that is swept, out of turn, if it stays in memory;
+    /// leaves it empty otherwise. They are not to be released, and read no longer than the visit lasts.
+    fn out_of_turn(&self, _tensor: TensorId, _bands: &mut Bands) {}
+
+    /// Experts of `group`, which comes behind the one that is visited, that the pass will probably need: each with its
+    /// place in some token's choice, the best first. They may be brought while few others are being read.
+    fn guess(&mut self, _group: usize, _guesses: &[(u32, u32)]) {}
+
     /// Ends the pass, and says whether its results can be trusted.
     ///
     /// # Errors
@@ -146,6 +160,9 @@ pub trait ElasticWeights {
 
     /// Waits until everything that is being read ahead has arrived; for measurements.
     fn settle(&mut self);
+
+    /// Whether experts are read before passes ask for them, which they are at first; for measurements.
+    fn set_reads_ahead(&mut self, reads_ahead: bool);
 }
 
 /// The memory of streamed weights, in bytes, everything included.

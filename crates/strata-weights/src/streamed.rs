@@ -381,6 +381,9 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         let Some(group) = sweep.tensors().first().map(|tensor| tensor.group) else { return Ok(()) };
         let turns = self.turns(sweep);
         self.driver.poll(device);
+        if let Some(experts) = &mut self.experts {
+            experts.poll(self.driver.recorder());
+        }
         let mut streamed = 0;
         for turn in turns.start + sweep.cursor..turns.end {
             let units = &self.partition.groups()[group].turns[turn].bands;
@@ -476,7 +479,35 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         released
     }
 
+    fn looks_ahead(&mut self, group: usize) -> bool {
+        self.experts.as_mut().is_some_and(|experts| experts.looks_ahead(group))
+    }
+
+    fn out_of_turn(&self, tensor: TensorId, bands: &mut Bands) {
+        let group = &self.partition.groups()[tensor.group];
+        let TensorPlace::Swept { dtype, cols, ref turns, .. } = group.tensors[tensor.index] else { return };
+        for turn in &group.turns[turns.clone()] {
+            let of_tensor = turn.bands.iter().find(|(index, _)| *index == tensor.index);
+            let resident = of_tensor.and_then(|&(_, unit)| Some((unit, self.driver.resident(unit)?)));
+            let Some((unit, AcquiredBand { memory, range, copied, queue })) = resident.filter(|_| !bands.is_full())
+            else {
+                return bands.clear();
+            };
+            let weights = Weights::new(dtype, turn.rows.len(), cols, memory, range);
+            bands.push(Band { matrix: 0, rows: turn.rows.clone(), weights, copied, queue, unit });
+        }
+    }
+
+    fn guess(&mut self, group: usize, guesses: &[(u32, u32)]) {
+        if let Some(experts) = &mut self.experts {
+            experts.guess(group, guesses, self.driver.recorder());
+        }
+    }
+
     fn end_pass(&mut self) -> Result<(), WeightError> {
+        if let Some(experts) = &mut self.experts {
+            experts.forget_guesses();
+        }
         // If files changed in mid-pass, some of what was read may be old and some new.
         Ok(self.driver.check_files()?)
     }
@@ -517,7 +548,7 @@ impl ElasticWeights for StreamedWeights {
             loading: self.driver.window().in_flight() > 0,
         };
         if let Some(experts) = &mut self.experts {
-            experts.poll(&mut self.driver.recorder);
+            experts.take_all(&mut self.driver.recorder);
             memory.budget = memory.budget.saturating_add(experts.arena().budget());
             memory.held = memory.held.saturating_add(experts.arena().bytes());
             memory.loading |= experts.is_loading();
@@ -544,5 +575,11 @@ impl ElasticWeights for StreamedWeights {
             experts.settle(&mut self.driver.recorder);
         }
         self.publish();
+    }
+
+    fn set_reads_ahead(&mut self, reads_ahead: bool) {
+        if let Some(experts) = &mut self.experts {
+            experts.set_reads_ahead(reads_ahead);
+        }
     }
 }

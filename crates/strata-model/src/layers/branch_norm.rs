@@ -52,6 +52,21 @@ impl BranchNorm {
         }
     }
 
+    /// What the branch would read if it came now, from a layer below whose branch is not yet written; `out` is room for
+    /// it.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn peek(&self, pass: &mut Pass<'_>, out: Tensor) -> Result<Tensor, ForwardError> {
+        let x = pass.hidden();
+        if self.place == NormPlace::After {
+            return Ok(x);
+        }
+        let weight = &pass.weights.vector(self.weight);
+        pass.submit(&[Command::Norm { x, weight, epsilon: self.epsilon, out }])?;
+        Ok(out)
+    }
+
     /// Adds the branch, which the layer has left in [`Pass::branch`].
     ///
     /// # Errors

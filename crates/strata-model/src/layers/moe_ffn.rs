@@ -8,25 +8,23 @@ use strata_device::{PassNeeds, Tensor, TensorArea};
 use strata_kernels::Activation;
 use strata_weights::{Access, EXPERT_MATRICES_MAX, GroupSpec, Role, TensorId};
 
-use super::branch_norm::BranchNorm;
+use super::chooser::{Chooser, Outlook};
 use super::tensors::LayerTensors;
 use super::{Layer, LayerState};
-use crate::config::{Mixture, ModelConfig, Router};
+use crate::config::{Mixture, ModelConfig};
 use crate::pass::{Choice, ForwardError, Linear, Pass, PassSize};
 
-/// Numbers in a cache line.
-const LINE: usize = 16;
+/// The most rows for which a layer looks ahead: a few sequences that decode. A chunk of a prompt needs nearly all
+/// experts anyway.
+const LOOKING_ROWS: usize = 32;
 
 /// See the module.
 pub struct MoeFfn {
     spec: GroupSpec,
     group: usize,
-    norm: BranchNorm,
-    gate: Linear,
-    choice_bias: Option<TensorId>,
-    router: Router,
-    experts: usize,
-    chosen: usize,
+    chooser: Chooser,
+    /// That of the mixture behind this one, if there is one.
+    next: Option<Chooser>,
     expert_width: usize,
     /// Of gate, up and down: the biases of all experts, one after the other.
     biases: Option<[TensorId; EXPERT_MATRICES_MAX]>,
@@ -55,24 +53,26 @@ struct Scratch {
     up: Tensor,
     /// See [`Routes`](crate::routes::Routes): `[rows * chosen (+ rows), hidden]`
     results: Tensor,
+    /// To look at what the next mixture will choose, if there are few rows.
+    outlook: Option<Outlook>,
 }
 
 impl MoeFfn {
     /// The mixture of decoder layer `layer`, at index `group` of the model's list.
     pub fn new(config: &ModelConfig, mixture: &Mixture, group: usize, layer: usize) -> Self {
         let (hidden, width) = (config.hidden_size, mixture.expert_width);
-        let name = format!("layer {layer}, experts");
-        let mut tensors = LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."));
-        let names = ["post_attention_layernorm", "post_feedforward_layernorm"];
-        let norm = BranchNorm::new(config, &mut tensors, names);
-        let gate = tensors.linear("mlp.gate", [mixture.experts, hidden], mixture.biases, Access::Sweep);
+        let mut tensors = tensors_of(group, layer);
+        let chooser = Chooser::new(config, mixture, group, &mut tensors);
+        let next = (layer + 1..config.num_layers).find(|&next| mixture.layers[next]).map(|next| {
+            // Each decoder layer is two of the model's.
+            let group = group + 2 * (next - layer);
+            Chooser::new(config, mixture, group, &mut tensors_of(group, next))
+        });
         let biases = mixture.biases.then(|| {
             [("gate", width), ("up", width), ("down", hidden)].map(|(matrix, rows)| {
                 tensors.vector(&format!("mlp.experts.all.{matrix}_proj.bias"), mixture.experts * rows)
             })
         });
-        let choice_bias =
-            mixture.router.choice_bias.then(|| tensors.vector("mlp.gate.e_score_correction_bias", mixture.experts));
         let shared = mixture.shared.map(|shared| {
             let mut linear =
                 |name: &str, shape, access| tensors.linear(&format!("mlp.shared_expert{name}"), shape, false, access);
@@ -92,12 +92,8 @@ impl MoeFfn {
         Self {
             spec: tensors.finish(),
             group,
-            norm,
-            gate,
-            choice_bias,
-            router: mixture.router.clone(),
-            experts: mixture.experts,
-            chosen: mixture.chosen,
+            chooser,
+            next,
             expert_width: width,
             biases,
             shared,
@@ -108,8 +104,10 @@ impl MoeFfn {
 
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
         let widest = self.shared.as_ref().map_or(0, |shared| shared.gate.rows).max(self.expert_width);
-        let slots = self.chosen + usize::from(self.shared.is_some());
-        let choice = self.choice(rows, area);
+        let slots = self.chooser.chosen + usize::from(self.shared.is_some());
+        let shared = self.shared.as_ref().map(|shared| shared.factor.is_some());
+        let choice = self.chooser.choice(rows, shared, area);
+        let outlook = self.next.as_ref().filter(|_| rows <= LOOKING_ROWS).map(|next| next.outlook(rows, area));
         let mut take = |width: usize| area.take(rows.saturating_mul(width));
         Scratch {
             choice,
@@ -117,36 +115,19 @@ impl MoeFfn {
             gate: take(widest),
             up: take(widest),
             results: take(slots.saturating_mul(self.hidden)),
-        }
-    }
-
-    /// What `rows` rows choose by.
-    fn choice(&self, rows: usize, area: &mut TensorArea) -> Choice {
-        let has_factors = self.shared.as_ref().is_some_and(|shared| shared.factor.is_some());
-        let (bias, factors) =
-            (if self.choice_bias.is_some() { self.experts } else { 0 }, if has_factors { rows } else { 0 });
-        // Each part begins on a cache line.
-        let [bias_room, factor_room] = [bias, factors].map(|len| len.next_multiple_of(LINE));
-        let logits = rows.saturating_mul(self.experts);
-        let all = area.take(bias_room.saturating_add(factor_room).saturating_add(logits));
-        let begin = bias_room + factor_room;
-        Choice {
-            all,
-            logits: all.part(begin..all.len()),
-            bias: self.choice_bias.map(|vector| (vector, all.first(bias))),
-            shared: self.shared.as_ref().map(|_| has_factors.then(|| all.part(bias_room..bias_room + factors))),
+            outlook,
         }
     }
 
     /// Has the router choose for all rows.
     fn route(&self, pass: &mut Pass<'_>, x: Tensor, choice: &Choice) -> Result<(), ForwardError> {
-        pass.products(x, [&self.gate], [choice.logits], None)?;
+        self.chooser.multiply(pass, x, choice)?;
         if let (Some(shared), Some(Some(out))) = (&self.shared, choice.shared)
             && let Some(factor) = &shared.factor
         {
             pass.products(x, [factor], [out], None)?;
         }
-        Ok(pass.route(&self.router, [self.chosen, self.experts], choice)?)
+        self.chooser.choose(pass, choice)
     }
 
     fn compute_shared(
@@ -159,7 +140,7 @@ impl MoeFfn {
         let (rows, width) = (pass.rows(), shared.gate.rows);
         let [gate, up] = [scratch.gate, scratch.up].map(|tensor| tensor.first(rows * width));
         pass.products(x, [&shared.gate, &shared.up], [gate, up], Some(self.activation))?;
-        let first = rows * self.chosen * self.hidden;
+        let first = rows * self.chooser.chosen * self.hidden;
         let out = scratch.results.part(first..first + rows * self.hidden);
         pass.products(gate, [&shared.down], [out], None)
     }
@@ -175,12 +156,14 @@ impl Layer for MoeFfn {
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
-        let mut area = needs.tensors.shared();
-        self.scratch(size.tokens, &mut area);
-        needs.tensors.reserve(&area);
+        for rows in [size.tokens, size.tokens.min(LOOKING_ROWS)] {
+            let mut area = needs.tensors.shared();
+            self.scratch(rows, &mut area);
+            needs.tensors.reserve(&area);
+        }
         let shared = self.shared.as_ref().map_or(0, |shared| shared.down.cols);
         needs.product_cols = needs.product_cols.max(self.hidden).max(self.expert_width).max(shared);
-        self.norm.plan(needs);
+        self.chooser.plan(needs);
     }
 
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
@@ -190,11 +173,14 @@ impl Layer for MoeFfn {
         }
         let (rows, hidden, width) = (pass.rows(), self.hidden, self.expert_width);
         let scratch = self.scratch(rows, &mut pass.area());
-        let x = self.norm.begin(pass)?;
+        let x = self.chooser.norm.begin(pass)?;
         self.route(pass, x, &scratch.choice)?;
-        pass.tell_routes(self.group, self.spec.layer, self.chosen);
-        // What has to be read is on its way while the shared expert is computed.
+        pass.tell_routes(self.group, self.spec.layer, self.chooser.chosen);
+        // What has to be read is on its way while what needs no expert is computed.
         pass.visit_experts(self.group)?;
+        if let (Some(next), Some(outlook)) = (&self.next, &scratch.outlook) {
+            next.look_ahead(pass, outlook)?;
+        }
         if let Some(shared) = &self.shared {
             self.compute_shared(shared, pass, x, &scratch)?;
         }
@@ -223,6 +209,12 @@ impl Layer for MoeFfn {
         })?;
         let branch = pass.branch();
         pass.combine_experts(scratch.results, hidden, branch)?;
-        self.norm.end(pass)
+        self.chooser.norm.end(pass)
     }
+}
+
+/// The tensors of the mixture of decoder layer `layer`, at index `group` of the model's list, before there are any.
+fn tensors_of(group: usize, layer: usize) -> LayerTensors {
+    let name = format!("layer {layer}, experts");
+    LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."))
 }

@@ -1,13 +1,14 @@
 //! The part of a pass that goes through experts.
 
 use arrayvec::ArrayVec;
-use strata_device::{BandProduct, Command, DeviceError, Queue, Tensor, Weights};
+use strata_device::{BandProduct, Command, Device, DeviceError, Queue, Tensor, Weights};
 use strata_kernels::Activation;
 use strata_weights::{EXPERT_MATRICES_MAX, TensorId};
 
 use super::{ForwardError, Pass};
 use crate::config::Router;
 use crate::route_sink::RoutedRow;
+use crate::routes::Routes;
 
 /// What experts are chosen by: parts of one tensor, so that one download brings them to the host.
 #[derive(Debug, Clone, Copy)]
@@ -34,20 +35,34 @@ impl Pass<'_> {
         [chosen, experts]: [usize; 2],
         choice: &Choice,
     ) -> Result<(), DeviceError> {
+        self.bring(choice)?;
+        find(self.device, self.routes, self.rows, router, [chosen, experts], choice)
+    }
+
+    /// Tells the source of weights what `router` would choose of the experts of `group`, which is a later layer.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn guess_experts(
+        &mut self,
+        group: usize,
+        router: &Router,
+        [chosen, experts]: [usize; 2],
+        choice: &Choice,
+    ) -> Result<(), DeviceError> {
+        self.bring(choice)?;
+        find(self.device, self.guessed, self.rows, router, [chosen, experts], choice)?;
+        self.weights.guess(group, self.guessed.ranked(chosen));
+        Ok(())
+    }
+
+    /// Brings what is chosen by to the host.
+    fn bring(&mut self, choice: &Choice) -> Result<(), DeviceError> {
         if let Some((bias, out)) = choice.bias {
             let table = &self.weights.vector(bias);
             self.submit(&[Command::Gather { table, rows: &[0], multiplier: 1.0, out }])?;
         }
-        self.download(choice.all)?;
-        let numbers = &*self.device.downloaded(choice.all)?;
-        let first = choice.all.range().start;
-        let part = |tensor: Tensor| &numbers[tensor.range().start - first..tensor.range().end - first];
-        self.routes.begin(self.rows, choice.shared.map(|factors| factors.map(part)));
-        if let Some((_, bias)) = choice.bias {
-            self.routes.bias(experts).copy_from_slice(part(bias));
-        }
-        self.routes.find(router, chosen, experts, part(choice.logits));
-        Ok(())
+        self.download(choice.all)
     }
 
     /// Tells the route sink, if there is one, which experts were chosen: those of `group` in decoder layer `layer`.
@@ -153,4 +168,24 @@ impl Pass<'_> {
         self.submit(&[Command::Products { x, cols, products: &products, gate }])?;
         Ok(())
     }
+}
+
+/// Finds the routes of `rows` rows by numbers that have come to the host.
+fn find(
+    device: &mut dyn Device,
+    routes: &mut Routes,
+    rows: usize,
+    router: &Router,
+    [chosen, experts]: [usize; 2],
+    choice: &Choice,
+) -> Result<(), DeviceError> {
+    let numbers = &*device.downloaded(choice.all)?;
+    let first = choice.all.range().start;
+    let part = |tensor: Tensor| &numbers[tensor.range().start - first..tensor.range().end - first];
+    routes.begin(rows, choice.shared.map(|factors| factors.map(part)));
+    if let Some((_, bias)) = choice.bias {
+        routes.bias(experts).copy_from_slice(part(bias));
+    }
+    routes.find(router, chosen, experts, part(choice.logits));
+    Ok(())
 }

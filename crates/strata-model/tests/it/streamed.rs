@@ -121,6 +121,33 @@ fn logits_are_those_of_weights_in_memory() {
     }
 }
 
+#[test]
+fn experts_that_are_read_ahead_change_nothing() {
+    for (name, dtype) in CASES.into_iter().filter(|(name, _)| name.contains("moe") || name.contains("gpt_oss")) {
+        let dir = fixtures().join(name);
+        let catalog = Catalog::open(&dir).unwrap();
+        let config = config_of(&catalog, &dir);
+        let want = logits(&mut Harness::load(name, dtype, 2, 1), &prompt(70), usize::MAX);
+        let plan = plan(&catalog, &config, 5000);
+        let (_, shape) = plan.partition().experts().unwrap();
+        // Routers stay, and half of the experts.
+        let budget = plan.partition().full_budget() - (shape.bank_bytes() - shape.least_bytes()) / 2;
+        let looks = config.mixture.as_ref().is_some_and(|mixture| mixture.layers.iter().filter(|is| **is).count() > 1);
+        for (policy, engine) in ways().filter(|(policy, _)| *policy == StreamPolicy::Resident) {
+            for reads_ahead in [true, false] {
+                let weights = stream(&catalog, &config, 5000, budget, policy, engine);
+                let monitor = weights.monitor();
+                let mut harness = Harness::over(config.clone(), Box::new(weights), dtype, 2, BLOCKS_PER_SEQUENCE);
+                elastic(&mut harness).set_reads_ahead(reads_ahead);
+                for chunk in [1, 3, 32] {
+                    assert_eq!(logits(&mut harness, &prompt(70), chunk), want, "{name}: {engine}, {chunk}");
+                }
+                assert_eq!(monitor.stats().experts_ahead > 0, reads_ahead && looks, "{name}: {engine}");
+            }
+        }
+    }
+}
+
 /// A random model with matrices of a few hundred KiB.
 fn synthetic(dtype: DType, dir: &Path) -> (Catalog, ModelConfig) {
     let config_json = serde_json::json!({"model_type": "llama", "vocab_size": 2048, "hidden_size": 256,

@@ -32,6 +32,7 @@ pub struct Arena {
     hits: Vec<u32>,
     misses: Vec<u32>,
     arriving: Vec<u32>,
+    brought: usize, // the visit's experts that were read ahead for it, and have arrived
     next_ticket: u64,
     figures: ArenaFigures,
 }
@@ -77,6 +78,7 @@ impl Arena {
             hits: Vec::with_capacity(shape.experts()),
             misses: Vec::with_capacity(shape.experts()),
             arriving: Vec::with_capacity(shape.experts()),
+            brought: 0,
             next_ticket: 0,
             figures: ArenaFigures::default(),
             shape,
@@ -99,6 +101,7 @@ impl Arena {
         for list in [&mut self.hits, &mut self.misses, &mut self.arriving] {
             list.clear();
         }
+        self.brought = 0;
         let class = self.shape.class_of(layer) as usize;
         let bytes = self.shape.slab_bytes(layer);
         let ArenaFigures { decode, chunks, prefetch, .. } = &mut self.figures;
@@ -132,6 +135,7 @@ impl Arena {
             if slab.state != SlabState::Absent && self.scores.is_promised(index) {
                 prefetch.used += 1;
                 prefetch.used_bytes += bytes;
+                self.brought += usize::from(matches!(slab.state, SlabState::Resident { .. }));
             }
         }
         self.scores.visited(layer as usize, &self.wanted);
@@ -154,6 +158,11 @@ impl Arena {
     /// be placed like a miss.
     pub fn arriving(&self) -> &[u32] {
         &self.arriving
+    }
+
+    /// How many of the visit's experts would not be in memory if nothing were read ahead.
+    pub fn lacking(&self) -> usize {
+        self.misses.len() + self.arriving.len() + self.brought
     }
 
     /// Finds a slot for an expert of the visit that is not in memory: a free one, or else that of the slab with the

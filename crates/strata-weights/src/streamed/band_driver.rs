@@ -40,6 +40,11 @@ pub trait BandDriver: Send {
     /// Whether `band` stays where it is computed with.
     fn is_resident(&self, band: u32) -> bool;
 
+    /// `band`, if it stays in memory and is there, without acquiring it.
+    fn resident(&self, _band: u32) -> Option<AcquiredBand> {
+        None
+    }
+
     /// Where `band` is.
     fn sight(&self, band: u32) -> UnitSight;
 

@@ -428,6 +428,11 @@ impl Driver {
         self.obey();
     }
 
+    fn in_memory(&self, band: u32, memory: Arc<HostBuffer>) -> AcquiredBand {
+        let (place, memory) = (self.places[band as usize], memory.into());
+        AcquiredBand { memory, range: place.skip..place.needed(), copied: None, queue: Queue::Compute }
+    }
+
     /// See [`Window::set_budget`].
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
         self.planner.with(&mut self.commands, |window, out| window.set_budget(bytes, out))?;
@@ -449,14 +454,18 @@ impl BandDriver for Driver {
         self.window().is_resident(UnitId(band))
     }
 
+    fn resident(&self, band: u32) -> Option<AcquiredBand> {
+        let stays = self.is_resident(band) && self.is_ready(band);
+        stays.then(|| self.in_memory(band, Arc::clone(self.memory_of(UnitId(band)))))
+    }
+
     fn sight(&self, band: u32) -> UnitSight {
         UnitSight::of_host(self.window(), UnitId(band))
     }
 
     fn acquire(&mut self, band: u32, _device: &mut dyn Device) -> Result<AcquiredBand, WeightError> {
-        let memory = Driver::acquire(self, band)?.into();
-        let place = self.places[band as usize];
-        Ok(AcquiredBand { memory, range: place.skip..place.needed(), copied: None, queue: Queue::Compute })
+        let memory = Driver::acquire(self, band)?;
+        Ok(self.in_memory(band, memory))
     }
 
     /// The driver must then be the only owner of the bands' memory, since the window may read into it at once.

@@ -11,7 +11,7 @@ use strata_io::{DirectRead, ReadDone, ReadEngine, ReadRequest};
 use super::buffer::StreamBuffer;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
-use crate::experts::{Arena, ArenaError, Placement, SlabId, SlabSlot};
+use crate::experts::{Arena, ArenaError, Foresight, Placement, SlabId, SlabSlot};
 use crate::partition::{ExpertBank, ExpertClasses, Pieces, SlabMatrix};
 use crate::source::{EXPERT_MATRICES_MAX, Expert};
 
@@ -21,9 +21,15 @@ const LOAD_ATTEMPTS: u32 = 3;
 /// The most bytes of slots that are allocated at a time.
 const ROW_BYTES: usize = 256 << 20;
 
+/// Nothing more is read ahead while so many reads of experts are in flight: what a visit waits for comes first.
+const READS_BEFORE_AHEAD: usize = 4;
+
 /// Reads slabs into slots, and hands them out as they come.
 pub struct ExpertDriver {
     arena: Arena,
+    foresight: Foresight,
+    /// Whether guesses are read ahead.
+    reads_ahead: bool,
     engine: Box<dyn ReadEngine<StreamBuffer>>,
     files: Vec<Arc<dyn DirectRead>>,
     banks: Vec<ExpertBank>, // one for each mixture layer
@@ -71,6 +77,8 @@ impl ExpertDriver {
         // A pass allocates nothing once slots have memory.
         let experts = arena.shape().experts();
         Self {
+            foresight: Foresight::new(arena.shape()),
+            reads_ahead: true,
             arena,
             engine,
             files,
@@ -98,8 +106,7 @@ impl ExpertDriver {
 
     /// Whether an expert is in memory.
     pub fn holds(&self, group: usize, expert: u32) -> bool {
-        let layer = self.banks.iter().position(|bank| bank.group == group);
-        layer.is_some_and(|layer| self.arena.slot_of(SlabId { layer: layer as u32, expert }).is_some())
+        self.layer_of(group).is_some_and(|layer| self.arena.slot_of(SlabId { layer, expert }).is_some())
     }
 
     /// The group that is visited.
@@ -114,20 +121,48 @@ impl ExpertDriver {
 
     /// See [`WeightSource::visit`](crate::WeightSource::visit).
     pub fn visit(&mut self, group: usize, wanted: &[(u32, u32)], recorder: &mut Recorder) {
-        self.abandon();
-        let layer = self.banks.iter().position(|bank| bank.group == group).expect("a group with experts") as u32;
-        self.poll(recorder);
+        self.end_visit();
+        let layer = self.layer_of(group).expect("a group with experts");
+        self.take_all(recorder);
         self.arena.begin_visit(layer, wanted);
+        if self.reads_ahead {
+            self.foresight.came(layer, wanted, self.arena.lacking());
+        }
         self.layer = Some(layer);
         recorder.stats.experts_wanted += wanted.len() as u64;
+        recorder.stats.experts_arriving += self.arena.arriving().len() as u64;
         self.ready.extend(self.arena.hits());
         self.unplaced.extend(self.arena.misses());
         self.coming = self.arena.arriving().len();
         self.place(recorder);
     }
 
+    /// Whether it is worth the work to guess what a group will want.
+    pub fn looks_ahead(&mut self, group: usize) -> bool {
+        self.reads_ahead && self.layer_of(group).is_some_and(|layer| self.foresight.is_of_use(layer))
+    }
+
+    /// Reads guesses ahead, or not.
+    pub fn set_reads_ahead(&mut self, reads_ahead: bool) {
+        self.reads_ahead = reads_ahead;
+        self.foresight.forget();
+    }
+
+    /// See [`WeightSource::guess`](crate::WeightSource::guess).
+    pub fn guess(&mut self, group: usize, guesses: &[(u32, u32)], recorder: &mut Recorder) {
+        let of_later = |layer: &u32| self.reads_ahead && self.layer != Some(*layer);
+        let Some(layer) = self.layer_of(group).filter(of_later) else { return };
+        self.foresight.guess(layer, guesses);
+        self.read_ahead(recorder);
+    }
+
     /// Ends a visit that a failed pass has left. Its reads go on, and what they bring is kept like any slab.
     pub fn abandon(&mut self) {
+        self.end_visit();
+        self.foresight.forget();
+    }
+
+    fn end_visit(&mut self) {
         if self.layer.take().is_some() {
             self.arena.end_visit();
         }
@@ -141,7 +176,7 @@ impl ExpertDriver {
         let Some(layer) = self.layer else { return Ok(None) };
         let group = self.banks[layer as usize].group as u32;
         loop {
-            self.poll(recorder);
+            self.take_all(recorder);
             // Reads for an earlier visit may have held the slots until now.
             self.place(recorder);
             if let Some(error) = self.failure.take() {
@@ -152,7 +187,7 @@ impl ExpertDriver {
                 return Ok(Some(self.hand_out(SlabId { layer, expert: number })));
             }
             if self.coming == 0 && self.unplaced.is_empty() {
-                self.abandon();
+                self.end_visit();
                 return Ok(None);
             }
             let start = Instant::now();
@@ -187,8 +222,19 @@ impl ExpertDriver {
         if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
     }
 
-    /// Takes in the reads that have ended.
+    /// Drops guesses of which no read has begun: no pass is there that they are for.
+    pub fn forget_guesses(&mut self) {
+        self.foresight.forget();
+    }
+
+    /// Takes in the reads that have ended, and begins to read ahead if few are left.
     pub fn poll(&mut self, recorder: &mut Recorder) {
+        self.take_all(recorder);
+        self.read_ahead(recorder);
+    }
+
+    /// Takes in the reads that have ended.
+    pub fn take_all(&mut self, recorder: &mut Recorder) {
         while let Some(done) = self.engine.poll() {
             self.take(done, recorder);
         }
@@ -222,6 +268,21 @@ impl ExpertDriver {
             self.coming += 1;
             recorder.stats.experts_read += 1;
             self.load(placement, 1, recorder);
+        }
+        self.read_ahead(recorder);
+    }
+
+    /// Begins to read what the next visit may want, as long as the present one has begun all its reads, and few of
+    /// them are left.
+    fn read_ahead(&mut self, recorder: &mut Recorder) {
+        while self.unplaced.is_empty()
+            && self.engine.in_flight() < READS_BEFORE_AHEAD
+            && let Some((slab, likelihood)) = self.foresight.take()
+        {
+            if let Some(placement) = self.arena.may_prefetch(slab, likelihood) {
+                recorder.stats.experts_ahead += 1;
+                self.load(placement, 1, recorder);
+            }
         }
     }
 
@@ -336,6 +397,11 @@ impl ExpertDriver {
                 }
             }
         }
+    }
+
+    /// A group as a mixture layer.
+    fn layer_of(&self, group: usize) -> Option<u32> {
+        self.banks.binary_search_by_key(&group, |bank| bank.group).ok().map(|layer| layer as u32)
     }
 
     fn slot(&self, slot: SlabSlot) -> &Slot {

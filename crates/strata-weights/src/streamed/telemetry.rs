@@ -19,9 +19,13 @@ pub struct StreamStats {
     pub reads_failed: u64,
     /// Experts that passes needed, each once a pass and layer.
     pub experts_wanted: u64,
-    /// Experts that passes read.
+    /// Experts that passes had to read.
     pub experts_read: u64,
-    /// Bytes of the experts that passes read.
+    /// Experts that were on their way when a pass needed them, read ahead or for a pass that has failed.
+    pub experts_arriving: u64,
+    /// Experts that were read ahead: before a pass needed them, if it did.
+    pub experts_ahead: u64,
+    /// Bytes of the experts that were read.
     pub expert_bytes_read: u64,
     /// Time that passes computed with experts, which is a part of `compute`.
     pub expert_compute: Duration,
@@ -47,6 +51,8 @@ impl StreamStats {
             reads_failed: self.reads_failed - earlier.reads_failed,
             experts_wanted: self.experts_wanted - earlier.experts_wanted,
             experts_read: self.experts_read - earlier.experts_read,
+            experts_arriving: self.experts_arriving - earlier.experts_arriving,
+            experts_ahead: self.experts_ahead - earlier.experts_ahead,
             expert_bytes_read: self.expert_bytes_read - earlier.expert_bytes_read,
             expert_compute: self.expert_compute.saturating_sub(earlier.expert_compute),
             stall: self.stall.saturating_sub(earlier.stall),

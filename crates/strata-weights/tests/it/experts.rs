@@ -162,6 +162,39 @@ fn what_stays_is_not_read_again() {
 }
 
 #[test]
+fn guesses_are_read_ahead_and_only_what_they_lack() {
+    let model = Mixture::new(true);
+    let mut weights = model.stream(model.plan().partition().full_budget()).unwrap();
+    assert!(weights.looks_ahead(1));
+    model.visit(&mut weights, 0, &wanted(0b11), usize::MAX).unwrap();
+    let reads = |weights: &StreamedWeights| {
+        let stats = weights.monitor().stats();
+        (stats.experts_read, stats.experts_ahead, stats.experts_arriving)
+    };
+    for round in 0..2 {
+        // What it has is not read again. What is not wanted, or never comes, changes nothing that is computed.
+        weights.guess(1, &[(4, 0), (2, 0), (3, 1)]);
+        weights.settle();
+        weights.guess(1, &[(4, 0), (2, 0), (3, 1), (5, 9)]);
+        weights.settle();
+        assert_eq!(reads(&weights), (2 + round, 3, 0));
+        model.visit(&mut weights, 1, &wanted(0b10_110), usize::MAX).unwrap();
+        assert_eq!(reads(&weights), (3, 3, 0), "of 1, 2 and 4 only 1 was missing");
+        let lacking = if round == 0 { 3 } else { 0 };
+        assert_eq!(weights.arena().unwrap().lacking(), lacking, "what came because it was guessed is not what stayed");
+    }
+    weights.guess(2, &[(0, 0), (1, 0)]);
+    model.visit(&mut weights, 2, &wanted(0b11), usize::MAX).unwrap();
+    let (read, ahead, _) = reads(&weights);
+    assert_eq!((read, ahead), (3, 5), "on its way or there, each is read once");
+    weights.set_reads_ahead(false);
+    assert!(!weights.looks_ahead(2));
+    weights.guess(2, &[(5, 0)]);
+    weights.settle();
+    assert_eq!(reads(&weights).1, 5);
+}
+
+#[test]
 fn less_than_two_slots_of_each_size_are_refused() {
     let model = Mixture::new(true);
     let least = model.plan().partition().least_budget();
@@ -198,6 +231,7 @@ fn a_read_that_keeps_failing_fails_its_visit_and_no_other() {
 #[derive(Debug, Clone)]
 enum Act {
     Visit { group: usize, mask: u32, give_up: usize },
+    Guess { group: usize, guesses: Vec<(u32, u32)> },
     Budget(u64),
     Fail(usize),
     Pass,
@@ -205,7 +239,10 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     let visit = (0..LAYERS, 1u32..1 << EXPERTS, prop_oneof![4 => Just(usize::MAX), 1 => 0usize..4]);
+    let guesses = proptest::sample::subsequence((0..EXPERTS as u32).collect::<Vec<_>>(), 0..=EXPERTS).prop_shuffle();
+    let ranked = guesses.prop_map(|experts| experts.into_iter().zip((0..).map(|at| at / 2)).collect());
     prop_oneof![
+        6 => (0..LAYERS, ranked).prop_map(|(group, guesses)| Act::Guess { group, guesses }),
         8 => visit.prop_map(|(group, mask, give_up)| Act::Visit { group, mask, give_up }),
         2 => (0u64..=100).prop_map(Act::Budget),
         1 => (1usize..5).prop_map(Act::Fail),
@@ -238,6 +275,8 @@ proptest! {
                     let tokens: u32 = wanted(mask).iter().map(|(_, tokens)| tokens).sum();
                     prop_assert_eq!(uses(after) - uses(before), u64::from(tokens));
                 }
+                // Some of a rank that no token has.
+                Act::Guess { group, guesses } => weights.guess(group, &guesses),
                 Act::Budget(percent) => {
                     weights.set_budget(least + (full - least) * percent / 100).unwrap();
                     weights.settle();

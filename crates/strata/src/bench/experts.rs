@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use strata_device::{Bytes, peak_resident};
 use strata_engine::ModelRunner;
-use strata_io::{AlignedBuffer, DIRECT_ALIGN, DirectRead, ReadSettings, sequential_bandwidth};
+use strata_io::{AlignedBuffer, DIRECT_ALIGN, DirectRead, IoError, ReadSettings, sequential_bandwidth};
 use strata_model::{BatchSequence, LogitRows, RouteSink, RoutedRow, SequenceBlocks};
 use strata_sim::routing::{LayerVisit, Routing, RoutingPass, least_bytes_per_token, read_bytes_per_token};
 use strata_weights::{ElasticWeights, StreamStats};
 
-use super::experts_report::{ExpertsLine, ExpertsReport, PassCost, VisitCost};
+use super::experts_report::{Beside, ComputeCost, ExpertsLine, ExpertsReport, PassCost, VisitCost};
 use super::{median, timed};
 use crate::audience::{Audience, Surroundings};
 use crate::failure::Advised;
@@ -32,11 +33,17 @@ const CONTEXT: usize = 16;
 /// Bytes that are read for one measurement of the disk, before each pass.
 const DISK_SAMPLE: u64 = 128 << 20;
 
+/// Bytes that are read in one go beside passes.
+const BESIDE_BYTES: u64 = 64 << 20;
+
 /// Small reads for one measurement of the disk's latency.
 const SMALL_READS: usize = 8;
 
-/// How often a pass is repeated to measure what it computes.
-const REPEATS: usize = 5;
+/// How many passes measure what computing takes.
+const REPEATS: usize = 7;
+
+/// How often a pass is repeated at most until so many of them have read nothing.
+const REPEATS_MAX: usize = 40;
 
 /// Measure a mixture whose experts are streamed: bytes and seconds a token, beside what its own routing allows
 ///
@@ -45,8 +52,9 @@ const REPEATS: usize = 5;
 /// direct reads, before each pass at another place of the files, tell what the disk gives. The bound of a pass is that
 /// of one that knows a layer's experts only once its router has spoken: layer by layer, experts that are there are
 /// computed while others come, one after the other at the disk's rate, each of which is computed once it has come. What
-/// computing takes is measured on a pass that is repeated, and so reads nothing if memory holds its experts. Run
-/// nothing else meanwhile.
+/// computing takes is measured on a pass that is repeated until it reads nothing, of one token and of copies of it. All
+/// is measured twice: without reading ahead, which is what the simulator does, and with it, which may take less than
+/// that bound. Run nothing else meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata bench experts models/30b-a3b --memory 4G\n  \
@@ -110,11 +118,15 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     runner.model.tell_routes(Box::new(Watcher { layers: mixture.layers.clone(), seen: Arc::clone(&seen) }));
     let settings = streaming.settings.clone();
     let (vocab, tables, passes) = (dir.config.vocab_size, Vec::new(), Vec::new());
-    let mut bench = ExpertsBench { runner, streaming, seen, tables, vocab, passes, disk_at: 0 };
+    let mut bench = ExpertsBench { runner, streaming, seen, tables, first_sequence: 0, vocab, passes, disk_at: 0 };
     let mut lines = Vec::new();
-    for batch in args.batch.iter().map(|batch| batch.get()) {
-        bench.tables = (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
-        lines.push(bench.measure(&args)?);
+    // What was read ahead is not what the simulator has in memory, so that comes last.
+    for ahead in [false, true] {
+        bench.first_sequence = if ahead { largest } else { 0 };
+        for batch in args.batch.iter().map(|batch| batch.get()) {
+            bench.tables = (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
+            lines.push(bench.measure(&args, ahead)?);
+        }
     }
     let report = ExpertsReport { model: dir.name(), settings, peak_memory: Bytes(peak_resident()), lines };
     print!("{}", if args.json { report.json_lines() } else { report.table() });
@@ -149,11 +161,42 @@ struct ExpertsBench {
     seen: Arc<Mutex<Seen>>,
     /// The KV blocks of each sequence.
     tables: Vec<Vec<u32>>,
+    /// The number of the first sequence, which its tokens follow from: what was decoded before is in memory.
+    first_sequence: usize,
     vocab: usize,
     /// All passes so far, as the simulator takes them.
     passes: Vec<RoutingPass>,
     /// Where the disk is measured next.
     disk_at: u64,
+}
+
+/// What the sequences of a pass are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sequences {
+    Different,
+    /// All are the first.
+    Copies,
+}
+
+/// Ends the reads of a thread when it is dropped.
+struct EndOfReads<'a>(&'a AtomicBool);
+
+impl Drop for EndOfReads<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a pass computed that was repeated: medians.
+struct Repeated {
+    /// Without what it waited.
+    seconds: f64,
+    /// Without experts.
+    dense: f64,
+    /// With each of them.
+    expert: f64,
+    /// Whether these are of passes that read nothing.
+    read_nothing: bool,
 }
 
 /// A pass that was measured.
@@ -164,13 +207,14 @@ struct Pass {
 }
 
 impl ExpertsBench {
-    fn measure(&mut self, args: &ExpertsArgs) -> Result<ExpertsLine> {
+    fn measure(&mut self, args: &ExpertsArgs, ahead: bool) -> Result<ExpertsLine> {
         let (batch, tokens) = (self.tables.len(), args.tokens.get());
         let (shape, budget) = self.streaming.experts.clone().context("experts are not streamed")?;
         let bar = progress::steps("measuring", (args.warm_up + tokens) as u64);
-        self.pass(0, CONTEXT)?;
+        self.weights().set_reads_ahead(ahead);
+        self.pass(0, CONTEXT, Sequences::Different)?;
         for i in 0..args.warm_up {
-            self.pass(CONTEXT + i, 1)?;
+            self.pass(CONTEXT + i, 1, Sequences::Different)?;
             bar.inc(1);
         }
         let first = CONTEXT + args.warm_up;
@@ -179,40 +223,45 @@ impl ExpertsBench {
         let mut measured = Vec::new();
         for i in 0..tokens {
             let (disk, latency) = (self.disk_bandwidth()?, self.disk_latency()?);
-            measured.push((disk, latency, self.pass(first + i, 1)?));
+            measured.push((disk, latency, self.pass(first + i, 1, Sequences::Different)?));
             bar.inc(1);
         }
-        let routing = Routing::new(shape.clone(), self.passes.clone());
-        let again: Vec<Pass> = (0..REPEATS).map(|_| self.pass(first + tokens - 1, 1)).collect::<Result<_>>()?;
         bar.finish_and_clear();
+        let routing = Routing::new(shape.clone(), self.passes.clone());
+        self.weights().set_reads_ahead(false);
+        let computing = self.compute_costs()?;
 
-        let costs: Vec<(f64, f64)> = again.iter().map(compute_costs).collect();
-        let dense = median(costs.iter().map(|&(dense, _)| dense).collect());
-        let expert = median(costs.iter().map(|&(_, expert)| expert).collect());
-        let bounds: Vec<f64> = measured
-            .iter()
-            .map(|(disk, latency, pass)| {
+        let bounds = |beside: Option<Beside>| -> Vec<f64> {
+            let of_pass = |(disk, latency, pass): &(f64, f64, Pass)| {
                 let others = pass.stats.bytes_read.saturating_sub(pass.stats.expert_bytes_read) as f64;
-                let cost = PassCost { disk: *disk, latency: *latency, dense: dense.max(others / disk), expert };
-                cost.bound_seconds(&pass.visits)
-            })
-            .collect();
+                let dense = computing.dense.max(others / disk);
+                let computing = ComputeCost { dense, beside, ..computing };
+                PassCost { disk: *disk, latency: *latency, computing }.bound_seconds(&pass.visits)
+            };
+            measured.iter().map(of_pass).collect()
+        };
+        let (bound, loaded) = (bounds(None), bounds(computing.beside));
         let sum = |of: &dyn Fn(&StreamStats) -> u64| measured.iter().map(|(.., pass)| of(&pass.stats)).sum::<u64>();
         let missed: u64 = measured.iter().flat_map(|(.., pass)| &pass.visits).map(|visit| visit.misses as u64).sum();
         let each = (batch * tokens) as f64;
         let seconds: Vec<f64> = measured.iter().map(|(.., pass)| pass.seconds).collect();
-        let ratios = seconds.iter().zip(&bounds).map(|(seconds, bound)| seconds / bound).collect();
+        let over =
+            |bounds: &[f64]| median(seconds.iter().zip(bounds).map(|(seconds, bound)| seconds / bound).collect());
+        let (over_bound, over_loaded) = (over(&bound), over(&loaded));
         let stall: Duration = measured.iter().map(|(.., pass)| pass.stats.stall).sum();
+        let came = sum(&|stats| stats.experts_read + stats.experts_arriving);
         Ok(ExpertsLine {
             batch,
+            ahead,
             room: budget,
             bank: shape.bank_bytes(),
             stall_share: stall.as_secs_f64() / seconds.iter().sum::<f64>(),
             seconds: median(seconds),
-            bound: median(bounds),
-            over_bound: median(ratios),
-            dense_seconds: dense,
-            expert_seconds: expert,
+            bound: median(bound),
+            over_bound,
+            loaded: median(loaded),
+            over_loaded,
+            computing,
             disk: median(measured.iter().map(|&(disk, ..)| disk).collect()),
             latency: median(measured.iter().map(|&(_, latency, _)| latency).collect()),
             bytes: sum(&|stats| stats.expert_bytes_read) as f64 / each,
@@ -220,14 +269,88 @@ impl ExpertsBench {
             least: least_bytes_per_token(&routing, budget, from),
             experts: sum(&|stats| stats.experts_wanted) as f64 / each,
             hits: 1.0 - missed as f64 / sum(&|stats| stats.experts_wanted) as f64,
-            read_again: sum(&|stats| stats.experts_read) as i64 - missed as i64,
+            read_ahead: sum(&|stats| stats.experts_ahead) as f64 / each,
+            // A read ahead may end after the router has spoken, and before the visit.
+            read_again: (came as i64 - missed as i64).max(if ahead { 0 } else { i64::MIN }),
+        })
+    }
+
+    /// What passes of one token of each sequence compute. Two are repeated: of a single token, and of as many copies of
+    /// it as there are sequences, which want the same experts.
+    fn compute_costs(&mut self) -> Result<ComputeCost> {
+        let tables = std::mem::take(&mut self.tables);
+        let (mut repeated, mut beside) = (Vec::new(), None);
+        for count in if tables.len() > 1 { vec![1, tables.len()] } else { vec![1] } {
+            self.tables = tables[..count].to_vec();
+            self.pass(0, CONTEXT, Sequences::Copies)?;
+            repeated.push(self.repeat()?);
+        }
+        let beside_reads = !repeated.iter().all(|passes| passes.read_nothing);
+        if !beside_reads {
+            let (alone, disk) = (repeated[repeated.len() - 1].seconds, self.disk_bandwidth()?);
+            let (passes, rate) = self.beside_plain_reads(Self::repeat)?;
+            let [computing, reading] = [alone / passes?.seconds, rate / disk].map(|part| part.clamp(0.01, 1.0));
+            beside = Some(Beside { computing, reading });
+        }
+        self.tables = tables;
+        let (one, all) = (&repeated[0], &repeated[repeated.len() - 1]);
+        let more = (all.expert - one.expert).max(0.0) / (self.tables.len() - 1).max(1) as f64;
+        Ok(ComputeCost { dense: all.dense, expert: one.expert, more, beside, beside_reads })
+    }
+
+    /// Repeats a pass until it has often enough read nothing.
+    fn repeat(&mut self) -> Result<Repeated> {
+        let (mut quiet, mut all) = (Vec::new(), Vec::new());
+        while quiet.len() < REPEATS && all.len() < REPEATS_MAX {
+            let pass = self.pass(CONTEXT, 1, Sequences::Copies)?;
+            let experts = pass.stats.expert_compute.as_secs_f64();
+            let computed = pass.seconds - pass.stats.stall.as_secs_f64();
+            let cost = [computed, (computed - experts).max(0.0), experts / pass.stats.experts_wanted.max(1) as f64];
+            if pass.stats.expert_bytes_read == 0 {
+                quiet.push(cost);
+            }
+            all.push(cost);
+        }
+        let read_nothing = quiet.len() == REPEATS;
+        let passes = if read_nothing { quiet } else { all };
+        let [seconds, dense, expert] = [0, 1, 2].map(|of| median(passes.iter().map(|cost| cost[of]).collect()));
+        Ok(Repeated { seconds, dense, expert, read_nothing })
+    }
+
+    /// Does something while another thread reads the largest file from start to end; returns how many bytes a second it
+    /// has read meanwhile as well.
+    fn beside_plain_reads<T>(&mut self, mut act: impl FnMut(&mut Self) -> T) -> Result<(T, f64)> {
+        let file = self.largest_file()?;
+        let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings.clone();
+        let (is_over, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| -> Result<(), IoError> {
+                let mut at = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let start = at % file.len();
+                    let end = (start + BESIDE_BYTES).min(file.len());
+                    sequential_bandwidth(&file, start..end, engine, depth, chunk_bytes)?;
+                    at += end - start;
+                    bytes.store(at, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+            // However it ends, the reader ends.
+            let ends = EndOfReads(&is_over);
+            let begin = Instant::now();
+            let done = act(self);
+            let rate = bytes.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
+            drop(ends);
+            reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok((done, rate))
         })
     }
 
     /// A pass over `count` tokens of each sequence, from position `start` on.
-    fn pass(&mut self, start: usize, count: usize) -> Result<Pass> {
+    fn pass(&mut self, start: usize, count: usize, sequences: Sequences) -> Result<Pass> {
         let vocab = self.vocab as u64;
         let token = |sequence: usize, position: usize| {
+            let sequence = self.first_sequence + if sequences == Sequences::Copies { 0 } else { sequence };
             let mixed = (position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (sequence as u64 + 1) << 40;
             ((mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 20) % vocab) as u32
         };
@@ -256,7 +379,8 @@ impl ExpertsBench {
             |layer: usize| self.streaming.experts.as_ref().map_or(0, |(shape, _)| shape.slab_bytes(layer as u32));
         let visit = |(&layer, wanted): (&usize, &BTreeMap<u32, (u32, bool)>)| {
             let hits = wanted.values().filter(|(_, held)| *held).count();
-            VisitCost { hits, misses: wanted.len() - hits, slab_bytes: slab(layer) as f64 }
+            let rows = wanted.values().map(|&(tokens, _)| tokens as usize).sum();
+            VisitCost { hits, misses: wanted.len() - hits, rows, slab_bytes: slab(layer) as f64 }
         };
         let visits = seen.iter().map(visit).collect();
         let of_layer = |(layer, wanted): (usize, BTreeMap<u32, (u32, bool)>)| LayerVisit {
@@ -305,11 +429,4 @@ impl ExpertsBench {
     fn weights(&mut self) -> &mut dyn ElasticWeights {
         self.runner.model.weights().elastic().expect("only models that are streamed are measured here")
     }
-}
-
-/// Seconds that a pass computed without experts, and with each of them.
-fn compute_costs(pass: &Pass) -> (f64, f64) {
-    let experts = pass.stats.expert_compute.as_secs_f64();
-    let dense = pass.seconds - pass.stats.stall.as_secs_f64() - experts;
-    (dense.max(0.0), experts / pass.stats.experts_wanted.max(1) as f64)
 }

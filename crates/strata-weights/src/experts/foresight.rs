@@ -1,0 +1,185 @@
+//! Guesses of what a layer's next visit will want, and how far they may be trusted.
+
+use super::shape::ArenaShape;
+use super::slab::SlabId;
+
+/// The least likelihood for which a guess is read. The reads that follow wait for one that does not come true, and
+/// while a pass computes, even one that does takes memory's time and some of the processor's.
+const LIKELY: f32 = 0.7;
+
+/// What is believed of guesses before any was checked: enough to try.
+const BEGINNING: f32 = 0.75;
+
+/// How much one visit changes what is believed.
+const STEP: f32 = 1.0 / 32.0;
+
+/// How many of the experts that a layer's visits want have to be missing on average before it is worth guessing which:
+/// a guess costs as much as the layer's router, about a quarter of a read.
+const MISSING_MIN: f32 = 2.0;
+
+/// A layer whose guesses were not likely enough is guessed again after so many visits.
+const PAUSE: u32 = 16;
+
+/// What was guessed for the next visit, the best guesses first, and how often guesses of each layer and rank came true.
+/// A guess's rank is its place in the choice of the token that it was guessed for, the best if there are several.
+#[derive(Debug)]
+pub struct Foresight {
+    ranks: usize,
+    rates: Vec<f32>,          // [layer, rank]
+    missing: Vec<f32>,        // [layer]: how many of a visit's experts were not in memory
+    pauses: Vec<u32>,         // [layer]: visits before it is guessed again
+    guessed: Option<u32>,     // the layer
+    guesses: Vec<(u32, u32)>, // its experts, each with its rank
+    /// How many of the guesses were handed out.
+    taken: usize,
+    came_true: Vec<(u32, u32)>, // [rank]: how many of how many
+}
+
+impl Foresight {
+    /// Nothing is guessed yet.
+    pub fn new(shape: &ArenaShape) -> Self {
+        let (layers, ranks) = (shape.layers(), shape.top_k());
+        Self {
+            ranks,
+            rates: vec![BEGINNING; layers * ranks],
+            missing: vec![MISSING_MIN; layers],
+            pauses: vec![0; layers],
+            guessed: None,
+            guesses: Vec::with_capacity(shape.experts()),
+            taken: 0,
+            came_true: vec![(0, 0); ranks],
+        }
+    }
+
+    /// Whether it is worth the work to guess what `layer` will want.
+    pub fn is_of_use(&mut self, layer: u32) -> bool {
+        let index = layer as usize;
+        if self.missing[index] < MISSING_MIN {
+            return false;
+        }
+        let is_likely = self.rates_of(layer).iter().any(|&rate| rate >= LIKELY);
+        if !is_likely && self.pauses[index] == 0 {
+            self.pauses[index] = PAUSE;
+            return true;
+        }
+        is_likely
+    }
+
+    /// `guesses` are the experts that the next visit of `layer` is likely to want, each with its rank, the best first.
+    /// They replace those before.
+    pub fn guess(&mut self, layer: u32, guesses: &[(u32, u32)]) {
+        self.forget();
+        self.guesses.extend(guesses.iter().filter(|&&(_, rank)| (rank as usize) < self.ranks));
+        self.guessed = Some(layer);
+    }
+
+    /// Drops the guesses that were not handed out, without a judgement.
+    pub fn forget(&mut self) {
+        self.guessed = None;
+        self.guesses.clear();
+        self.taken = 0;
+    }
+
+    /// The best guess that was not handed out, if it is likely enough to be read, and how likely it is.
+    pub fn take(&mut self) -> Option<(SlabId, f32)> {
+        let layer = self.guessed?;
+        while let Some(&(expert, rank)) = self.guesses.get(self.taken) {
+            self.taken += 1;
+            let rate = self.rates_of(layer)[rank as usize];
+            if rate >= LIKELY {
+                return Some((SlabId { layer, expert }, rate));
+            }
+        }
+        None
+    }
+
+    /// The visit of `layer` has begun and wants these experts, ascending, of which so many are not in memory. Guesses
+    /// for it are judged, and all are forgotten.
+    pub fn came(&mut self, layer: u32, wanted: &[(u32, u32)], missing: usize) {
+        let index = layer as usize;
+        self.missing[index] += (missing as f32 - self.missing[index]) * STEP;
+        self.pauses[index] = self.pauses[index].saturating_sub(1);
+        if self.guessed == Some(layer) {
+            self.came_true.fill((0, 0));
+            for &(expert, rank) in &self.guesses {
+                let (true_ones, all) = &mut self.came_true[rank as usize];
+                *true_ones += u32::from(wanted.binary_search_by_key(&expert, |&(wanted, _)| wanted).is_ok());
+                *all += 1;
+            }
+            let rates = &mut self.rates[index * self.ranks..][..self.ranks];
+            for (rate, &(true_ones, all)) in rates.iter_mut().zip(&self.came_true).filter(|(_, (_, all))| *all > 0) {
+                *rate += (true_ones as f32 / all as f32 - *rate) * STEP;
+            }
+        }
+        self.forget();
+    }
+
+    fn rates_of(&self, layer: u32) -> &[f32] {
+        &self.rates[layer as usize * self.ranks..][..self.ranks]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUESSES: [(u32, u32); 3] = [(4, 0), (1, 0), (6, 1)];
+
+    fn foresight() -> Foresight {
+        Foresight::new(&ArenaShape::new(vec![100, 100], 8, 2).unwrap())
+    }
+
+    fn all(foresight: &mut Foresight) -> Vec<u32> {
+        std::iter::from_fn(|| foresight.take()).map(|(slab, _)| slab.expert).collect()
+    }
+
+    #[test]
+    fn guesses_come_in_their_order_until_their_visit() {
+        let mut foresight = foresight();
+        assert_eq!(foresight.take(), None);
+        foresight.guess(1, &GUESSES);
+        assert_eq!(foresight.take(), Some((SlabId { layer: 1, expert: 4 }, BEGINNING)));
+        assert_eq!(all(&mut foresight), [1, 6]);
+        foresight.guess(1, &GUESSES);
+        foresight.came(0, &[(3, 1)], 1);
+        assert_eq!(all(&mut foresight), [0; 0], "a layer has come that nothing was guessed for");
+        foresight.guess(1, &[(2, 7)]);
+        assert_eq!(all(&mut foresight), [0; 0], "no token has so many experts");
+    }
+
+    #[test]
+    fn ranks_that_are_wrong_are_not_read_and_tried_again_after_a_while() {
+        let mut foresight = foresight();
+        for _ in 0..40 {
+            foresight.guess(1, &GUESSES);
+            foresight.came(1, &[(1, 2), (4, 1), (5, 1)], 3);
+        }
+        foresight.guess(1, &GUESSES);
+        assert_eq!(all(&mut foresight), [4, 1], "the second choice was never right");
+        assert!(foresight.is_of_use(1));
+        for _ in 0..80 {
+            foresight.guess(1, &GUESSES);
+            foresight.came(1, &[(0, 1), (2, 1)], 2);
+        }
+        foresight.guess(1, &GUESSES);
+        assert_eq!(all(&mut foresight), [0; 0]);
+        foresight.guess(0, &GUESSES);
+        assert_eq!(all(&mut foresight), [4, 1, 6], "each layer has its own rates");
+        let tried = (0..2 * PAUSE).filter(|_| {
+            let tries = foresight.is_of_use(1);
+            foresight.came(1, &[(0, 1), (2, 1)], 2);
+            tries
+        });
+        assert_eq!(tried.count(), 2);
+    }
+
+    #[test]
+    fn nothing_is_guessed_where_little_is_missing() {
+        let mut foresight = foresight();
+        assert!(foresight.is_of_use(0));
+        (0..20).for_each(|_| foresight.came(0, &[(0, 1), (1, 1)], 1));
+        assert!(!foresight.is_of_use(0) && foresight.is_of_use(1));
+        (0..40).for_each(|_| foresight.came(0, &[(0, 1), (1, 1), (2, 1)], 3));
+        assert!(foresight.is_of_use(0));
+    }
+}
