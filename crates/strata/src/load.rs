@@ -197,14 +197,15 @@ impl Started {
     }
 }
 
-/// A model that computes passes on the device that the options name.
+/// A model that computes passes on the device that the options name. Passes stop once the last part, which streams
+/// weights that do not fit into memory, is dropped.
 pub fn load_runner(
     dir: &ModelDir,
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
-) -> Result<(Box<dyn Runner>, MemoryPlan, usize)> {
-    let Started { runner, plan, batched_tokens, .. } = Started::new(dir, limits, surroundings)?;
-    Ok((runner, plan, batched_tokens))
+) -> Result<(Box<dyn Runner>, MemoryPlan, usize, Option<Streaming>)> {
+    let Started { runner, plan, batched_tokens, streamed, .. } = Started::new(dir, limits, surroundings)?;
+    Ok((runner, plan, batched_tokens, streamed))
 }
 
 fn start_engine(

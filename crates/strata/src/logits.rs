@@ -46,7 +46,8 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let limits = LimitOptions { compute: args.compute, ..args.limits };
-    let (mut runner, plan, chunk) = load_runner(&dir, &limits, &surroundings)?;
+    // Dropping the streaming handle stops every pass, so it lives as long as the runner.
+    let (mut runner, plan, chunk, _streamed) = load_runner(&dir, &limits, &surroundings)?;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }

@@ -213,7 +213,7 @@ impl Layer for MoeFfn {
     }
 }
 
-/// The tensors of the mixture of decoder layer `layer`, at index `group` of the model's list, before there are any.
+/// An empty list for the tensors of decoder layer `layer`'s mixture, at index `group` of the model's list.
 fn tensors_of(group: usize, layer: usize) -> LayerTensors {
     let name = format!("layer {layer}, experts");
     LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."))

@@ -222,7 +222,7 @@ impl ExpertDriver {
         if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
     }
 
-    /// Drops guesses of which no read has begun: no pass is there that they are for.
+    /// Drops the guesses whose reads have not begun: the pass that they were for has ended.
     pub fn forget_guesses(&mut self) {
         self.foresight.forget();
     }

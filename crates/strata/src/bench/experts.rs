@@ -161,7 +161,8 @@ struct ExpertsBench {
     seen: Arc<Mutex<Seen>>,
     /// The KV blocks of each sequence.
     tables: Vec<Vec<u32>>,
-    /// The number of the first sequence, which its tokens follow from: what was decoded before is in memory.
+    /// The number of the first sequence, from which its tokens follow. Lines that are compared decode different
+    /// sequences: memory still holds the experts of those that were decoded before.
     first_sequence: usize,
     vocab: usize,
     /// All passes so far, as the simulator takes them.
@@ -335,7 +336,7 @@ impl ExpertsBench {
                 }
                 Ok(())
             });
-            // However it ends, the reader ends.
+            // The reader stops even if `act` panics.
             let ends = EndOfReads(&is_over);
             let begin = Instant::now();
             let done = act(self);

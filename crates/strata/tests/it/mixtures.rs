@@ -44,6 +44,8 @@ fn a_mixture_says_the_same_in_any_memory_and_its_routing_is_replayed() {
     let (want, in_memory) = said("1G", "in-memory.csv");
     let (got, streamed) = said(&format!("{least}M"), "streamed.csv");
     assert_eq!(got, want);
+    let logits = |memory: &str| succeeded(&["logits", &model, "--tokens", "5,77,300", "--memory", memory]);
+    assert_eq!(logits(&format!("{least}M")), logits("1G"));
     // The same experts with the same weights; only where they were found differs.
     let routes = |trace: &str| {
         let rows = trace.lines().filter(|line| line.starts_with(|first: char| first.is_ascii_digit()));
