@@ -169,20 +169,22 @@ fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result
     })
 }
 
-/// What an engine is started with.
-struct Started {
-    runner: Box<dyn Runner>,
-    plan: MemoryPlan,
-    streamed: Option<Streaming>,
-    batched_tokens: usize,
+/// A model that computes passes on the device that the options name, and what an engine is started with besides.
+pub struct Started {
+    pub runner: Box<dyn Runner>,
+    pub plan: MemoryPlan,
+    /// What streams weights that do not fit into memory. Dropping it stops every pass.
+    pub streamed: Option<Streaming>,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
     lower_tiers: LowerTiers,
     block_size: usize,
     num_swap_blocks: usize,
 }
 
 impl Started {
-    /// On the device that the options name.
-    fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
+    /// Divides memory and loads the weights.
+    pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
         let on_gpu = gpu::load(dir, limits, surroundings)?;
         if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, lower_tiers }) = on_gpu {
             let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
@@ -195,17 +197,6 @@ impl Started {
         let runner = Box::new(runner);
         Ok(Self { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks })
     }
-}
-
-/// A model that computes passes on the device that the options name. Passes stop once the last part, which streams
-/// weights that do not fit into memory, is dropped.
-pub fn load_runner(
-    dir: &ModelDir,
-    limits: &LimitOptions,
-    surroundings: &Surroundings<'_>,
-) -> Result<(Box<dyn Runner>, MemoryPlan, usize, Option<Streaming>)> {
-    let Started { runner, plan, batched_tokens, streamed, .. } = Started::new(dir, limits, surroundings)?;
-    Ok((runner, plan, batched_tokens, streamed))
 }
 
 fn start_engine(

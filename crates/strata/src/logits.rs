@@ -10,7 +10,7 @@ use strata_model::{BatchSequence, LogitRows, SequenceBlocks};
 use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
 use crate::hub;
-use crate::load::load_runner;
+use crate::load::Started;
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
 
@@ -46,8 +46,8 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let limits = LimitOptions { compute: args.compute, ..args.limits };
-    // Dropping the streaming handle stops every pass, so it lives as long as the runner.
-    let (mut runner, plan, chunk, _streamed) = load_runner(&dir, &limits, &surroundings)?;
+    let Started { mut runner, plan, batched_tokens: chunk, streamed: _streamed, .. } =
+        Started::new(&dir, &limits, &surroundings)?;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }
