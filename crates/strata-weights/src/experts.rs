@@ -14,8 +14,8 @@
 //! not outweigh the answer that follows.
 //!
 //! **No admission by recency.** There is no separate rule for prompts. A slab that a chunk only streamed through has a
-//! low share, so once it is released it is itself the next victim, and a chunk takes no more room from others than it
-//! has reads in flight.
+//! low share, so once it is released it is itself the next victim, and a chunk takes no more room from others than the
+//! [`UNDER_WAY_MAX`] slabs that are placed at a time.
 //!
 //! **Who owns memory.** From [`Placement`] until [`Arena::loaded`] or [`Arena::failed`] is accepted for its ticket,
 //! the slot belongs to the read with that ticket. Answers with another ticket, and second answers, change nothing.
@@ -39,6 +39,10 @@ pub use scores::SlabCounts;
 pub use shape::ArenaShape;
 pub use slab::{Placement, SlabId, SlabSlot};
 pub use slots::SlotChanges;
+
+/// Slabs of a visit that are placed and not yet released: enough for the disk to have work while one is computed with,
+/// few enough for a long chunk to leave in memory what answers need.
+pub const UNDER_WAY_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests;

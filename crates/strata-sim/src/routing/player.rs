@@ -1,12 +1,9 @@
 //! The arena, driven as an engine drives it.
 
-use strata_weights::experts::{Arena, ArenaError, ArenaShape, Placement, SlabCounts, SlabId};
+use strata_weights::experts::{Arena, ArenaError, ArenaShape, Placement, SlabCounts, SlabId, UNDER_WAY_MAX};
 
 use super::policy::SlabPolicy;
 use super::trace::LayerVisit;
-
-/// Reads that an engine has in flight.
-const READS_MAX: usize = 8;
 
 /// An arena whose reads all succeed.
 #[derive(Debug)]
@@ -50,7 +47,7 @@ impl Player {
     }
 
     fn place(&mut self, missing: &mut std::vec::IntoIter<u32>, reads: &mut Vec<Placement>) {
-        while reads.len() < READS_MAX
+        while reads.len() < UNDER_WAY_MAX
             && let Some(&expert) = missing.as_slice().first()
             && let Some(placement) = self.arena.place(expert)
         {
@@ -66,7 +63,7 @@ impl SlabPolicy for Player {
         let read = self.arena.misses().len() as u64 * self.arena.shape().slab_bytes(visit.layer);
         let hits = self.arena.hits().to_vec();
         let mut missing = self.arena.misses().to_vec().into_iter();
-        let mut reads = Vec::with_capacity(READS_MAX);
+        let mut reads = Vec::with_capacity(UNDER_WAY_MAX);
         // Reads begin before anything is computed.
         self.place(&mut missing, &mut reads);
         hits.into_iter().for_each(|expert| self.arena.release(expert));

@@ -5,10 +5,10 @@ use super::slab::SlabId;
 
 /// The least likelihood for which a guess is read. The reads that follow wait for one that does not come true, and
 /// while a pass computes, even one that does takes memory's time and some of the processor's.
-const LIKELY: f32 = 0.7;
+const LIKELY: f32 = 0.85;
 
 /// What is believed of guesses before any was checked: enough to try.
-const BEGINNING: f32 = 0.75;
+const BEGINNING: f32 = 0.9;
 
 /// How much one visit changes what is believed.
 const STEP: f32 = 1.0 / 32.0;
@@ -73,7 +73,7 @@ impl Foresight {
         self.guessed = Some(layer);
     }
 
-    /// Drops the guesses that were not handed out, without a judgement.
+    /// Drops all guesses without a judgement.
     pub fn forget(&mut self) {
         self.guessed = None;
         self.guesses.clear();

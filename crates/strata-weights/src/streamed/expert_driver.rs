@@ -11,7 +11,7 @@ use strata_io::{DirectRead, ReadDone, ReadEngine, ReadRequest};
 use super::buffer::StreamBuffer;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
-use crate::experts::{Arena, ArenaError, Foresight, Placement, SlabId, SlabSlot};
+use crate::experts::{Arena, ArenaError, Foresight, Placement, SlabId, SlabSlot, UNDER_WAY_MAX};
 use crate::partition::{ExpertBank, ExpertClasses, Pieces, SlabMatrix};
 use crate::source::{EXPERT_MATRICES_MAX, Expert};
 
@@ -21,7 +21,8 @@ const LOAD_ATTEMPTS: u32 = 3;
 /// The most bytes of slots that are allocated at a time.
 const ROW_BYTES: usize = 256 << 20;
 
-/// Nothing more is read ahead while so many reads of experts are in flight: what a visit waits for comes first.
+/// Nothing more is read ahead while so many reads are in flight, of which a slab may take several: what a visit waits
+/// for comes first, and the disk has something to do when it has come.
 const READS_BEFORE_AHEAD: usize = 4;
 
 /// Reads slabs into slots, and hands them out as they come.
@@ -45,6 +46,8 @@ pub struct ExpertDriver {
     ready: VecDeque<u32>,
     /// Experts of the visit that have no slot yet.
     unplaced: VecDeque<u32>,
+    /// Experts of the visit that were placed and not released.
+    under_way: ArrayVec<u32, UNDER_WAY_MAX>,
     /// Experts of the visit that are being read.
     coming: usize,
     /// Why an expert of the visit could not be read.
@@ -89,6 +92,7 @@ impl ExpertDriver {
             layer: None,
             ready: VecDeque::with_capacity(experts),
             unplaced: VecDeque::with_capacity(experts),
+            under_way: ArrayVec::new(),
             coming: 0,
             failure: None,
         }
@@ -168,6 +172,7 @@ impl ExpertDriver {
         }
         self.ready.clear();
         self.unplaced.clear();
+        self.under_way.clear();
         (self.coming, self.failure) = (0, None);
     }
 
@@ -217,6 +222,7 @@ impl ExpertDriver {
         let slot = self.arena.slot_of(SlabId { layer, expert: number }).expect("what was handed out is in memory");
         let is_alone = self.slot(slot).0.iter().flatten().all(|buffer| Arc::strong_count(buffer) == 1);
         self.arena.release(number);
+        self.under_way.retain(|&mut placed| placed != number);
         completed?;
         self.place(recorder);
         if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
@@ -262,9 +268,12 @@ impl ExpertDriver {
 
     /// Finds slots for the visit's experts that have none, as far as there are some, and begins to read.
     fn place(&mut self, recorder: &mut Recorder) {
-        while let Some(&expert) = self.unplaced.front() {
+        while !self.under_way.is_full()
+            && let Some(&expert) = self.unplaced.front()
+        {
             let Some(placement) = self.arena.place(expert) else { break };
             self.unplaced.pop_front();
+            self.under_way.push(expert);
             self.coming += 1;
             recorder.stats.experts_read += 1;
             self.load(placement, 1, recorder);
