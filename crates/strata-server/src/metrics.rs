@@ -387,6 +387,18 @@ fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) 
         stream.waits_for_copies,
     );
     page.counter("strata:stream_reads_failed_total", "Reads that failed, tried again or not.", stream.reads_failed);
+    for (name, help, count) in [
+        (
+            "strata:stream_experts_wanted_total",
+            "Experts that passes needed, each once a pass and layer; 0 without experts.",
+            stream.experts_wanted,
+        ),
+        ("strata:stream_experts_read_total", "Those of them that were not in memory.", stream.experts_read),
+        ("strata:stream_experts_ahead_total", "Experts read before a pass needed them.", stream.experts_ahead),
+        ("strata:stream_expert_read_bytes_total", "Bytes of experts read from disk.", stream.expert_bytes_read),
+    ] {
+        page.counter(name, help, count);
+    }
     let each = |count: u64| stream.bytes_read as f64 / count.max(1) as f64;
     page.gauge("strata:stream_bytes_per_pass", "Bytes of weights read from disk for a pass.", each(stream.passes));
     page.gauge("strata:stream_bytes_per_token", "The same for a generated token.", each(generation_tokens));
@@ -558,6 +570,31 @@ mod tests {
     use strata_engine::testing::ScriptedEngine;
 
     use super::*;
+
+    #[test]
+    fn experts_of_streamed_weights_are_counted() {
+        let mut status = EngineStatus::default();
+        let render = |status: &EngineStatus| Metrics::new(None).render("m", status, &ScriptedEngine::limits(), false);
+        assert!(!render(&status).contains("strata:stream_"), "nothing is streamed");
+        let stream = StreamStats {
+            experts_wanted: 24,
+            experts_read: 5,
+            experts_ahead: 2,
+            expert_bytes_read: 5 << 20,
+            ..StreamStats::default()
+        };
+        status.stream = Some(stream);
+        let page = render(&status);
+        for line in [
+            "# TYPE strata:stream_experts_wanted_total counter",
+            r#"strata:stream_experts_wanted_total{model_name="m",engine="0"} 24"#,
+            r#"strata:stream_experts_read_total{model_name="m",engine="0"} 5"#,
+            r#"strata:stream_experts_ahead_total{model_name="m",engine="0"} 2"#,
+            r#"strata:stream_expert_read_bytes_total{model_name="m",engine="0"} 5242880"#,
+        ] {
+            assert!(page.lines().any(|candidate| candidate == line), "{line}\n{page}");
+        }
+    }
 
     #[test]
     fn histograms_are_cumulative_and_labels_escaped() {
