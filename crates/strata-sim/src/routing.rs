@@ -23,7 +23,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use comparison::{PERCENTS_MAX, RoutingRequest, is_routing, read_routing, run};
+pub use comparison::{RoutingRequest, is_routing, read_routing, run};
 pub use expected::{least_bytes_per_token, read_bytes_per_token};
 pub use head::{LayerBytes, RoutingHead};
 pub use trace::{LayerVisit, Routing, RoutingPass};

@@ -91,6 +91,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, swap_memory, &layout)?;
     let computes = format!("{}, {}, {} products", info.name, info.driver, arithmetic);
+    let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
     let lower_tiers = LowerTiers::open((&dir.config, &dir.catalog), limits, plan.budget.total(), &layout, &computes)?;
     let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
     let (config, blocks, mut streamed) = (dir.config.clone(), gpu_plan.num_blocks, None);
@@ -113,8 +114,8 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
         Ok((Box::new(weights), GpuWeights { bytes, monitor: None }))
     })?;
     runner.swap = swap;
-    if let Some(path) = &limits.stream.record_routing {
-        runner.tell_routes(routing::record(dir, path)?);
+    if let Some(routes) = routes {
+        runner.tell_routes(routes);
     }
     if let Some(streaming) = streamed.as_mut().filter(|_| limits.stream.timeline) {
         streaming.device = Some(runner.keep_timeline().map_err(to_input)?);

@@ -77,6 +77,7 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     if let Some(mixture) = &config.mixture {
         row("of a token", format!("{} ({})", short(config.active_parameters()), grouped(config.active_parameters())));
         row("experts", experts(config, mixture));
+        row("", format!("{} in all, of which a token needs {}", memory.experts, of_token(memory, mixture)));
     }
     row("layers", config.num_layers.to_string());
     row("hidden", format!("{}, feed-forward {}", config.hidden_size, config.intermediate_size));
@@ -185,6 +186,8 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
             "each_layer": mixture.experts,
             "each_token": mixture.chosen,
             "width": mixture.expert_width,
+            "bytes": memory.experts.0,
+            "token_bytes": of_token(memory, mixture).0,
             "shared_width": mixture.shared.map(|shared| shared.width),
         })),
         "layers": config.num_layers,
@@ -222,6 +225,11 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
             "budgets": budgets,
         },
     })
+}
+
+/// Bytes of the experts that a token goes through.
+fn of_token(memory: &Memory, mixture: &Mixture) -> Bytes {
+    Bytes(memory.experts.0 / mixture.experts as u64 * mixture.chosen as u64)
 }
 
 fn experts(config: &ModelConfig, mixture: &Mixture) -> String {

@@ -110,6 +110,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     // Loading takes long: what cannot work is refused before it.
     let swap = swap::open(limits, &plan, needs.swap, &layout)?;
     let computes = Level::detect().name();
+    let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
     let lower_tiers = LowerTiers::open((&dir.config, &dir.catalog), limits, plan.budget.total(), &layout, computes)?;
     let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
@@ -144,8 +145,8 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     }
     let cpu = Cpu::new(threads(limits));
     let mut runner = ModelRunner::on_cpu(dir.config.clone(), source, weights, kv, cpu, batched_tokens)?;
-    if let Some(path) = &limits.stream.record_routing {
-        runner.model.tell_routes(routing::record(dir, path)?);
+    if let Some(routes) = routes {
+        runner.model.tell_routes(routes);
     }
     runner.swap = swap;
     if let Some(strips) = &mut runner.strips {

@@ -253,6 +253,11 @@ impl ModelDir {
         Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &layout).0))
     }
 
+    /// Bytes of the weights of all experts; 0 without experts.
+    pub fn expert_bytes(&self) -> Result<Bytes> {
+        Ok(Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().expert_bytes()))
+    }
+
     /// The memory that the parts of an engine need, without swap space.
     pub fn needs(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<MemoryNeeds> {
         let weights = WeightNeeds {

@@ -20,6 +20,14 @@ use crate::progress::Bars;
 /// Largest `--repeat`.
 const REPEAT_MAX: usize = 1000;
 
+/// How often everything is measured unless asked otherwise.
+const REPEAT: NonZeroUsize = NonZeroUsize::new(5).unwrap();
+
+/// Tokens of a block in the load unless asked otherwise, and the pace of prompts and answers in tokens a second.
+const BLOCK_SIZE: usize = 16;
+const PREFILL_RATE: f64 = 10_000.0;
+const DECODE_RATE: f64 = 30.0;
+
 /// Cache sizes of one server, if none are given.
 const SIZES: [usize; 4] = [1000, 3000, 10_000, 30_000];
 
@@ -86,8 +94,9 @@ pub struct ReplayArgs {
     pub explain: bool,
 
     /// Tokens of a block in the load: a power of two from 1 to 256
-    #[arg(long, value_name = "TOKENS", default_value = "16")]
-    pub block_size: usize,
+    /// [default: 16]
+    #[arg(long, value_name = "TOKENS")]
+    pub block_size: Option<usize>,
 
     /// Bytes of such a block, to tell the load in bytes and to know what --remote-tier holds: as `strata info` says
     /// those of a token, that times --block-size
@@ -95,13 +104,13 @@ pub struct ReplayArgs {
     pub block_bytes: Option<Bytes>,
 
     /// Tokens of a prompt that are computed in a second, each prompt for itself; by a server of a fleet, one prompt
-    /// after the other
-    #[arg(long, value_name = "TOKENS/S", default_value = "10000", value_parser = rate)]
-    pub prefill_rate: f64,
+    /// after the other [default: 10000]
+    #[arg(long, value_name = "TOKENS/S", value_parser = rate)]
+    pub prefill_rate: Option<f64>,
 
-    /// Tokens of an answer that a sequence is given in a second
-    #[arg(long, value_name = "TOKENS/S", default_value = "30", value_parser = rate)]
-    pub decode_rate: f64,
+    /// Tokens of an answer that a sequence is given in a second [default: 30]
+    #[arg(long, value_name = "TOKENS/S", value_parser = rate)]
+    pub decode_rate: Option<f64>,
 
     /// Blocks that the load is to live in; without it, as many as it takes at its peak
     #[arg(long, value_name = "N", value_parser = count::<LOAD_BLOCKS_MAX>)]
@@ -112,8 +121,9 @@ pub struct ReplayArgs {
     pub max_model_len: Option<NonZeroUsize>,
 
     /// Times that everything is measured; the quickest is told, as others may use the machine meanwhile
-    #[arg(long, value_name = "N", default_value = "5", value_parser = count::<REPEAT_MAX>)]
-    pub repeat: NonZeroUsize,
+    /// [default: 5]
+    #[arg(long, value_name = "N", value_parser = count::<REPEAT_MAX>)]
+    pub repeat: Option<NonZeroUsize>,
 
     /// Write a plot of hit rate over cache size; with --servers plots of hit rate and skew over the number of servers;
     /// of routings, of the bytes that a token reads over memory
@@ -188,6 +198,10 @@ impl ReplayArgs {
             ("--tiers", !self.tiers.is_empty()),
             ("--policy", !self.policy.is_empty()),
             ("--explain", self.explain),
+            ("--block-size", self.block_size.is_some()),
+            ("--prefill-rate", self.prefill_rate.is_some()),
+            ("--decode-rate", self.decode_rate.is_some()),
+            ("--repeat", self.repeat.is_some()),
             ("--block-bytes", self.block_bytes.is_some()),
             ("--load-blocks", self.load_blocks.is_some()),
             ("--max-model-len", self.max_model_len.is_some()),
@@ -219,6 +233,10 @@ fn routing_request(args: ReplayArgs) -> RoutingRequest {
     }
 }
 
+fn pace(prefill_rate: Option<f64>, decode_rate: Option<f64>) -> Pace {
+    Pace { prefill_rate: prefill_rate.unwrap_or(PREFILL_RATE), decode_rate: decode_rate.unwrap_or(DECODE_RATE) }
+}
+
 fn request(args: ReplayArgs) -> ReplayRequest {
     let blocks =
         if args.blocks.is_empty() { SIZES.into_iter().filter_map(NonZeroUsize::new).collect() } else { args.blocks };
@@ -228,12 +246,12 @@ fn request(args: ReplayArgs) -> ReplayRequest {
         tiers: args.tiers,
         policies: args.policy,
         explain: args.explain,
-        block_size: args.block_size,
+        block_size: args.block_size.unwrap_or(BLOCK_SIZE),
         block_bytes: args.block_bytes,
-        pace: Pace { prefill_rate: args.prefill_rate, decode_rate: args.decode_rate },
+        pace: pace(args.prefill_rate, args.decode_rate),
         load_blocks: args.load_blocks,
         longest: args.max_model_len,
-        repeat: args.repeat,
+        repeat: args.repeat.unwrap_or(REPEAT),
         picture: args.svg,
         json: args.json,
     }
@@ -263,9 +281,9 @@ fn fleet_request(args: ReplayArgs) -> Result<FleetRequest> {
             }
         },
         remote_tier: args.remote_tier,
-        block_size: args.block_size,
+        block_size: args.block_size.unwrap_or(BLOCK_SIZE),
         block_bytes: args.block_bytes,
-        pace: Pace { prefill_rate: args.prefill_rate, decode_rate: args.decode_rate },
+        pace: pace(args.prefill_rate, args.decode_rate),
         event_lag: args.event_lag,
         picture: args.svg,
         json: args.json,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use strata_model::{RouteSink, RoutedRow};
 use strata_sim::routing::{LayerBytes, RoutingHead, RoutingRow, RoutingWriter};
-use strata_weights::Access;
+use strata_weights::{Access, Role};
 
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
@@ -19,6 +19,9 @@ struct Recorder {
     writer: Option<RoutingWriter<BufWriter<File>>>,
     /// By layer: the bytes of an expert.
     expert_bytes: BTreeMap<usize, u64>,
+    /// The layer and position of the last row, and the experts of that layer whose reads the pass's rows have told.
+    last: (usize, usize),
+    told: Vec<u32>,
 }
 
 /// Who writes the routes of a model to `path`.
@@ -33,7 +36,8 @@ pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
         ));
     };
     let mut layers: BTreeMap<usize, LayerBytes> = BTreeMap::new();
-    for group in &dir.specs {
+    // A token reads one row of the embedding.
+    for group in dir.specs.iter().filter(|group| group.role != Role::Embedding) {
         for tensor in &group.tensors {
             let bytes = dir.catalog.get(&tensor.name).map_or(0, |entry| entry.bytes);
             let layer = group.layer;
@@ -56,17 +60,34 @@ pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
         layer_bytes: layers.values().copied().collect(),
     };
     let failed = || format!("the routing cannot be written to {}", path.display());
-    let file = File::create(path).with_context(failed)?;
+    let hint = "name a file in a folder that can be written, with room on its disk";
+    let file = File::create(path).map_err(|error| Advised::system(failed(), hint, error))?;
     let writer = RoutingWriter::new(BufWriter::new(file), &head).with_context(failed)?;
     let expert_bytes = layers.into_iter().map(|(layer, of)| (layer, of.expert_bytes)).collect();
-    Ok(Box::new(Recorder { path: path.to_owned(), writer: Some(writer), expert_bytes }))
+    Ok(Box::new(Recorder {
+        path: path.to_owned(),
+        writer: Some(writer),
+        expert_bytes,
+        last: (usize::MAX, 0),
+        told: Vec::new(),
+    }))
 }
 
 impl Recorder {
     fn write(&mut self, row: &RoutedRow<'_>) -> io::Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let bytes = self.expert_bytes.get(&row.layer).copied().unwrap_or(0);
+        // A chunk of a prompt goes through a layer with all its tokens; what generates comes one by one.
+        let (layer, position) = std::mem::replace(&mut self.last, (row.layer, row.position));
+        if row.layer != layer || row.position <= position || !row.of_prompt {
+            self.told.clear();
+        }
         for (slot, (&expert, &weight)) in row.experts.iter().zip(row.weights).enumerate() {
+            let held = (row.held)(expert);
+            let is_told = held || self.told.contains(&expert);
+            if !is_told {
+                self.told.push(expert);
+            }
             writer.write(&RoutingRow {
                 turn: 0,
                 prompt: row.of_prompt,
@@ -75,7 +96,8 @@ impl Recorder {
                 slot: slot as u32,
                 expert,
                 weight,
-                read_bytes: if (row.held)(expert) { 0 } else { bytes },
+                held,
+                read_bytes: if is_told { 0 } else { bytes },
             })?;
         }
         Ok(())

@@ -22,6 +22,9 @@ use crate::routing::{self, Routing};
 const TOKENS: usize = 64;
 const TOKENS_BEFORE: u64 = 16;
 
+/// Most sequences of a pass: a layer of so many needs nearly all experts.
+const BATCH_MAX: usize = 256;
+
 /// How unevenly a router is taken to choose of which nothing is known: about as those of the traces in docs/experts.md.
 const SKEW: f64 = 1.2;
 
@@ -40,6 +43,8 @@ pub struct MixturePlan {
     pub(super) kv_token: u64,
     pub(super) prompt_tokens: usize,
     pub(super) decode: Vec<MixtureDecode>,
+    /// Batches for which the trace is too short, and the tokens that they would take.
+    pub(super) too_many: Vec<(usize, usize)>,
     pub(super) prompt: MixturePrompt,
 }
 
@@ -111,6 +116,14 @@ impl MixturePlan {
             return Err(Refusal::new(format!("{} has no experts", subject.name)));
         };
         let shape = shape.clone();
+        let batches = &request.batches.0;
+        if let Some(large) = batches.iter().find(|&&batch| batch > BATCH_MAX) {
+            return Err(Refusal::advised(
+                format!("--batch {large} is too large for a mixture of experts"),
+                &format!("give at most {BATCH_MAX}: a layer of so many needs nearly all of its experts"),
+            ));
+        }
+        let routings = Routings::new(trace, &shape, progress)?;
         progress.begin_steps("measuring", 1);
         let machine = Machine::find(&request.machine, request.threads, &subject.files()?, subject.dtype)?;
         progress.end();
@@ -134,7 +147,6 @@ impl MixturePlan {
             ("requests", plan.requests.0),
             ("process", PROCESS),
         ];
-        let routings = Routings::new(trace, &shape, progress)?;
         let model = Model {
             sizes,
             rates: rates(&machine),
@@ -143,17 +155,26 @@ impl MixturePlan {
             head_parameters: subject.config.vocab_size as f64 * subject.config.hidden_size as f64,
             expert_parameters: subject.config.expert_parameters() as f64 * mixture.expected_share(1),
         };
-        let batches = &request.batches.0;
         progress.begin_steps("simulating", batches.len() as u64);
-        let mut decode = Vec::with_capacity(batches.len());
+        let (mut decode, mut too_many) = (Vec::with_capacity(batches.len()), Vec::new());
         for &batch in batches {
-            if let Some((needed, read)) = routings.of_pass(&shape, batch, room)? {
-                let kv = (batch * prompt_tokens) as f64 * kv_token as f64;
-                decode.push(model.decode(batch, needed, read, kv));
+            match routings.of_pass(&shape, batch, room)? {
+                Some((needed, read)) => {
+                    let kv = (batch * prompt_tokens) as f64 * kv_token as f64;
+                    decode.push(model.decode(batch, needed, read, kv));
+                }
+                None => too_many.push((batch, (TOKENS_BEFORE as usize + 1) * batch)),
             }
             progress.advance(1);
         }
         progress.end();
+        if decode.is_empty() {
+            let least = TOKENS_BEFORE + 1;
+            return Err(Refusal::advised(
+                format!("{} is too short: one sequence takes {least} generated tokens", routings.told),
+                "record a longer one: strata run MODEL --record-routing FILE -n 128",
+            ));
+        }
         let chunk = passes.tokens.min(prompt_tokens);
         let union = mixture.expected_share(chunk) * sizes.bank as f64;
         let prompt = model.prompt(prompt_tokens, chunk, union);
@@ -168,6 +189,7 @@ impl MixturePlan {
             kv_token,
             prompt_tokens,
             decode,
+            too_many,
             prompt,
         })
     }
@@ -247,15 +269,16 @@ impl Routings {
         let needed = needed / counted.len() as f64;
         // A trace with fewer experts for each token asks for as large a share of more.
         let more = shape.token_bytes() as f64 / routing.shape().token_bytes() as f64;
+        let needed = (needed * more).min(shape.bank_bytes() as f64);
         let share = room as f64 / shape.bank_bytes() as f64;
         if share >= 1.0 {
-            return Ok(Some((needed * more, 0.0)));
+            return Ok(Some((needed, 0.0)));
         }
         let budget = (share * routing.shape().bank_bytes() as f64) as u64;
         let budget = budget.max(routing.shape().least_bytes());
         let from = TOKENS_BEFORE * batch as u64;
         let read = routing::read_bytes_per_token(&routing, budget, from)?;
-        Ok(Some((needed * more, read * batch as f64 * more)))
+        Ok(Some((needed, (read * batch as f64 * more).min(needed))))
     }
 }
 

@@ -77,6 +77,13 @@ impl MixturePlan {
                 seconds(foreseen)
             )?;
         }
+        for (batch, tokens) in &self.too_many {
+            writeln!(
+                out,
+                "  {:<16}  the routing is too short: it would take {tokens} tokens",
+                format!("{batch} sequences")
+            )?;
+        }
         let prompt = &self.prompt;
         writeln!(
             out,
@@ -133,6 +140,7 @@ impl MixturePlan {
             "kv_tokens": self.kv_tokens,
             "routing": self.routing,
             "decode": self.decode.iter().map(decode).collect::<Vec<_>>(),
+            "batches_too_large": self.too_many.iter().map(|(batch, _)| batch).collect::<Vec<_>>(),
             "prompt": {
                 "tokens": self.prompt_tokens,
                 "passes": self.prompt.passes,
@@ -145,16 +153,20 @@ impl MixturePlan {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::num::NonZeroUsize;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use strata_device::Bytes;
     use strata_engine::MemoryNeeds;
     use strata_kernels::DType;
+    use tempfile::TempDir;
 
     use super::super::{Batches, KnownFigures, Passes, PlanRequest, Subject};
     use super::*;
     use crate::progress::Progress;
+    use crate::refusal::Refusal;
+    use crate::routing::{LayerBytes, RoutingHead, RoutingRow, RoutingWriter};
 
     struct Silent;
 
@@ -166,6 +178,10 @@ mod tests {
     }
 
     fn plan(memory_gib: u64, flops: f64) -> MixturePlan {
+        plan_of(memory_gib, flops, 8, None).unwrap()
+    }
+
+    fn plan_of(memory_gib: u64, flops: f64, batch: usize, trace: Option<PathBuf>) -> Result<MixturePlan, Refusal> {
         let subject = Subject::imagined(Path::new("qwen3-30b-a3b"), Some(DType::Q4K)).unwrap().unwrap();
         let bytes = subject.weight_bytes().unwrap();
         let needs = MemoryNeeds {
@@ -183,7 +199,6 @@ mod tests {
             max_model_len: 1024,
             max_num_seqs: 8,
         };
-        let eight = NonZeroUsize::new(8).unwrap();
         let request = PlanRequest {
             subject,
             machine: KnownFigures {
@@ -197,13 +212,55 @@ mod tests {
             needs,
             passes: Passes { tokens: 512, given: false, usual: 512, longer: &|_| None },
             kv_token: 98_304,
-            batches: Batches::new(&[eight]).unwrap(),
+            batches: Batches::new(&[NonZeroUsize::new(batch).unwrap()]).unwrap(),
             prompt_tokens: 512,
             kv_tokens: None,
             host_weights: None,
             gpu_weights: None,
         };
-        MixturePlan::make(request, None, &mut Silent).unwrap()
+        MixturePlan::make(request, trace, &mut Silent)
+    }
+
+    /// So many tokens of a model of these layers and experts, of which each uses the same four.
+    fn trace(folder: &TempDir, layers: u32, experts: u32, tokens: u32) -> PathBuf {
+        let of = |layer| LayerBytes { layer, expert_bytes: 3_000_000, dense_bytes: 0 };
+        let layer_bytes = (0..layers).map(of).collect();
+        let head = RoutingHead { model: "m".into(), arch: "a".into(), layers, experts, top_k: 4, layer_bytes };
+        let path = folder.path().join(format!("{layers}-{experts}-{tokens}.csv"));
+        let mut writer = RoutingWriter::new(File::create(&path).unwrap(), &head).unwrap();
+        let rows =
+            (0..tokens).flat_map(|step| (0..layers).flat_map(move |layer| (0..4).map(move |slot| (step, layer, slot))));
+        for (step, layer, slot) in rows {
+            let (turn, prompt, weight, held, read_bytes) = (0, false, 1.0, true, 0);
+            let row = RoutingRow { turn, prompt, step, layer, slot, expert: 7 * slot, weight, held, read_bytes };
+            writer.write(&row).unwrap();
+        }
+        writer.finish().unwrap();
+        path
+    }
+
+    #[test]
+    fn a_recorded_routing_is_planned_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorded = plan_of(2, 1e12, 8, Some(trace(&folder, 48, 128, 40))).unwrap();
+        let sizes = recorded.sizes;
+        let [one] = &recorded.decode[..] else { panic!("{:?}", recorded.decode) };
+        // Half as many experts a token as the model has: what they need is doubled. All of it stays.
+        assert!((one.needed - sizes.of_token as f64).abs() < 1.0 && one.read == sizes.dense_read as f64, "{one:?}");
+        assert_eq!(recorded.too_many, [(8, 136)]);
+        let report = recorded.report();
+        for part in ["of m, 4 experts for each token instead of 8", "8 sequences", "it would take 136 tokens"] {
+            assert!(report.contains(part), "{part} in {report}");
+        }
+        assert_eq!(recorded.to_json()["batches_too_large"], json!([8]));
+        let refused = |batch, trace: Option<PathBuf>, part: &str| {
+            let error = plan_of(2, 1e12, batch, trace).err().expect("it is refused").to_string();
+            assert!(error.contains(part), "{part} in {error}");
+        };
+        refused(8, Some(trace(&folder, 48, 128, 16)), "is too short");
+        refused(8, Some(trace(&folder, 47, 128, 40)), "is of 47 layers with 128 experts, and this model has 48");
+        refused(8, Some(folder.path().join("none.csv")), "none.csv");
+        refused(257, None, "--batch 257 is too large for a mixture");
     }
 
     #[test]

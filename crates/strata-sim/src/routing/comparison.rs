@@ -18,9 +18,6 @@ use crate::progress::Progress;
 use crate::refusal::Refusal;
 use crate::replay::{Picture, plot};
 
-/// Most sizes of memory in one run.
-pub const PERCENTS_MAX: usize = 100;
-
 /// Which routings to replay, and what to report.
 #[derive(Debug)]
 pub struct RoutingRequest {
@@ -38,11 +35,15 @@ pub struct RoutingRequest {
     pub json: bool,
 }
 
-/// Whether there is a trace of routings at `path`, by its first line.
+/// Whether there is a trace of routings at `path`, by its first line. What can be read only once, like a pipe, is taken
+/// for one of requests.
 ///
 /// # Errors
 /// The system's.
 pub fn is_routing(path: &Path) -> io::Result<bool> {
+    if !fs::metadata(path)?.is_file() {
+        return Ok(false);
+    }
     let mut line = Vec::new();
     BufReader::new(fs::File::open(path)?).take(256).read_until(b'\n', &mut line)?;
     Ok(std::str::from_utf8(&line).is_ok_and(is_first_line))
@@ -86,7 +87,7 @@ fn percents(asked: &[usize]) -> Result<Vec<usize>, Refusal> {
     let mut percents = asked.to_vec();
     percents.sort_unstable();
     percents.dedup();
-    match percents.len() <= PERCENTS_MAX && percents.iter().all(|percent| (1..=100).contains(percent)) {
+    match percents.iter().all(|percent| (1..=100).contains(percent)) {
         true => Ok(percents),
         false => Err(Refusal::advised("--memory is a part of all experts", "give numbers from 1 to 100")),
     }
@@ -121,7 +122,7 @@ impl Comparison<'_> {
             let problem = format!("{name} has no generated token from {} on", self.from);
             return Err(Refusal::advised(problem, "lower --from, or --batch"));
         }
-        let variants = 1 + if self.batch > 1 { 0 } else { 2 };
+        let variants = 1 + if self.follows_a_prompt() { 3 } else { 0 };
         let steps = self.percents.len() * (TEXTBOOKS.len() + 3 + variants);
         progress.begin_steps("replaying", steps as u64);
         let rows = self.policies(&measured, before, progress).and_then(|policies| {
@@ -147,6 +148,11 @@ impl Comparison<'_> {
             policies,
             variants,
         })
+    }
+
+    /// Whether what is measured comes after prompts that are replayed too.
+    fn follows_a_prompt(&self) -> bool {
+        self.batch == 1 && self.routing.passes().iter().any(|pass| pass.prompt)
     }
 
     /// The arena, textbooks, and what they are compared with.
@@ -190,21 +196,21 @@ impl Comparison<'_> {
     ) -> Result<Vec<SizedRow>, Refusal> {
         let shape = measured.shape();
         let mut rows = Vec::new();
-        if self.batch == 1 && self.routing.passes().iter().any(|pass| pass.prompt) {
+        if self.follows_a_prompt() {
             let whole = self.routing;
-            let before = whole.passes_before(self.from);
+            let with_prompts = whole.passes_before(self.from);
             rows.push(self.row("after the prompt", "after_prompt", RowKind::Own, progress, |budget| {
-                Ok(read_bytes(whole, before, &mut Player::new(shape, budget)?))
+                Ok(read_bytes(whole, with_prompts, &mut Player::new(shape, budget)?))
             })?);
             rows.push(self.row("  its bound", "after_prompt_bound", RowKind::Reference, progress, |budget| {
-                Ok(lower_bound(whole, before, budget))
+                Ok(lower_bound(whole, with_prompts, budget))
             })?);
             let warm = self.row("counts of the same text", "warm", RowKind::Own, progress, |budget| {
                 let mut first = Player::new(shape, budget)?;
                 play(measured.passes(), &mut first);
                 let mut again = Player::new(shape, budget)?;
                 again.warm(&first.arena().counts())?;
-                Ok(read_bytes(measured, before - whole.passes().iter().filter(|pass| pass.prompt).count(), &mut again))
+                Ok(read_bytes(measured, before, &mut again))
             })?;
             rows.push(warm);
         }

@@ -28,8 +28,9 @@ pub struct LayerBytes {
     pub dense_bytes: u64,
 }
 
-/// How a routing trace begins.
-pub(super) const MAGIC: &str = "# route_trace v1";
+/// What a routing trace calls itself in its first line, after a #, and the version of its layout, which follows.
+pub(super) const KIND: &str = "route_trace";
+pub(super) const VERSION: &str = "v1";
 
 /// The names of the columns.
 pub(super) const COLUMNS: &str = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes";

@@ -1,6 +1,6 @@
 //! Reads routing traces, line by line, and believes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use strata_weights::experts::{ArenaError, ArenaShape};
 use thiserror::Error;
 
-use super::head::{COLUMNS, LayerBytes, MAGIC, RoutingHead};
+use super::head::{COLUMNS, KIND, LayerBytes, RoutingHead, VERSION};
 use super::trace::{LayerVisit, Routing, RoutingPass};
 
 const LINE_BYTES_MAX: u64 = 4096;
@@ -17,6 +17,8 @@ const LAYERS_MAX: u32 = 4096;
 const EXPERTS_MAX: u32 = 65_536;
 /// Rows of half a gigabyte of text or more.
 const ROWS_MAX: usize = 1 << 25;
+/// Bytes of an expert or of a layer: more than any has, and few enough for sums over all rows.
+const LAYER_BYTES_MAX: u64 = 1 << 38;
 
 /// A routing trace that cannot be used.
 #[derive(Debug, Error)]
@@ -83,7 +85,7 @@ impl Routing {
 /// Whether a trace that begins with this line is one of routings.
 pub(super) fn is_first_line(line: &str) -> bool {
     let line = line.trim_start_matches('\u{feff}').trim();
-    line.starts_with("# route_trace") || line == COLUMNS
+    line.strip_prefix('#').is_some_and(|words| words.trim_start().starts_with(KIND)) || line == COLUMNS
 }
 
 #[derive(Default)]
@@ -101,6 +103,8 @@ struct Rows {
     /// The token and layer of the last row, and its experts there.
     token: Option<(u32, u32)>,
     experts: Vec<u32>,
+    /// The tokens and layers of the pass so far.
+    seen: HashSet<(u32, u32)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,6 +134,11 @@ impl Rows {
         if self.layer_of.is_some() {
             return Err("a line with # among the rows".to_owned());
         }
+        if let Some(version) = words.trim().strip_prefix(KIND)
+            && version.trim() != VERSION
+        {
+            return Err(format!("it is of version {:?}, and only {VERSION} is known", version.trim()));
+        }
         let mut layer = LayerBytes { layer: 0, expert_bytes: 0, dense_bytes: 0 };
         let mut names_layer = false;
         for (name, value) in words.split_whitespace().filter_map(|word| word.split_once('=')) {
@@ -140,8 +149,8 @@ impl Rows {
                 "n_expert" => self.head.experts = number(name, value, EXPERTS_MAX)?,
                 "n_expert_used" => self.head.top_k = number(name, value, EXPERTS_MAX)?,
                 "layer" => (layer.layer, names_layer) = (number(name, value, LAYERS_MAX - 1)?, true),
-                "expert_bytes" => layer.expert_bytes = number(name, value, u64::MAX)?,
-                "dense_bytes" => layer.dense_bytes = number(name, value, u64::MAX)?,
+                "expert_bytes" => layer.expert_bytes = number(name, value, LAYER_BYTES_MAX)?,
+                "dense_bytes" => layer.dense_bytes = number(name, value, LAYER_BYTES_MAX)?,
                 _ => {}
             }
         }
@@ -168,7 +177,7 @@ impl Rows {
             ("layer and expert_bytes", self.head.layer_bytes.len()),
         ];
         if let Some((name, _)) = known.into_iter().find(|&(_, value)| value == 0) {
-            return Err(format!("no line above, which begins {MAGIC:?}, tells {name}"));
+            return Err(format!("no line above that begins with # tells {name}"));
         }
         self.layer_of = Some(self.head.layer_bytes.iter().zip(0..).map(|(of, index)| (of.layer, index)).collect());
         Ok(())
@@ -206,6 +215,9 @@ impl Rows {
             self.pass = Some(pass);
         }
         if self.token != Some((step, layer)) {
+            if !self.seen.insert((step, layer)) {
+                return Err(format!("step {step} comes to a layer again that it has left"));
+            }
             self.token = Some((step, layer));
             self.experts.clear();
         }
@@ -226,6 +238,7 @@ impl Rows {
         let tokens = (last - first).saturating_add(1);
         self.passes.push(RoutingPass { prompt: !pass.generates, tokens, visits: visits.collect() });
         self.token = None;
+        self.seen.clear();
     }
 }
 

@@ -104,7 +104,9 @@ impl RoutingFound {
         for row in rows {
             write!(out, "  {:<24}", row.label)?;
             for &read in &row.read_bytes {
-                let cell = format!("{:.0} ({:.1})", self.per_token(read) / 1e6, self.share(read) * 100.0);
+                let megabytes = self.per_token(read) / 1e6;
+                let digits = if megabytes < 10.0 { 2 } else { 0 };
+                let cell = format!("{megabytes:.digits$} ({:.1})", self.share(read) * 100.0);
                 write!(out, "{cell:>16}")?;
             }
             writeln!(out)?;

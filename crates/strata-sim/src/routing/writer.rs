@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::head::{COLUMNS, MAGIC, RoutingHead};
+use super::head::{COLUMNS, KIND, RoutingHead, VERSION};
 
 /// One expert that one token was sent to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,7 +21,9 @@ pub struct RoutingRow {
     pub expert: u32,
     /// What the router weighs it with.
     pub weight: f32,
-    /// Bytes that were read for it; 0 if it was in memory.
+    /// Whether it was in memory when the layer began.
+    pub held: bool,
+    /// Bytes that were read for it; 0 if it was in memory, or an earlier row of the pass tells of them.
     pub read_bytes: u64,
 }
 
@@ -42,7 +44,7 @@ impl<W: Write> RoutingWriter<W> {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
         let RoutingHead { model, arch, layers, experts, top_k, layer_bytes } = head;
-        writeln!(out, "{MAGIC}")?;
+        writeln!(out, "# {KIND} {VERSION}")?;
         writeln!(out, "# model={model} arch={arch} n_layer={layers} n_expert={experts} n_expert_used={top_k}")?;
         for of in layer_bytes {
             let (layer, expert_bytes, dense_bytes) = (of.layer, of.expert_bytes, of.dense_bytes);
@@ -57,8 +59,8 @@ impl<W: Write> RoutingWriter<W> {
     /// # Errors
     /// `out`'s.
     pub fn write(&mut self, row: &RoutingRow) -> io::Result<()> {
-        let RoutingRow { turn, prompt, step, layer, slot, expert, weight, read_bytes } = row;
-        let (phase, residency) = (u8::from(!prompt), u8::from(*read_bytes == 0));
+        let RoutingRow { turn, prompt, step, layer, slot, expert, weight, held, read_bytes } = row;
+        let (phase, residency) = (u8::from(!prompt), u8::from(*held));
         writeln!(self.out, "{turn},{phase},{step},{layer},{slot},{expert},{weight},{residency},{read_bytes}")
     }
 

@@ -7,6 +7,7 @@ use super::slab::SlabId;
 const CLASSES_MAX: usize = 8;
 const LAYERS_MAX: usize = 4096;
 const EXPERTS_MAX: usize = 65_536;
+const SLABS_MAX: usize = 1 << 20;
 
 /// Visits of at most this many tokens count as decoding.
 const DECODE_TOKENS_MAX: u64 = 16;
@@ -33,6 +34,10 @@ impl ArenaShape {
         }
         if !(1..=EXPERTS_MAX).contains(&experts) {
             return Err(wrong("the number of experts", experts, "1 to 65536"));
+        }
+        let slabs = slab_bytes.len() * experts;
+        if slabs > SLABS_MAX {
+            return Err(wrong("the number of experts of all layers", slabs, "at most 1048576"));
         }
         if !(1..=experts).contains(&top_k) {
             return Err(wrong("the number of experts of a token", top_k, "1 to the number of experts"));

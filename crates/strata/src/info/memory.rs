@@ -17,6 +17,8 @@ pub struct Memory {
     pub kv_token: Bytes,
     pub kv_context: Bytes,
     pub scratch: Bytes,
+    /// What all experts take on disk; 0 without experts.
+    pub experts: Bytes,
     pub context: usize,
     /// The least budget that works for `strata run` and `strata chat`.
     pub least: Bytes,
@@ -52,6 +54,7 @@ impl Memory {
             None => budgets(least, &|budget| dir.divide(budget, limits, &alone).ok()),
         };
         Ok(Self {
+            experts: dir.expert_bytes()?,
             kv_dtype: layout.dtype().name(),
             kv_token,
             kv_context: Bytes(kv_token.0.saturating_mul(needs.max_model_len as u64)),

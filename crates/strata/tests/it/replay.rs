@@ -53,7 +53,11 @@ struct Figures(Vec<Value>);
 
 impl Figures {
     fn of(trace: &str, more: &[&str]) -> Self {
-        let output = succeeded(&[&with(trace, more)[..], &["--json"]].concat());
+        Self::of_command(&with(trace, more))
+    }
+
+    fn of_command(args: &[&str]) -> Self {
+        let output = succeeded(&[args, &["--json"]].concat());
         Self(output.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect())
     }
 

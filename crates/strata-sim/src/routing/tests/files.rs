@@ -30,6 +30,7 @@ fn written(generated: u32) -> String {
         slot,
         expert: (step + layer + 3 * slot) % 8,
         weight: 0.25,
+        held: slot == 0,
         read_bytes: if slot == 0 { 0 } else { 100 },
     };
     for (layer, step, slot) in
@@ -88,6 +89,8 @@ fn wrong_lines_are_named() {
         let told = read(&text).unwrap_err();
         assert!(told.contains(&format!("line {} of t.csv: ", last + 1)) && told.contains(problem), "{told}");
     }
+    let again = with("0,1,5,1,0,1,0.5,1,0\n0,1,5,2,0,1,0.5,1,0\n0,1,5,1,1,2,0.5,1,0");
+    assert!(read(&again).unwrap_err().contains("step 5 comes to a layer again"));
     let twice = with("0,1,5,1,0,1,0.5,1,0\n0,1,5,1,1,1,0.5,1,0");
     assert!(read(&twice).unwrap_err().contains(&format!("line {} of t.csv: ", last + 2)));
 }
@@ -101,6 +104,8 @@ fn incomplete_traces_are_refused() {
         ("# route_trace v1\nturn,step\n".into(), "line 2 of t.csv: expected the columns"),
         (written(1).replace("# layer=1 ", "# layer=2 "), "does not come after the one above it"),
         (written(1).replace("n_expert=8", "n_expert=many"), "n_expert: expected a number"),
+        (written(1).replace("expert_bytes=100", "expert_bytes=4000000000000000000"), "expert_bytes: expected a number"),
+        (written(1).replace("route_trace v1", "route_trace v9"), "line 1 of t.csv: it is of version \"v9\""),
     ] {
         let told = read(&text).unwrap_err();
         assert!(told.contains(problem), "{told}");
