@@ -507,6 +507,7 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
     fn end_pass(&mut self) -> Result<(), WeightError> {
         if let Some(experts) = &mut self.experts {
             experts.forget_guesses();
+            self.monitor.publish_counts(experts.arena());
         }
         // If files changed in mid-pass, some of what was read may be old and some new.
         Ok(self.driver.check_files()?)

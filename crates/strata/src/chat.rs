@@ -19,10 +19,11 @@ use crate::hub;
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::{ComputeOptions, ModelOptions};
+use crate::options::{ComputeOptions, ExpertCountsOption, ModelOptions};
 use crate::prompt::{PromptLimits, encode};
 use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
+use crate::user_folders;
 
 /// Tokens that are kept free for an answer; in a small context, a quarter of it.
 const ANSWER_ROOM: usize = 256;
@@ -59,6 +60,9 @@ pub struct ChatArgs {
     pub model: ModelOptions,
 
     #[command(flatten)]
+    pub counts: ExpertCountsOption,
+
+    #[command(flatten)]
     pub compute: ComputeOptions,
 
     // Last: its heading would hold for what follows.
@@ -74,6 +78,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
     args.sampling.over(SamplingParams::default())?;
     let mut limits = args.model.limits.clone();
     limits.compute = args.compute.clone();
+    limits.stream.keep_expert_counts = !args.counts.no_expert_counts;
     limits.make_for_one(None);
     let path = hub::local(args.model.model.as_deref(), &limits, Audience::Nobody)?;
     let opened = Opened::open(path.as_deref())?;
@@ -307,8 +312,9 @@ impl Lines {
     fn save_history(&mut self) {
         if let Self::Terminal { editor, history: Some(path) } = self {
             // A history that cannot be written is not worth an error.
-            let saved =
-                create_private_folder(path).map_err(ReadlineError::from).and_then(|()| editor.save_history(path));
+            let saved = user_folders::create_private(path)
+                .map_err(ReadlineError::from)
+                .and_then(|()| editor.save_history(path));
             if let Err(error) = saved {
                 tracing::debug!("the history was not saved to {}: {error}", path.display());
             }
@@ -316,19 +322,9 @@ impl Lines {
     }
 }
 
-/// Below the XDG state directory. The editor writes it for its owner only.
+/// The editor writes it for its owner only.
 fn history_file() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
-    Some(state.join("strata/chat_history"))
-}
-
-fn create_private_folder(file: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    match file.parent() {
-        Some(folder) => std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder),
-        None => Ok(()),
-    }
+    Some(user_folders::state()?.join("chat_history"))
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use strata_device::Bytes;
 use strata_engine::{KvDisk, Recompute};
-use strata_io::{DiskTurns, RandomAccessFile, disk_bytes_free};
+use strata_io::{DiskTurns, disk_bytes_free};
 use strata_kernels::{KvLayout, SEGMENT};
 use strata_kv::{Gate, KeyChain};
 use strata_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
@@ -16,6 +16,7 @@ use strata_model::config::ModelConfig;
 use strata_weights::Catalog;
 
 use crate::failure::Advised;
+use crate::fingerprint::Fingerprint;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 
@@ -36,9 +37,8 @@ const FRAMES: (usize, usize) = (4, 12);
 /// How long conversations are idle until their KV goes to disk.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 
-/// Places in each file of weights that are looked at, and bytes at each: files that differ, differ there.
-const SAMPLES: u64 = 256;
-const SAMPLE_BYTES: u64 = 4096;
+/// Places in each file of weights that are looked at: files that differ, differ there.
+const PIECES: u64 = 256;
 
 /// Memory that KV on disk takes of a budget of `total`: buffers and the index.
 pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
@@ -143,36 +143,13 @@ fn frames(layout: &KvLayout, wanted: usize) -> (usize, usize) {
 /// What tells the KV of this model, as this program computes it on this machine, from any other: the configuration, the
 /// weights (by length, time of change and samples of each file), the layout, the instructions, the version.
 fn fingerprint(config: &ModelConfig, weights: &Catalog, layout: &KvLayout, computes: &str) -> Result<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
-    let mut field = |name: &str, value: &[u8]| {
-        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
-        hasher.update(&(value.len() as u64).to_le_bytes()).update(value);
-    };
-    field("version", env!("CARGO_PKG_VERSION").as_bytes());
-    field("level", computes.as_bytes());
-    field("configuration", format!("{config:?}").as_bytes());
-    field("layout", format!("{layout:?}").as_bytes());
-    for file in weights.files() {
-        field("length", &file.len().to_le_bytes());
-        let changed = std::fs::metadata(file.path()).ok().and_then(|data| data.modified().ok());
-        let since = changed.and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());
-        field("changed", &since.unwrap_or_default().as_nanos().to_le_bytes());
-        field("samples", &samples(file.as_ref())?);
-    }
-    Ok(*hasher.finalize().as_bytes())
-}
-
-/// The hash of pieces that are spread over `file`.
-fn samples(file: &dyn RandomAccessFile) -> Result<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
-    let last = file.len().saturating_sub(SAMPLE_BYTES);
-    let mut piece = vec![0; SAMPLE_BYTES.min(file.len()) as usize];
-    for sample in 0..SAMPLES {
-        let offset = u128::from(last) * u128::from(sample) / u128::from(SAMPLES - 1);
-        file.read_exact_at(&mut piece, offset as u64)?;
-        hasher.update(&piece);
-    }
-    Ok(*hasher.finalize().as_bytes())
+    let mut fingerprint = Fingerprint::default();
+    fingerprint.field("version", env!("CARGO_PKG_VERSION").as_bytes());
+    fingerprint.field("level", computes.as_bytes());
+    fingerprint.field("configuration", format!("{config:?}").as_bytes());
+    fingerprint.field("layout", format!("{layout:?}").as_bytes());
+    weights.files().iter().try_for_each(|file| fingerprint.file(file.as_ref(), PIECES))?;
+    Ok(fingerprint.digest())
 }
 
 fn refused(error: &dyn std::fmt::Display) -> anyhow::Error {

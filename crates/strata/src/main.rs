@@ -8,7 +8,9 @@ mod chat;
 mod device_option;
 mod devices;
 mod erase;
+mod expert_counts;
 mod failure;
+mod fingerprint;
 mod footprint;
 mod gpu;
 mod hub;
@@ -43,6 +45,7 @@ mod streaming;
 mod swap;
 mod synth;
 mod timeline;
+mod user_folders;
 mod verify;
 
 use std::io::IsTerminal;

@@ -271,6 +271,11 @@ pub struct StreamOptions {
     #[arg(skip)]
     pub timeline: bool,
 
+    /// Whether it is kept how often experts are used; set by the commands that answer. What is measured must not
+    /// depend on what was measured before.
+    #[arg(skip)]
+    pub keep_expert_counts: bool,
+
     /// Where the experts of each token are written down; set by the command that can.
     #[arg(skip)]
     pub record_routing: Option<PathBuf>,
@@ -283,6 +288,16 @@ pub struct TimelineOption {
     /// ui.perfetto.dev. Nothing is written if all weights fit into memory
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub timeline: Option<PathBuf>,
+}
+
+/// What is remembered of a streamed mixture.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ExpertCountsOption {
+    /// Of a mixture of experts that does not fit into memory, neither use nor keep how often each expert was used, which
+    /// otherwise is kept in ~/.cache/strata/experts and says from the start which experts stay in memory. Answers do
+    /// not depend on it
+    #[arg(long, help_heading = ENGINE, hide_short_help = true)]
+    pub no_expert_counts: bool,
 }
 
 /// See [`StreamPolicy`].

@@ -18,7 +18,7 @@ use crate::hub;
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::{ComputeOptions, LimitOptions, ModelOptions, TimelineOption};
+use crate::options::{ComputeOptions, ExpertCountsOption, LimitOptions, ModelOptions, TimelineOption};
 use crate::prompt::{PromptLimits, PromptOptions, encode};
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
@@ -78,6 +78,9 @@ pub struct RunArgs {
     pub model: ModelOptions,
 
     #[command(flatten)]
+    pub counts: ExpertCountsOption,
+
+    #[command(flatten)]
     pub compute: ComputeOptions,
 
     // Last: its heading would hold for what follows.
@@ -99,6 +102,7 @@ pub fn run(args: RunArgs) -> Result<()> {
     model.limits.compute = args.compute;
     model.limits.stream.timeline = args.timeline.timeline.is_some();
     model.limits.stream.record_routing = args.record_routing;
+    model.limits.stream.keep_expert_counts = !args.counts.no_expert_counts;
     let mut for_one = model.limits.clone();
     // Before there is a tokenizer, a guess at the tokens of the prompt.
     for_one.make_for_one(Some((text.len() / BYTES_PER_TOKEN).max(1)));

@@ -24,7 +24,9 @@ use crate::hub;
 use crate::kv_remote;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
-use crate::options::{ComputeOptions, KvDiskOptions, KvEventOptions, KvRemoteOptions, ModelOptions, SwapOptions};
+use crate::options::{
+    ComputeOptions, ExpertCountsOption, KvDiskOptions, KvEventOptions, KvRemoteOptions, ModelOptions, SwapOptions,
+};
 use crate::report::report;
 use crate::sampling::model_defaults;
 use secrets::Secrets;
@@ -65,6 +67,9 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelOptions,
+
+    #[command(flatten)]
+    pub counts: ExpertCountsOption,
 
     #[command(flatten)]
     pub compute: ComputeOptions,
@@ -190,6 +195,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let impatient = signals.impatient.clone();
     let mut limits = args.model.limits.clone();
     limits.compute = args.compute.clone();
+    limits.stream.keep_expert_counts = !args.counts.no_expert_counts;
     limits.swap = Some(args.swap.clone());
     limits.kv_disk = Some(args.kv_disk.clone());
     limits.kv_remote = Some(args.kv_remote.clone());

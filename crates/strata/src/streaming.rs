@@ -12,6 +12,7 @@ use strata_weights::{
     band_bytes, open_direct,
 };
 
+use crate::expert_counts::KeptCounts;
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 use crate::needs;
@@ -31,6 +32,9 @@ pub struct Streaming {
     pub on_device: u64,
     /// The mixture layers, and the bytes that experts may take.
     pub experts: Option<(ArenaShape, u64)>,
+    /// What keeps how often experts are used, if something does, until it is dropped.
+    #[expect(dead_code, reason = "it works beside")]
+    pub counts: Option<KeptCounts>,
     /// When the device computed and copied, if a timeline is kept.
     pub device: Option<Arc<DeviceTimeline>>,
 }
@@ -63,7 +67,7 @@ pub fn start(
     let most_resident = plan.resident_bytes(&config)?;
     let loading = Loading::begin(limits.watch.clone());
     let progress = &mut |done, all| loading.set(done, all);
-    let weights = StreamedWeights::start(plan, &dir.catalog, files.clone(), config, progress)?;
+    let mut weights = StreamedWeights::start(plan, &dir.catalog, files.clone(), config, progress)?;
     drop(loading);
     let monitor = weights.monitor();
     let (resident, swept) = (weights.resident_bytes(), monitor.swept_bytes());
@@ -77,8 +81,10 @@ pub fn start(
         report_experts(arena);
     }
     let experts = weights.arena().map(|arena| (arena.shape().clone(), arena.budget()));
+    let keeps_counts = limits.stream.keep_expert_counts;
+    let counts = if keeps_counts { KeptCounts::keep(&mut weights, &dir.catalog) } else { None };
     let files = files[..dir.catalog.stored_files().len()].to_vec();
-    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, experts, device: None }))
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, experts, counts, device: None }))
 }
 
 /// Says how many of a mixture's experts memory has room for.
@@ -126,7 +132,8 @@ pub fn start_on(
     );
     let most_resident = on_device + on_host;
     let files = files[..catalog.stored_files().len()].to_vec();
-    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, experts: None, device: None }))
+    let (experts, counts, device) = (None, None, None);
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, experts, counts, device }))
 }
 
 /// The most tokens of a pass for which the processor computes with the weights that host memory holds.

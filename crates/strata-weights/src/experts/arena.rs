@@ -321,6 +321,11 @@ impl Arena {
         self.scores.counts()
     }
 
+    /// Copies the same to `counts`, which has this shape, or is empty and gets it.
+    pub fn copy_counts(&self, counts: &mut SlabCounts) {
+        self.scores.copy_counts(counts);
+    }
+
     /// Takes uses that were counted earlier as a beginning. They weigh as much as a few hundred tokens at most.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ const HALVED_AT: f64 = 128.0;
 const WARM_MAX: f64 = 16.0;
 
 /// How often slabs were used, to begin with after a restart.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SlabCounts {
     /// Uses of each expert in each mixture layer: `[layer][expert]`.
     pub uses: Vec<Vec<f32>>,
@@ -103,7 +103,18 @@ impl Scores {
     }
 
     pub fn counts(&self) -> SlabCounts {
-        SlabCounts { uses: self.uses.chunks(self.experts).map(<[f32]>::to_vec).collect() }
+        let mut counts = SlabCounts::default();
+        self.copy_counts(&mut counts);
+        counts
+    }
+
+    /// Allocates only where `counts` is not of this shape.
+    pub fn copy_counts(&self, counts: &mut SlabCounts) {
+        counts.uses.resize_with(self.totals.len(), Vec::new);
+        for (copy, uses) in counts.uses.iter_mut().zip(self.uses.chunks(self.experts)) {
+            copy.clear();
+            copy.extend_from_slice(uses);
+        }
     }
 
     /// # Errors

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::sight::{GroupShape, WindowSight};
 use super::telemetry::{EVENTS_MAX, StreamEvent, StreamStats};
 use crate::error::WeightError;
+use crate::experts::{Arena, SlabCounts};
 
 /// The statistics that passes publish, what they show to those who watch, and the request to stop.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub struct StreamMonitor {
     swept_bytes: u64,
     stopped: AtomicBool,
     stats: Mutex<StreamStats>,
+    expert_counts: Mutex<Option<SlabCounts>>,
     events: Mutex<Vec<StreamEvent>>,
     watchers: AtomicUsize,
     sight: Mutex<WindowSight>,
@@ -28,6 +30,7 @@ impl StreamMonitor {
             swept_bytes,
             stopped: AtomicBool::new(false),
             stats: Mutex::default(),
+            expert_counts: Mutex::default(),
             events: Mutex::default(),
             watchers: AtomicUsize::new(0),
             sight: Mutex::default(),
@@ -38,6 +41,12 @@ impl StreamMonitor {
     /// The statistics so far. Never waits for a computation.
     pub fn stats(&self) -> StreamStats {
         *lock(&self.stats)
+    }
+
+    /// How often experts were used, as of the last pass that has ended; `None` before there was one with experts. Never
+    /// waits for a computation.
+    pub fn expert_counts(&self) -> Option<SlabCounts> {
+        lock(&self.expert_counts).clone()
     }
 
     /// The events since the last call, in the order in which they ended, if a timeline is kept.
@@ -102,6 +111,11 @@ impl StreamMonitor {
     /// If [`stop`](Self::stop) was called.
     pub(super) fn check_running(&self) -> Result<(), WeightError> {
         if self.stopped.load(Ordering::Relaxed) { Err(WeightError::Stopped) } else { Ok(()) }
+    }
+
+    /// Publishes how often experts were used. Some ten kilobytes are copied, so each pass can do it.
+    pub(super) fn publish_counts(&self, arena: &Arena) {
+        arena.copy_counts(lock(&self.expert_counts).get_or_insert_default());
     }
 
     /// Publishes statistics and events.

@@ -116,7 +116,8 @@ impl Server {
         more: &[String],
     ) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-        command.arg("serve").args(model).args(["--port", "0", "--swap-space", "0"]).args(options).args(more);
+        command.arg("serve").args(model).args(["--port", "0", "--swap-space", "0", "--no-expert-counts"]);
+        command.args(options).args(more);
         command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start a server")?;

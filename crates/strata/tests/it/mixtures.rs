@@ -1,11 +1,14 @@
 //! Mixtures of experts, in memory and beyond it.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::support::{refused, succeeded, tiny};
+use crate::serve::Server;
+use crate::support::{Ended, refused, strata, succeeded, text, tiny};
 
 /// A mixture of a few MiB: three layers of experts, of which a token goes through 3, and a dense one first.
 fn mixture(dir: &Path, experts: usize) -> String {
@@ -33,6 +36,9 @@ fn a_mixture_says_the_same_in_any_memory_and_its_routing_is_replayed() {
     let info: Value = serde_json::from_str(&succeeded(&["info", &model, "--json"])).unwrap();
     assert_eq!(info["experts"]["each_layer"], 16);
     assert_eq!(info["experts"]["layers"], 3);
+    let slab = 3 * 64 * 128 * 4;
+    assert_eq!(info["experts"]["bytes"], slab * 16 * 3);
+    assert_eq!(info["experts"]["token_bytes"], slab * 3 * 3);
     assert!(info["active_parameters"].as_u64() < info["parameters"].as_u64());
     let least = info["memory"]["least_bytes"].as_u64().unwrap().div_ceil(1 << 20);
     let said = |memory: &str, trace: &str| {
@@ -53,6 +59,12 @@ fn a_mixture_says_the_same_in_any_memory_and_its_routing_is_replayed() {
     };
     assert_eq!(routes(&streamed), routes(&in_memory));
     assert!(!in_memory.contains(",0,98304") && streamed.contains(",0,98304"), "an expert is 3 x 64 x 128 x 4 bytes");
+    // The prompt is one chunk, which reads an expert once, whatever the number of its tokens.
+    let rows = streamed.lines().map(|row| row.split(',').collect::<Vec<_>>());
+    let of_prompt: Vec<_> = rows.filter(|row| row.len() == 9 && row[1] == "0" && row[7] == "0").collect();
+    let read: Vec<_> = of_prompt.iter().filter(|row| row[8] != "0").map(|row| (row[3], row[5])).collect();
+    let distinct: BTreeSet<_> = of_prompt.iter().map(|row| (row[3], row[5])).collect();
+    assert!(of_prompt.len() > read.len() && read.len() == distinct.len(), "{of_prompt:?}");
     let trace = dir.path().join("streamed.csv").display().to_string();
     let replayed = succeeded(&["replay", &trace, "--memory", "20,50"]);
     assert!(replayed.contains("Belady"), "{replayed}");
@@ -133,4 +145,124 @@ fn what_streamed_experts_cost_is_measured_beside_the_simulator() {
     assert!(table.contains("simulated") && table.contains("at least"), "{table}");
     refused(&[&asked[..], &["--memory", "1G"]].concat(), &["fits into", "smaller --memory"]);
     refused(&["bench", "experts", tiny(), "--memory", "1G"], &["no experts"]);
+}
+
+/// A mixture of which a few experts have room in memory, and where it is kept how often they were used.
+struct Remembered {
+    folder: TempDir,
+    model: String,
+    memory: String,
+}
+
+impl Remembered {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let model = mixture(folder.path(), 96);
+        let info: Value = serde_json::from_str(&succeeded(&["info", &model, "--json"])).unwrap();
+        let memory = format!("{}M", info["memory"]["least_bytes"].as_u64().unwrap().div_ceil(1 << 20) + 6);
+        Self { folder, model, memory }
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
+    /// The only file of counts.
+    fn file(&self) -> PathBuf {
+        let files = fs::read_dir(self.cache().join("strata/experts")).unwrap();
+        let files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        files[0].clone()
+    }
+
+    fn ended(&self, args: &[&str], cache: &Path) -> Ended {
+        let ended: Ended = strata(args).env("XDG_CACHE_HOME", cache).output().unwrap().into();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended
+    }
+
+    /// What a prompt gives, what was said, and how many % of the experts that it needed were in memory.
+    fn run(&self, cache: &Path, more: &[&str]) -> (String, String, f64) {
+        let asked = ["run", &self.model, "--prompt", "what goes where", "-n", "96", "--ignore-eos", "--stats"];
+        let sampled = ["--temperature", "1.5", "--seed", "3", "--memory", &self.memory];
+        let Ended { stdout, stderr, .. } = self.ended(&[&asked[..], &sampled, more].concat(), cache);
+        let (before, _) = stderr.split_once(" % were in memory").expect(&stderr);
+        let hits = before.rsplit(' ').next().unwrap().parse().unwrap();
+        (stdout, stderr, hits)
+    }
+}
+
+/// Warnings that name this.
+fn warnings(said: &str, part: &str) -> usize {
+    said.lines().filter(|line| line.contains("WARN") && line.contains(part)).count()
+}
+
+#[test]
+fn a_second_run_knows_which_experts_the_first_has_used() {
+    let remembered = Remembered::new();
+    let cache = remembered.cache();
+    let (want, said, cold) = remembered.run(&cache, &[]);
+    assert_eq!(warnings(&said, ""), 0, "{said}");
+    let file = remembered.file();
+    let counted = fs::read(&file).unwrap();
+    let (again, said, warm) = remembered.run(&cache, &[]);
+    assert_eq!((again.as_str(), warnings(&said, "")), (want.as_str(), 0), "{said}");
+    assert!(warm > cold + 1.0, "{cold} % of the experts were in memory in the first run, {warm} % in the second");
+    let counted_twice = fs::read(&file).unwrap();
+    assert_ne!(counted_twice, counted, "the second run's are added");
+    // What is not asked for does without, and leaves the file as it is.
+    let (apart, _, hits) = remembered.run(&cache, &["--no-expert-counts"]);
+    assert_eq!(apart, want);
+    assert!(hits < warm, "{hits} %, {warm} %");
+    let measured = ["bench", "experts", &remembered.model, "--tokens", "4", "--warm-up", "1", "--batch", "1"];
+    remembered.ended(&[&measured[..], &["--memory", &remembered.memory]].concat(), &cache);
+    assert_eq!(fs::read(remembered.file()).unwrap(), counted_twice);
+    // A server writes them at its end.
+    let server = Server::of_in(&[("XDG_CACHE_HOME", &cache)], &remembered.model, &["--memory", "1G"]);
+    server.stop("-TERM");
+    assert_eq!(fs::read(remembered.file()).unwrap(), counted_twice, "with all weights in memory nothing is counted");
+    let info: Value = serde_json::from_str(&succeeded(&["info", &remembered.model, "--json"])).unwrap();
+    let memory = info["memory"]["serve_least_bytes"].to_string();
+    let server = Server::of_in(&[("XDG_CACHE_HOME", &cache)], &remembered.model, &["--memory", &memory]);
+    let answer = server.ask("POST /v1/completions HTTP/1.1", r#"{"prompt": "x", "max_tokens": 4}"#);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let page = server.ask("GET /metrics HTTP/1.1", "");
+    let (code, said) = server.stop("-TERM");
+    assert_eq!((code, warnings(&said, "")), (Some(0), 0), "{said}");
+    assert_ne!(fs::read(remembered.file()).unwrap(), counted_twice);
+    assert!(page.contains("strata:stream_passes_total"), "its weights were streamed: {page}");
+}
+
+#[test]
+fn counts_that_cannot_be_used_or_kept_cost_a_warning_and_nothing_else() {
+    let remembered = Remembered::new();
+    let cache = remembered.cache();
+    let (want, _, cold) = remembered.run(&cache, &[]);
+    let file = remembered.file();
+    let name = text(&file);
+    let whole = fs::read(&file).unwrap();
+    let mut damaged = whole.clone();
+    damaged[80] ^= 4;
+    let mut foreign = whole[..whole.len() - 32].to_vec();
+    foreign[16] ^= 1;
+    foreign.extend(blake3::hash(&foreign).as_bytes());
+    let mut impossible = whole[..whole.len() - 32].to_vec();
+    impossible[56..60].copy_from_slice(&f32::NAN.to_le_bytes());
+    impossible.extend(blake3::hash(&impossible).as_bytes());
+    for (bytes, why) in [(&damaged, "damaged"), (&foreign, "another model"), (&impossible, "NaN"), (&vec![], "0 bytes")]
+    {
+        fs::write(&file, bytes).unwrap();
+        let (got, said, hits) = remembered.run(&cache, &[]);
+        // What is read ahead depends on how fast it comes, and with it, a little, what is in memory.
+        assert!(got == want && hits < cold + 2.0, "{why}: {hits} % after {cold} %");
+        assert!(warnings(&said, &name) == 1 && warnings(&said, why) == 1 && warnings(&said, "") == 1, "{why}: {said}");
+        assert_eq!(fs::read(&file).unwrap(), whole, "{why}: counted anew");
+    }
+    // No place for them.
+    let (got, said, hits) = remembered.run(&file, &[]);
+    assert_eq!((got.as_str(), warnings(&said, "")), (want.as_str(), 1), "{said}");
+    assert!(hits < cold + 2.0, "{hits} % after {cold} %");
+    assert!(said.contains("is not kept") && said.contains("--no-expert-counts"), "{said}");
+    let (_, said, _) = remembered.run(&file, &["--no-expert-counts"]);
+    assert_eq!(warnings(&said, ""), 0, "{said}");
 }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -30,10 +31,17 @@ impl Server {
 
     /// A server of the model at `path`.
     pub fn of(path: &str, more: &[&str]) -> Self {
+        Self::of_in(&[], path, more)
+    }
+
+    /// The same with these variables.
+    pub fn of_in(variables: &[(&str, &Path)], path: &str, more: &[&str]) -> Self {
         let mut args = vec!["serve", path, "--port", "0"];
         args.extend(more);
         // A line for each request would fill the pipe, which nobody reads.
-        let mut child = strata(&args).env("RUST_LOG", "warn").stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = strata(&args);
+        command.env("RUST_LOG", "warn").envs(variables.iter().copied());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut server = Self { child, stderr, address: String::new(), said: String::new() };
         let mut said = String::new();

@@ -12,7 +12,8 @@ use tempfile::TempDir;
 pub fn strata(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
     command.args(args).stdin(Stdio::null());
-    for variable in ["RUST_LOG", "STRATA_MODEL", "STRATA_API_KEY"] {
+    // Without a home nothing is kept from one run to the next.
+    for variable in ["RUST_LOG", "STRATA_MODEL", "STRATA_API_KEY", "HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"] {
         command.env_remove(variable);
     }
     for variable in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "HUGGINGFACE_HUB_CACHE", "http_proxy", "HTTP_PROXY"]
