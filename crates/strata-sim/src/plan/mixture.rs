@@ -120,7 +120,7 @@ impl MixturePlan {
         if let Some(large) = batches.iter().find(|&&batch| batch > BATCH_MAX) {
             return Err(Refusal::advised(
                 format!("--batch {large} is too large for a mixture of experts"),
-                &format!("give at most {BATCH_MAX}: a layer of so many needs nearly all of its experts"),
+                format!("give at most {BATCH_MAX}: a layer of so many needs nearly all of its experts"),
             ));
         }
         let routings = Routings::new(trace, &shape, progress)?;
