@@ -324,7 +324,7 @@ mod tests {
         let mut trade = plan.trade(&needs, Bytes(700 * MIB), Bytes(1200 * MIB));
         assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (20, 201, 201 * 16));
         assert_eq!((trade.blocks_start(), trade.blocks_max()), (20, 201));
-        assert_eq!(trade.plan(crate::KvDemand::default()), plan.weights.0);
+        assert_eq!(trade.plan(crate::KvDemand::default(), 0.0), plan.weights.0);
         // Blocks that keep their memory are not traded.
         let needs = MemoryNeeds { block_returnable: Bytes(MIB / 2), ..needs };
         let mut plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs).unwrap();

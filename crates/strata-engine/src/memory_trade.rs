@@ -1,19 +1,29 @@
 //! Who gets memory while weights are streamed: KV or weights. A planner: no I/O, no clock.
 //!
-//! Each byte of weights that stays is a byte less to read in every pass, so weights have what KV does not need: blocks
-//! that sequences hold, or would hold if there were more, come first; cached ones without holders come last. Memory
-//! changes hands between passes in two steps, so that both together never exceed the budget: weights give up bands, and
+//! Blocks that sequences hold, or would hold if there were more, come first: without them nothing is computed. Weights
+//! have the rest, since with less memory passes wait longer for them. In between are cached blocks without holders,
+//! which would have to be computed again if they were gone and somebody came who begins alike. When that will be is
+//! not known, so they stay until passes have waited as long for the weights that lay there instead as computing the
+//! blocks again would take. Whoever knew the future would do half as much of both at the least: so the owner of a pair
+//! of skis fares who has hired others until they had cost as much as a pair. (Karlin, Manasse, Rudolph and Sleator,
+//! Competitive Snoopy Caching, 1988.)
+//!
+//! Memory changes hands between passes in two steps, so that both together never exceed the budget: weights give up bands, and
 //! KV grows once they have; or KV withdraws blocks, and weights grow once their pages have been given back.
 
 /// What KV has and could use, between two passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct KvDemand {
     /// Blocks that have memory, or may take it: used, cached and free ones.
     pub present: usize,
     /// Those of them that sequences hold.
     pub used: usize,
+    /// Those that nobody holds and that can be found.
+    pub cached: usize,
     /// Blocks that the next passes would use besides: for the next tokens of who runs, and for those who wait.
     pub wanted: usize,
+    /// Seconds in which a block would be computed again; `None` while that is not known.
+    pub recompute: Option<f64>,
 }
 
 /// What KV gets.
@@ -53,6 +63,8 @@ pub struct MemoryTrade {
     step: usize,
     /// Calls in a row that found KV larger than it need be.
     calm: u32,
+    /// Seconds that passes have waited for weights because KV is larger than it need be.
+    rent: f64,
     demand: KvDemand,
     /// What weights were last given, and before that.
     weights: [u64; 2],
@@ -78,7 +90,8 @@ impl MemoryTrade {
         (limits.blocks_max, limits.blocks_start) = (most, start);
         let step = (limits.total / STEPS).checked_div(limits.block).unwrap_or(1).max(1);
         let step = usize::try_from(step).unwrap_or(usize::MAX);
-        let mut trade = Self { limits, target: start, step, calm: 0, demand: KvDemand::default(), weights: [0; 2] };
+        let mut trade =
+            Self { limits, target: start, step, calm: 0, rent: 0.0, demand: KvDemand::default(), weights: [0; 2] };
         trade.weights = [trade.weights_budget(); 2];
         trade
     }
@@ -93,8 +106,9 @@ impl MemoryTrade {
         self.limits.blocks_max
     }
 
-    /// Takes note of what KV has and could use; returns how many bytes weights may take from now on.
-    pub fn plan(&mut self, demand: KvDemand) -> u64 {
+    /// Takes note of what KV has and could use, and of the seconds by which each byte more of weights would have
+    /// shortened the passes since the last call; returns how many bytes weights may take from now on.
+    pub fn plan(&mut self, demand: KvDemand, weights_worth: f64) -> u64 {
         self.demand = demand;
         let TradeLimits { blocks_start, blocks_max, .. } = self.limits;
         let needed = demand.used.saturating_add(demand.wanted);
@@ -102,17 +116,26 @@ impl MemoryTrade {
         // It grows only if it must, and shrinks only by whole steps unless that ends it: demand that wavers by less
         // than a step changes nothing.
         let floor = ample.clamp(blocks_start, blocks_max);
+        // What is cached stays for now, if it is known what it is worth.
+        let price = demand.recompute.map_or(0.0, |seconds| seconds * self.step as f64);
+        let with_cached = if price > 0.0 { demand.used.saturating_add(demand.cached).min(blocks_max) } else { 0 };
+        let calm = std::mem::take(&mut self.calm);
         if needed > self.target && self.target < blocks_max {
             self.target = floor;
-            self.calm = 0;
-        } else if self.is_too_large(floor) {
-            self.calm += 1;
+        } else if self.is_too_large(floor.max(with_cached)) {
+            self.calm = calm + 1;
             if self.calm == PATIENCE {
-                self.target = self.target.saturating_sub(self.step).max(floor);
+                self.shrink(1, floor.max(with_cached));
                 self.calm = 0;
             }
+        } else if self.is_too_large(floor) {
+            let too_many = (self.target - floor) as f64;
+            self.rent += weights_worth * too_many * self.limits.block as f64;
+            let paid = (self.rent / price) as usize;
+            self.shrink(paid, floor);
+            self.rent -= paid as f64 * price;
         } else {
-            self.calm = 0;
+            self.rent = 0.0;
         }
         self.weights = [self.weights_budget(), self.weights[0]];
         self.weights[0]
@@ -130,6 +153,10 @@ impl MemoryTrade {
         let blocks = self.target.min(room).max(1);
         let settled = blocks == self.target && self.demand.present == self.target && self.calm == 0;
         KvGrant { blocks, settled }
+    }
+
+    fn shrink(&mut self, steps: usize, floor: usize) {
+        self.target = self.target.saturating_sub(self.step.saturating_mul(steps)).max(floor);
     }
 
     fn is_too_large(&self, floor: usize) -> bool {

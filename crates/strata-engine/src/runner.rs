@@ -419,7 +419,7 @@ impl KvMemory for ModelRunner {
         else {
             return KvGrant { blocks: self.device.kv().num_blocks(), settled: true };
         };
-        let budget = trade.plan(demand);
+        let budget = trade.plan(demand, weights.worth());
         // Only what has changed: the window may have lowered its budget itself, when the system had no memory.
         if trade.weights_are_to_change()
             && let Err(error) = weights.set_budget(budget)

@@ -155,6 +155,11 @@ pub trait ElasticWeights {
     /// If it is less than the least with which passes can be computed; nothing has changed then.
     fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError>;
 
+    /// How many seconds less the passes since the last call would have waited with each byte of memory more, as far as
+    /// can be told: what memory is worth here, to compare with what it is worth elsewhere. 0 where passes wait for
+    /// nothing.
+    fn worth(&mut self) -> f64;
+
     /// Bytes of weights that stay in memory from pass to pass.
     fn resident_bytes(&self) -> u64;
 

@@ -15,6 +15,7 @@ mod rows;
 mod sight;
 mod telemetry;
 mod tiered;
+mod valued;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use plan::BANDS_STREAMED;
 use rows::{RowMatrix, RowReader};
 use telemetry::Recorder;
 use tiered::TieredDriver;
+use valued::Valued;
 
 pub use monitor::StreamMonitor;
 pub use pace::WatchPace;
@@ -91,6 +93,7 @@ pub struct BandwiseWeights<D> {
     /// Where each band was, to be written again, and when it is to be shown next.
     sight: WindowSight,
     pace: WatchPace,
+    valued: Valued,
 }
 
 /// What all streamed weights are made of, before their driver starts.
@@ -268,6 +271,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
             monitor,
             sight: WindowSight::default(),
             pace: WatchPace::default(),
+            valued: Valued::default(),
         };
         weights.publish();
         weights
@@ -564,6 +568,11 @@ impl ElasticWeights for StreamedWeights {
             experts.set_budget(of_experts)?;
         }
         Ok(())
+    }
+
+    fn worth(&mut self) -> f64 {
+        let missed = self.experts.as_ref().map(|experts| experts.arena().missed_by_a_little());
+        self.valued.worth(self.driver.recorder().stats, missed)
     }
 
     fn resident_bytes(&self) -> u64 {

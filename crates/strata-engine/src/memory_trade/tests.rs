@@ -22,6 +22,12 @@ struct Sim {
     held: u64,
     present: usize,
     used: usize,
+    /// Blocks that nobody holds any more and that can be found.
+    cached: usize,
+    /// Seconds in which a block is computed again.
+    recompute: Option<f64>,
+    /// Seconds by which each byte of weights shortens a pass.
+    worth: f64,
 }
 
 impl Sim {
@@ -29,22 +35,35 @@ impl Sim {
         let trade = MemoryTrade::new(limits);
         let present = trade.blocks_start();
         let budget = limits.total - present as u64 * limits.block;
-        Self { trade, limits, budget, held: budget.min(limits.weights_most), present, used: 0 }
+        Self {
+            trade,
+            limits,
+            budget,
+            held: budget.min(limits.weights_most),
+            present,
+            used: 0,
+            cached: 0,
+            recompute: None,
+            worth: 0.0,
+        }
     }
 
     /// One turn of the engine, after which sequences use `used` blocks, if there are so many. Weights move up to
     /// `moved` bytes towards their budget.
     fn turn(&mut self, used: usize, moved: u64) -> KvGrant {
-        let demand = KvDemand { present: self.present, used: self.used, wanted: used.saturating_sub(self.used) };
-        self.budget = self.trade.plan(demand);
+        let wanted = used.saturating_sub(self.used);
+        let Sim { present, used: held, cached, recompute, .. } = *self;
+        self.budget = self.trade.plan(KvDemand { present, used: held, cached, wanted, recompute }, self.worth);
         assert!((self.limits.weights_least..=self.limits.weights_most).contains(&self.budget));
         self.move_weights(moved);
         let grant = self.trade.grant(self.held.max(self.budget));
         self.present = grant.blocks.max(self.used);
         self.check();
         // The pass: who waits is admitted as far as there are blocks, who ends lets go of them.
+        let left = self.used.saturating_sub(used);
         self.used = used.min(self.present);
         self.present = grant.blocks.max(self.used).min(self.present);
+        self.cached = (self.cached + left).min(self.present - self.used);
         self.check();
         self.move_weights(moved);
         self.check();
@@ -110,6 +129,41 @@ fn demand_that_wavers_by_less_than_a_step_changes_nothing() {
 }
 
 #[test]
+fn cached_blocks_stay_until_they_have_cost_what_computing_them_again_would() {
+    let mut sim = Sim::new(LIMITS);
+    (sim.recompute, sim.worth) = (Some(0.02), 1e-6);
+    sim.turn(300, u64::MAX);
+    sim.turn(300, u64::MAX);
+    sim.turn(0, u64::MAX);
+    assert_eq!((sim.used, sim.cached, sim.present), (0, 300, 310));
+    // What nobody can find goes as it always did.
+    (0..PATIENCE).for_each(|_| {
+        sim.turn(0, u64::MAX);
+    });
+    assert_eq!(sim.present, 300);
+    // On an idle engine passes wait for nothing.
+    sim.worth = 0.0;
+    assert!((0..1000).all(|_| sim.turn(0, u64::MAX).blocks == 300 && sim.trade.calm == 0));
+    // 260 blocks are more than at the start. All of them cost 26 ms a pass; a step of ten is computed in 200 ms.
+    sim.worth = 1e-6;
+    let mut rent = 0.0;
+    while sim.present > 40 {
+        rent += (sim.present - 40) as f64 * LIMITS.block as f64 * sim.worth;
+        sim.turn(0, u64::MAX);
+    }
+    let computed_again = 260.0 * 0.02;
+    assert!((computed_again - 0.2..computed_again + 0.2).contains(&rent), "{rent} s, {computed_again} s");
+    // Whoever needs blocks has them at once, and what is worth nothing does not stay.
+    sim.turn(300, u64::MAX);
+    sim.turn(300, u64::MAX);
+    assert_eq!(sim.used, 300);
+    (sim.recompute, sim.cached) = (Some(0.0), 0);
+    sim.turn(0, u64::MAX);
+    assert!((0..1000).any(|_| sim.turn(0, u64::MAX).settled));
+    assert_eq!(sim.present, 40);
+}
+
+#[test]
 fn what_weights_have_no_use_for_is_kvs() {
     let trade = MemoryTrade::new(TradeLimits { weights_most: 50_000, ..LIMITS });
     assert_eq!(trade.blocks_start(), 140);
@@ -127,14 +181,19 @@ proptest! {
         blocks_start in 1usize..200,
         blocks_max in 1usize..1000,
         load in prop::collection::vec((0usize..1500, 1u64..5000), 1..300),
+        recompute in prop::option::of(0.0..1.0),
+        worth in 1e-6..1e-3,
     ) {
         let limits = TradeLimits {
             total: 64_000, weights_least, weights_most: weights_least + weights_more, block, blocks_start, blocks_max,
         };
         let mut sim = Sim::new(limits);
-        for (used, moved) in load {
+        sim.recompute = recompute;
+        for (turn, (used, moved)) in load.into_iter().enumerate() {
+            sim.worth = if turn % 3 == 0 { 0.0 } else { worth };
             sim.turn(used, moved);
         }
+        (sim.recompute, sim.worth) = (recompute.map(|seconds| seconds * 1e-3), 1e-3);
         // Demand that stays is met, as far as the maximum allows, and idleness ends at the start.
         for used in [sim.trade.blocks_max() / 2, sim.trade.blocks_max(), 7] {
             let wanted = used.min(sim.trade.blocks_max());

@@ -49,6 +49,7 @@ impl Scheduler {
         wanted += blocks_wanted(&mut growths, self.blocks.block_size()).max(self.queues.running().len());
         let promised = self.blocks_promised(sequences.into_iter());
         let wanted = wanted.max(promised.saturating_sub(stats.blocks_used));
-        KvDemand { present: self.blocks.present(), used: stats.blocks_used, wanted }
+        let (used, cached) = (stats.blocks_used, stats.blocks_cached);
+        KvDemand { present: self.blocks.present(), used, cached, wanted, recompute: self.recompute_seconds(1) }
     }
 }

@@ -106,7 +106,8 @@ impl KvMemory for Watched {
     fn balance(&mut self, demand: KvDemand) -> KvGrant {
         self.present = demand.present;
         self.check();
-        let grant = self.runner.balance(demand);
+        // As if nothing cached were worth anything: an idle engine gives back all that it took.
+        let grant = self.runner.balance(KvDemand { recompute: None, ..demand });
         let resident = self.runner.model.weights().elastic().unwrap().resident_bytes();
         self.seen.resident.store(resident, Ordering::Relaxed);
         self.present = self.present.max(grant.blocks);

@@ -1,7 +1,7 @@
 //! The planner of experts: visits, placements, budgets.
 
 use super::error::ArenaError;
-use super::figures::{ArenaFigures, VisitFigures};
+use super::figures::{ArenaFigures, MissedByALittle};
 use super::scores::{Scores, SlabCounts};
 use super::shape::ArenaShape;
 use super::slab::{Placement, SlabId, SlabSlot};
@@ -336,29 +336,19 @@ impl Arena {
         Ok(())
     }
 
-    /// All slabs that are not in memory nor being read, by falling score: what to read first if there is time for it.
-    pub fn ranking(&self) -> Vec<SlabId> {
-        let absent = (0..self.slabs.len()).filter(|&index| self.slabs[index].state == SlabState::Absent);
-        let mut ranking: Vec<(f64, usize)> = absent.map(|index| (self.scores.score(index), index)).collect();
-        ranking.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        ranking.into_iter().map(|(_, index)| self.shape.id(index)).collect()
-    }
-
     /// What was done so far.
     pub fn figures(&self) -> ArenaFigures {
         self.figures
     }
 
-    /// By how many bytes the shadow arena is larger: a sixteenth of all slabs.
-    pub fn shadow_bytes(&self) -> u64 {
-        self.shadow_slots.iter().zip(self.shape.class_bytes()).map(|(slots, bytes)| slots * bytes).sum()
-    }
-
-    /// Bytes that a token would read less with each byte of memory more, as `figures`' shadow arena tells: what this
-    /// memory is worth here, to compare with what it is worth elsewhere. None before the first token.
-    pub fn saved_per_token_and_byte(&self, figures: &VisitFigures) -> Option<f64> {
-        let tokens = figures.tokens(&self.shape);
-        (tokens > 0.0).then(|| figures.shadow_bytes as f64 / tokens / self.shadow_bytes() as f64)
+    /// What a little more memory would have saved so far.
+    pub fn missed_by_a_little(&self) -> MissedByALittle {
+        let sizes = self.shadow_slots.iter().zip(self.shape.class_bytes());
+        let ArenaFigures { decode, chunks, .. } = &self.figures;
+        MissedByALittle {
+            bytes: decode.shadow_bytes + chunks.shadow_bytes,
+            more: sizes.map(|(slots, bytes)| slots * bytes).sum(),
+        }
     }
 
     /// A free slot of the class, or that of the lowest slab, if it is below `limit`.

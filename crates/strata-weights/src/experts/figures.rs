@@ -1,7 +1,5 @@
 //! What an arena has done so far.
 
-use super::shape::ArenaShape;
-
 /// Counts since the arena was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArenaFigures {
@@ -34,7 +32,7 @@ pub struct VisitFigures {
     pub wanted_bytes: u64,
     /// Bytes of the misses.
     pub miss_bytes: u64,
-    /// Bytes of the misses that would have been hits with [`Arena::shadow_bytes`](super::Arena::shadow_bytes) more.
+    /// Bytes of the misses that would have been hits with a little more memory; see [`MissedByALittle`].
     pub shadow_bytes: u64,
 }
 
@@ -51,14 +49,11 @@ pub struct PrefetchFigures {
     pub used_bytes: u64,
 }
 
-impl VisitFigures {
-    /// Tokens that passed through all layers.
-    pub fn tokens(&self, shape: &ArenaShape) -> f64 {
-        self.token_uses as f64 / (shape.top_k() * shape.layers()) as f64
-    }
-
-    /// The part of the wanted bytes that was not read on demand.
-    pub fn hit_share(&self) -> f64 {
-        if self.wanted_bytes == 0 { 0.0 } else { 1.0 - self.miss_bytes as f64 / self.wanted_bytes as f64 }
-    }
+/// What an arena that is a little larger would have read less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissedByALittle {
+    /// Bytes of the misses so far that would have been hits.
+    pub bytes: u64,
+    /// By how many bytes it would be larger: a sixteenth of all slabs.
+    pub more: u64,
 }

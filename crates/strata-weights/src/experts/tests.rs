@@ -290,7 +290,8 @@ fn warm_counts_are_checked_and_bounded() {
     counts.uses[1][4] = 1e9;
     counts.uses[1][7] = 5e8;
     arena.warm(&counts).unwrap();
-    assert_eq!(arena.ranking()[..2], [SlabId { layer: 1, expert: 4 }, SlabId { layer: 1, expert: 7 }]);
+    let uses = &arena.counts().uses[1];
+    assert!(uses[4] > uses[7] && uses[7] > uses[0]);
     assert!(arena.counts().uses[1].iter().sum::<f32>() < 200.0, "what was before does not outweigh what comes");
     for (layer, uses) in [(1, vec![0.0; 3]), (0, vec![f32::NAN; 12]), (2, vec![-1.0; 12])] {
         let mut wrong = counts.clone();
@@ -305,15 +306,14 @@ fn warm_counts_are_checked_and_bounded() {
 fn the_shadow_arena_tells_what_more_memory_would_save() {
     let shape = ArenaShape::new(vec![10], 32, 1).unwrap();
     let mut arena = Arena::new(shape, 100).unwrap();
-    assert_eq!(arena.shadow_bytes(), 20);
     // Twelve experts in turn through ten slots; with twelve there would be no misses.
     for round in 0..120 {
         visit(&mut arena, 0, &[(round % 12, 1)]);
     }
     let figures = arena.figures().decode;
-    assert_eq!(figures.tokens(arena.shape()), 120.0);
+    assert!(figures.shadow_bytes > 0);
     assert_eq!(figures.miss_bytes - 12 * 10, figures.shadow_bytes, "but for the first of each");
-    assert!(arena.saved_per_token_and_byte(&figures).unwrap() > 0.0);
+    assert_eq!(arena.missed_by_a_little(), MissedByALittle { bytes: figures.shadow_bytes, more: 20 });
 }
 
 #[test]
