@@ -72,6 +72,9 @@ pub enum ChoiceProblem {
         /// The tags that it has.
         available: Vec<String>,
     },
+    /// Nothing says what the weights are.
+    #[error("it has safetensors files, but no config.json that says of which model")]
+    NoConfig,
     /// A part of a model is not there.
     #[error("{missing} is missing, which {by} names")]
     Missing {

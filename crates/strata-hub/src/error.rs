@@ -29,6 +29,12 @@ pub enum HubProblem {
         /// What happened.
         message: String,
     },
+    /// Nobody who speaks https can be believed.
+    #[error("https cannot be used here: {message}")]
+    NoTls {
+        /// What the system lacks.
+        message: String,
+    },
     /// A server answers with a status that is none of those expected.
     #[error("{address} answered {status}{}", note(.code))]
     Status {
@@ -113,6 +119,11 @@ pub enum HubProblem {
     },
 }
 
+/// Whether a server with this status may answer the same request after a while.
+pub(crate) fn is_busy(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500..=599)
+}
+
 fn note(code: &str) -> String {
     if code.is_empty() { String::new() } else { format!(" {code}") }
 }
@@ -126,7 +137,17 @@ impl HubProblem {
 
     /// Whether the same may work later without a change of what was asked for.
     pub fn is_of_the_network(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Status { .. } | Self::BadAnswer { .. } | Self::Damaged { .. })
+        use HubProblem::{BadAnswer, Damaged, NoTls, Status, Unreachable};
+        matches!(self, Unreachable { .. } | NoTls { .. } | Status { .. } | BadAnswer { .. } | Damaged { .. })
+    }
+
+    /// Whether the same request may be answered after a while.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Status { status, .. } => is_busy(*status),
+            _ => false,
+        }
     }
 
     /// What to do next.
@@ -136,6 +157,9 @@ impl HubProblem {
                 "look at the network and at HF_ENDPOINT, then run it again: what came is kept. --offline uses what the \
                  cache has"
                     .into()
+            }
+            Self::NoTls { .. } => {
+                "install ca-certificates or set SSL_CERT_FILE; --offline takes what the cache has".into()
             }
             Self::Status { status: 429, .. } => {
                 "wait a while, then run it again: what came is kept. With HF_TOKEN the Hub allows more".into()
@@ -162,6 +186,10 @@ impl HubProblem {
             }
             Self::Choice(ChoiceProblem::Missing { .. }) => {
                 "choose another revision or model; this one is not whole".into()
+            }
+            Self::Choice(ChoiceProblem::NoConfig) => {
+                "if it is an adapter (LoRA), name the model that it was made for; else one that has its config.json"
+                    .into()
             }
             Self::NotCached { .. } => {
                 "fetch it once with network, without --offline and HF_HUB_OFFLINE; `strata models` lists what is here"

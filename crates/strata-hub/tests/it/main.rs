@@ -3,5 +3,9 @@
 mod cache;
 mod choices;
 mod downloads;
+mod listings;
 mod names;
+mod patience;
+mod place;
 mod settings;
+mod tls;
