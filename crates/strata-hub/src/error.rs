@@ -7,6 +7,9 @@ use thiserror::Error;
 
 use crate::choice::ChoiceProblem;
 
+/// What is tried with locks.
+pub(crate) const LOCK: &str = "lock";
+
 /// A model that cannot be had, and why.
 #[derive(Debug, Error)]
 #[error("{model}: {problem}")]
@@ -86,6 +89,14 @@ pub enum HubProblem {
         missing: String,
         /// The folder of the cache.
         cache: PathBuf,
+    },
+    /// A file of the cache is not what it was when it came.
+    #[error("{} is damaged: {message}", path.display())]
+    DamagedInCache {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
     },
     /// The disk is too small.
     #[error("{needed} bytes are still to be fetched, but the disk of {} has {free} free", folder.display())]
@@ -195,6 +206,9 @@ impl HubProblem {
                 "fetch it once with network, without --offline and HF_HUB_OFFLINE; `strata models` lists what is here"
                     .into()
             }
+            Self::DamagedInCache { .. } => {
+                "remove that file, then name the model again with network: it is fetched anew".into()
+            }
             Self::NoRoom { .. } => {
                 "free some room (`strata models` says what models take), or set HF_HOME to a folder on a larger disk"
                     .into()
@@ -205,6 +219,10 @@ impl HubProblem {
             }
             Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free some room, then run it again: what came is kept".into()
+            }
+            Self::File { action: LOCK, .. } => {
+                "if its file system has no locks, as some network file systems, set HF_HOME to a folder on another one"
+                    .into()
             }
             Self::File { .. } => "make the cache's folder writable, or set HF_HOME to one that is".into(),
         }

@@ -12,8 +12,9 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::answers::TreeFile;
-use crate::cache::HubCache;
+use crate::cache::{HubCache, SMALL_BYTES_MAX, is_as_long, is_whole};
 use crate::choice::{ChoiceProblem, FileChoice, FileWish, choose, shards_of};
+use crate::digest::BlobId;
 use crate::download::{CONNECTIONS, Download};
 use crate::error::{HubError, HubProblem};
 use crate::listing::{commit_of, explain, tree_of};
@@ -27,8 +28,6 @@ use crate::web::Web;
 const WORKERS: usize = 2;
 /// Small files that are fetched at a time.
 const SMALL_AT_A_TIME: usize = 4;
-/// Longest file beside the weights, in bytes.
-const SMALL_BYTES_MAX: u64 = 256 << 20;
 /// What says which model weights are of.
 const CONFIG: &str = "config.json";
 /// Longest header of a safetensors file that is read ahead, and all of a model's together, in bytes.
@@ -102,19 +101,35 @@ impl Hub {
             return Err(ChoiceProblem::NoConfig.into());
         }
         if let Some(index) = choice.unread_index.take().as_deref().and_then(file) {
-            check_small(&index)?;
-            let download = Download { web, runtime: &self.runtime, cache: &self.cache, name, commit: &commit };
-            download.fetch(&index, &|_| ()).map_err(|problem| explain(web, name, &index.path, problem))?;
-            let shards = read_index(&self.cache.blob(name, &index.blob))?;
+            let shards = self.shards_on(web, name, &commit, &index)?;
             choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) })?;
         }
         let files: Vec<TreeFile> = choice.small.iter().chain(&choice.weights).filter_map(|path| file(path)).collect();
-        let found = |file: &&TreeFile| {
-            let path = self.cache.snapshot(name, &commit).join(&file.path);
-            fs::metadata(path).map(|found| found.len()).ok()
+        let snapshot = self.cache.snapshot(name, &commit);
+        let is_here = |file: &TreeFile| match choice.small.contains(&file.path) {
+            true => is_whole(&snapshot.join(&file.path), file),
+            false => is_as_long(&snapshot.join(&file.path), file),
         };
-        let missing = files.iter().filter(|file| found(file) != Some(file.size)).cloned().collect();
+        let missing = files.iter().filter(|file| !is_here(file)).cloned().collect();
         Ok(HubModel { hub: self, name: name.clone(), commit, choice, files, missing })
+    }
+
+    /// The files that the index of the weights names, which is fetched if the snapshot lacks it: a cache that has it
+    /// may be one that cannot be written.
+    fn shards_on(
+        &self,
+        web: &Arc<Web>,
+        name: &HubName,
+        commit: &str,
+        index: &TreeFile,
+    ) -> Result<BTreeSet<String>, HubProblem> {
+        check_small(index)?;
+        let path = self.cache.snapshot(name, commit).join(&index.path);
+        let download = Download { web, runtime: &self.runtime, cache: &self.cache, name, commit };
+        if !is_whole(&path, index) {
+            download.fetch(index, &|_| ()).map_err(|problem| explain(web, name, &index.path, problem))?;
+        }
+        read_index(&path, |message| HubProblem::BadAnswer { address: download.source(index).address(), message })
     }
 
     /// The model as the cache has it.
@@ -126,10 +141,12 @@ impl Hub {
         }
         let commit = self.cache.commit(name, revision).ok_or_else(|| lacks(format!("its revision {revision} is")))?;
         let (found, broken) = self.cache.files(name, &commit);
-        if !broken.is_empty() {
-            return Err(lacks(format!("the contents of {} are", broken.join(", "))));
-        }
-        let paths: Vec<&str> = found.keys().map(String::as_str).collect();
+        // A link whose content was removed counts: what is chosen is the same as with network.
+        let paths: Vec<&str> = found.keys().chain(&broken).map(String::as_str).collect();
+        let check_there = |chosen: &[String]| {
+            let gone: Vec<&str> = chosen.iter().filter(|path| broken.contains(path)).map(String::as_str).collect();
+            if gone.is_empty() { Ok(()) } else { Err(lacks(format!("the contents of {} are", gone.join(", ")))) }
+        };
         let lacking = |problem| match problem {
             ChoiceProblem::Missing { missing, by } => lacks(format!("{missing}, which {by} names, is")),
             ChoiceProblem::NoWeights { .. } => lacks("its weights are".into()),
@@ -142,10 +159,15 @@ impl Hub {
             ChoiceProblem::NoConfig => lacks(format!("its {CONFIG} is")),
         };
         let mut choice = choose(&paths, FileWish { tag: name.tag.as_deref(), shards: None }).map_err(lacking)?;
+        let snapshot = self.cache.snapshot(name, &commit);
+        check_there(&choice.small)?;
+        check_undamaged(&snapshot, &choice.small)?;
         if let Some(index) = choice.unread_index.take() {
-            let shards = read_index(&self.cache.snapshot(name, &commit).join(index))?;
+            let path = snapshot.join(index);
+            let shards = read_index(&path, |message| HubProblem::DamagedInCache { path: path.clone(), message })?;
             choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) }).map_err(lacking)?;
         }
+        check_there(&choice.weights)?;
         if !choice.is_gguf && !found.contains_key(CONFIG) {
             return Err(lacking(ChoiceProblem::NoConfig));
         }
@@ -266,11 +288,8 @@ impl HubModel<'_> {
     /// # Errors
     /// As [`fetch`](Self::fetch).
     pub fn fetch_small(&self) -> Result<(), HubError> {
-        let small: Vec<&TreeFile> = self.missing.iter().filter(|file| self.choice.small.contains(&file.path)).collect();
-        for file in &small {
-            check_small(file).map_err(|problem| self.error(problem))?;
-        }
-        self.fetch_side_by_side(&small, &|_| ())
+        let is_small = |file: &&TreeFile| self.choice.small.contains(&file.path);
+        self.fetch_beside(&self.missing.iter().filter(is_small).collect::<Vec<_>>(), &|_| ())
     }
 
     /// Fetches everything that is missing, and compares it with its digests. `tell` is told of bytes that are there
@@ -283,32 +302,34 @@ impl HubModel<'_> {
         tell(self.files.iter().filter(is_there).map(|file| file.size).sum::<u64>() as i64);
         let (small, weights): (Vec<&TreeFile>, Vec<&TreeFile>) =
             self.missing.iter().partition(|file| self.choice.small.contains(&file.path));
-        for file in &small {
-            check_small(file).map_err(|problem| self.error(problem))?;
-        }
-        self.fetch_side_by_side(&small, tell)?;
+        self.fetch_beside(&small, tell)?;
         if let Some(web) = &self.hub.web {
             let download = self.download(web);
             for file in weights {
                 download.fetch(file, tell).map_err(|problem| self.explain(&file.path, problem))?;
             }
         }
-        self.settle()
+        self.settle();
+        Ok(())
     }
 
-    /// Notes what the revision means, once everything is there: offline it would lead to half a model.
-    ///
-    /// # Errors
-    /// The cache cannot be written.
-    pub fn settle(&self) -> Result<(), HubError> {
+    /// Notes what the revision means, once everything is there: offline it would lead to half a model. The model can be
+    /// used whether that succeeds or not, as in a cache that cannot be written.
+    pub fn settle(&self) {
         if self.files.is_empty() {
-            return Ok(());
+            return;
         }
-        let noted = self.hub.cache.set_commit(&self.name, self.name.revision(), &self.commit);
-        noted.map_err(|problem| self.error(problem))
+        let revision = self.name.revision();
+        if let Err(problem) = self.hub.cache.set_commit(&self.name, revision, &self.commit) {
+            tracing::warn!("{problem}; offline, {} will not be found at {revision}", self.name.repository());
+        }
     }
 
-    fn fetch_side_by_side(&self, files: &[&TreeFile], tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
+    /// Fetches files beside the weights, side by side.
+    fn fetch_beside(&self, files: &[&TreeFile], tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
+        for file in files {
+            check_small(file).map_err(|problem| self.error(problem))?;
+        }
         let Some(web) = &self.hub.web else { return Ok(()) };
         let (next, download) = (AtomicUsize::new(0), self.download(web));
         let work = || -> Result<(), HubError> {
@@ -381,11 +402,26 @@ fn check_small(file: &TreeFile) -> Result<(), HubProblem> {
     Err(HubProblem::BadAnswer { address: file.path.clone(), message })
 }
 
-fn read_index(path: &Path) -> Result<BTreeSet<String>, HubProblem> {
+/// Compares the files beside the weights with the digests by which a snapshot links to them.
+fn check_undamaged(snapshot: &Path, small: &[String]) -> Result<(), HubProblem> {
+    for path in small {
+        let link = snapshot.join(path);
+        let Some(blob) = BlobId::of_link(&link) else { continue };
+        let found = blob.digest_of(&link).map_err(HubProblem::file("read", &link))?;
+        if found != blob {
+            let message = format!("its digest is {}, expected {}", found.digits(), blob.digits());
+            return Err(HubProblem::DamagedInCache { path: fs::canonicalize(&link).unwrap_or(link), message });
+        }
+    }
+    Ok(())
+}
+
+/// The files that the index at `path` names; `bad` says what it means if it is none.
+fn read_index(path: &Path, bad: impl FnOnce(String) -> HubProblem) -> Result<BTreeSet<String>, HubProblem> {
     let mut text = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_end(&mut text));
     read.map_err(HubProblem::file("read", path))?;
-    shards_of(&text).map_err(|message| HubProblem::BadAnswer { address: path.display().to_string(), message })
+    shards_of(&text).map_err(bad)
 }
 
 fn unreadable(error: IoError, path: &Path) -> HubProblem {

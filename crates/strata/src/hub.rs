@@ -64,7 +64,7 @@ pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     let hub = open(options)?;
     let found = hub.find(&name)?;
     if found.is_complete() {
-        found.settle()?;
+        found.settle();
         return ModelDir::open(Some(&found.path()));
     }
     found.fetch_small()?;
@@ -116,7 +116,7 @@ fn fetched(
     let hub = open(options)?;
     let found = hub.find(&name)?;
     if found.is_complete() {
-        found.settle()?;
+        found.settle();
         return Ok(Some(found.path()));
     }
     found.check_room()?;

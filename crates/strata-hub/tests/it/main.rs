@@ -2,9 +2,11 @@
 
 mod cache;
 mod choices;
+mod damage;
 mod downloads;
 mod listings;
 mod names;
+mod offline;
 mod patience;
 mod place;
 mod settings;

@@ -59,6 +59,12 @@ impl Place {
         self.hub.add("org/name", path, FileContent::Made(bytes), true);
     }
 
+    /// How many requests there were for a file.
+    pub fn asked_for(&self, path: &str) -> usize {
+        let end = format!("/{path}");
+        self.hub.seen().iter().filter(|seen| seen.target.ends_with(&end)).count()
+    }
+
     /// Where the content of the weights lies.
     pub fn blob(&self) -> PathBuf {
         self.blob_of("model.safetensors")
