@@ -20,8 +20,8 @@ const SMALL_FILES: [&str; 10] = [
 ];
 
 /// The file of weights that are in one, and the index of those that are in several.
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// GGUF files that hold no model by themselves, by a part of their names: those that llama.cpp leaves out.
 const NO_MODEL: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];

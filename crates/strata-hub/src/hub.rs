@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::answers::TreeFile;
 use crate::cache::{HubCache, SMALL_BYTES_MAX, is_as_long, is_whole};
-use crate::choice::{ChoiceProblem, FileChoice, FileWish, choose, shards_of};
+use crate::choice::{ChoiceProblem, FileChoice, FileWish, INDEX, SINGLE, choose, shards_of};
 use crate::digest::BlobId;
 use crate::download::{CONNECTIONS, Download};
 use crate::error::{HubError, HubProblem};
@@ -208,6 +208,13 @@ impl HubModel<'_> {
         self.choice.is_gguf
     }
 
+    /// Where the index lies, or will, that says which weights are taken; `None` if they need none.
+    pub fn index(&self) -> Option<PathBuf> {
+        let takes_index = !self.choice.is_gguf && self.choice.weights != [SINGLE];
+        let has_index = self.choice.small.iter().any(|path| path == INDEX);
+        (takes_index && has_index).then(|| self.folder().join(INDEX))
+    }
+
     /// Whether everything is there.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
@@ -290,6 +297,15 @@ impl HubModel<'_> {
     pub fn fetch_small(&self) -> Result<(), HubError> {
         let is_small = |file: &&TreeFile| self.choice.small.contains(&file.path);
         self.fetch_beside(&self.missing.iter().filter(is_small).collect::<Vec<_>>(), &|_| ())
+    }
+
+    /// Fetches, of what is missing, only the file that says of which model the weights are.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn fetch_config(&self) -> Result<(), HubError> {
+        let is_config = |file: &&TreeFile| !self.choice.is_gguf && file.path == CONFIG;
+        self.fetch_beside(&self.missing.iter().filter(is_config).collect::<Vec<_>>(), &|_| ())
     }
 
     /// Fetches everything that is missing, and compares it with its digests. `tell` is told of bytes that are there

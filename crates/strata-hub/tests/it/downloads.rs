@@ -7,6 +7,7 @@ use strata_hub::testing::{COMMIT, Mischief};
 use strata_hub::{HubError, HubProblem, HubSettings, RANGE_BYTES};
 use strata_io::IoError;
 
+use crate::damage::sharded;
 use crate::place::{Place, WEIGHTS, fetch, named, open, problem};
 
 #[test]
@@ -164,6 +165,27 @@ fn what_may_not_be_read_says_what_to_do() {
     }
     place.hub.does(Mischief { token: Some("hf_secret".into()), ..Mischief::default() });
     place.fetches();
+}
+
+#[test]
+fn what_says_which_model_it_is_comes_first_and_alone() {
+    let place = Place::new();
+    place.add("tokenizer.json", "[]");
+    let hub = open(&place.settings());
+    let found = hub.find(&named("org/name")).unwrap();
+    found.fetch_config().unwrap();
+    let asked = || ["config.json", "tokenizer.json", "model.safetensors"].map(|path| place.asked_for(path));
+    assert_eq!(asked(), [1, 0, 0]);
+    found.fetch_small().unwrap();
+    assert_eq!(asked(), [1, 1, 0]);
+    assert_eq!(found.index(), None);
+    // An index beside a file that has all weights says nothing.
+    place.add("model.safetensors.index.json", r#"{"weight_map": {"x": "a.safetensors"}}"#);
+    assert_eq!(hub.find(&named("org/name")).unwrap().index(), None);
+    let place = sharded();
+    let hub = open(&place.settings());
+    let found = hub.find(&named("org/name")).unwrap();
+    assert_eq!(found.index(), Some(found.folder().join("model.safetensors.index.json")));
 }
 
 #[test]
