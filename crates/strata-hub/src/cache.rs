@@ -10,10 +10,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::answers::TreeFile;
 use crate::digest::BlobId;
@@ -24,6 +24,9 @@ use crate::name::{HubName, is_commit, is_revision};
 const DEPTH_MAX: usize = 6;
 /// Most files of a snapshot that are looked at.
 const FILES_MAX: usize = 100_000;
+
+/// Longest file beside the weights, in bytes.
+pub(crate) const SMALL_BYTES_MAX: u64 = 256 << 20;
 
 /// A cache of models.
 #[derive(Debug, Clone)]
@@ -222,10 +225,22 @@ pub(crate) fn create_folder_of(path: &Path) -> Result<(), HubProblem> {
     fs::create_dir_all(folder).map_err(HubProblem::file("create", folder))
 }
 
-/// A name beside `path` that nobody else uses, other threads of this process included.
+/// Whether the file at `path` is as long as this one.
+pub(crate) fn is_as_long(path: &Path, file: &TreeFile) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.len() == file.size)
+}
+
+/// Whether the file at `path` has this content. What is short is read and compared with its digest, for a crash of the
+/// machine may leave the right length alone; of what is longer, the length has to do.
+pub(crate) fn is_whole(path: &Path, file: &TreeFile) -> bool {
+    is_as_long(path, file)
+        && (file.size > SMALL_BYTES_MAX || file.blob.digest_of(path).is_ok_and(|found| found == file.blob))
+}
+
+/// A name beside `path` that nobody else uses. It is random: processes in containers that share a cache may have the
+/// same number.
 fn temporary(path: &Path) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    path.with_file_name(format!(".{}-{}.new", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
+    path.with_file_name(format!(".{:016x}.new", RandomState::new().build_hasher().finish()))
 }
 
 fn folder_name(name: &HubName) -> String {

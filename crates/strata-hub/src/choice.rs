@@ -20,12 +20,11 @@ const SMALL_FILES: [&str; 10] = [
 ];
 
 /// The file of weights that are in one, and the index of those that are in several.
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// GGUF files that hold no model by themselves, by a part of their names and by their beginnings.
-const NO_MODEL: [&str; 2] = ["mmproj", "imatrix"];
-const NO_MODEL_BEGINS: [&str; 4] = ["mtp-", "eagle3-", "dflash-", "dspark-"];
+/// GGUF files that hold no model by themselves, by a part of their names: those that llama.cpp leaves out.
+const NO_MODEL: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
 
 /// Tags that are looked for where none is given.
 const USUAL_TAGS: [&str; 2] = ["Q4_K_M", "Q8_0"];
@@ -73,6 +72,9 @@ pub enum ChoiceProblem {
         /// The tags that it has.
         available: Vec<String>,
     },
+    /// Nothing says what the weights are.
+    #[error("it has safetensors files, but no config.json that says of which model")]
+    NoConfig,
     /// A part of a model is not there.
     #[error("{missing} is missing, which {by} names")]
     Missing {
@@ -182,10 +184,8 @@ fn gguf(paths: &[&str], tag: Option<&str>) -> Result<Vec<String>, ChoiceProblem>
 }
 
 fn is_gguf_model(path: &str) -> bool {
-    let name = name_of(path).to_ascii_lowercase();
-    name.ends_with(".gguf")
-        && !NO_MODEL.iter().any(|part| name.contains(part))
-        && !NO_MODEL_BEGINS.iter().any(|start| name.starts_with(start))
+    let name = name_of(path);
+    name.to_ascii_lowercase().ends_with(".gguf") && !NO_MODEL.iter().any(|part| name.contains(part))
 }
 
 /// The first file with `tag` followed by `.` or `-`, whatever the case. One where the tag is a whole word is preferred:

@@ -1,10 +1,17 @@
 //! Digests by which the Hub names contents.
 
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
 use sha1::Sha1;
 use sha2::Sha256;
 // Each library has a trait of its own; they are of different ages.
 use sha1::Digest as _;
 use sha2::Digest as _;
+
+/// Bytes of a file that are read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// The name of a content, which is its digest: a blob in the cache is called so.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +31,32 @@ impl BlobId {
     /// git's name of a small file, if these are 40 small hexadecimal digits.
     pub fn git_sha1(digits: &str) -> Option<Self> {
         is_hex(digits, 40).then(|| Self::GitSha1(digits.to_owned()))
+    }
+
+    /// The content that the link at `path` leads to, if it leads into a cache.
+    pub fn of_link(path: &Path) -> Option<Self> {
+        let target = fs::read_link(path).ok()?;
+        let digits = target.file_name()?.to_str()?;
+        let leads_there = target.parent().is_some_and(|folder| folder.ends_with("blobs"));
+        leads_there.then(|| Self::sha256(digits).or_else(|| Self::git_sha1(digits)))?
+    }
+
+    /// The digest of this kind that the file at `path` has now.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn digest_of(&self, path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let mut hasher = self.hasher(file.metadata()?.len());
+        let mut buffer = vec![0; CHUNK_BYTES];
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => return Ok(hasher.finish()),
+                Ok(count) => hasher.update(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// The digits.

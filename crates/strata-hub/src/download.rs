@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::answers::TreeFile;
-use crate::cache::{HubCache, create_folder_of};
+use crate::cache::{HubCache, create_folder_of, is_whole};
 use crate::digest::BlobHasher;
 use crate::error::HubProblem;
 use crate::lock::lock;
@@ -45,21 +45,17 @@ impl Download<'_> {
     pub(crate) fn fetch(&self, file: &TreeFile, tell: Tell<'_>) -> Result<(), HubProblem> {
         let blob = self.cache.blob(self.name, &file.blob);
         create_folder_of(&blob)?;
-        let busy = || tracing::info!("waiting for another program, which fetches {}", file.path);
+        let busy = || tracing::warn!("waiting for another program, which fetches {}", file.path);
         let _held = lock(&self.cache.lock(self.name, &file.blob), busy)?;
-        let found = fs::metadata(&blob).map(|found| found.len()).ok();
-        if found == Some(file.size) {
+        if is_whole(&blob, file) {
             tell(file.size as i64);
             return self.cache.link(self.name, self.commit, file);
         }
-        if let Some(found) = found {
-            let shown = blob.display();
-            tracing::warn!(
-                "{} is damaged: {shown} has {found} bytes, not {}; it is fetched again",
-                file.path,
-                file.size
-            );
-            fs::remove_file(&blob).map_err(HubProblem::file("remove", &blob))?;
+        if let Ok(found) = fs::metadata(&blob) {
+            // It stays until what replaces it is here and checked: the listing may be what is wrong.
+            let (shown, found, size) = (blob.display(), found.len(), file.size);
+            let how = if found == size { "its digest is another".into() } else { format!("{found} bytes, not {size}") };
+            tracing::warn!("{} is damaged ({shown}: {how}); it is fetched again", file.path);
         }
         let incomplete = self.cache.incomplete(self.name, &file.blob);
         let source = Arc::new(self.source(file));

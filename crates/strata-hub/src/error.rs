@@ -7,6 +7,9 @@ use thiserror::Error;
 
 use crate::choice::ChoiceProblem;
 
+/// What is tried with locks.
+pub(crate) const LOCK: &str = "lock";
+
 /// A model that cannot be had, and why.
 #[derive(Debug, Error)]
 #[error("{model}: {problem}")]
@@ -27,6 +30,12 @@ pub enum HubProblem {
         /// Whom was asked, without what is secret.
         address: String,
         /// What happened.
+        message: String,
+    },
+    /// Nobody who speaks https can be believed.
+    #[error("https cannot be used here: {message}")]
+    NoTls {
+        /// What the system lacks.
         message: String,
     },
     /// A server answers with a status that is none of those expected.
@@ -81,6 +90,14 @@ pub enum HubProblem {
         /// The folder of the cache.
         cache: PathBuf,
     },
+    /// A file of the cache is not what it was when it came.
+    #[error("{} is damaged: {message}", path.display())]
+    DamagedInCache {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
     /// The disk is too small.
     #[error("{needed} bytes are still to be fetched, but the disk of {} has {free} free", folder.display())]
     NoRoom {
@@ -113,6 +130,11 @@ pub enum HubProblem {
     },
 }
 
+/// Whether a server with this status may answer the same request after a while.
+pub(crate) fn is_busy(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500..=599)
+}
+
 fn note(code: &str) -> String {
     if code.is_empty() { String::new() } else { format!(" {code}") }
 }
@@ -126,7 +148,17 @@ impl HubProblem {
 
     /// Whether the same may work later without a change of what was asked for.
     pub fn is_of_the_network(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Status { .. } | Self::BadAnswer { .. } | Self::Damaged { .. })
+        use HubProblem::{BadAnswer, Damaged, NoTls, Status, Unreachable};
+        matches!(self, Unreachable { .. } | NoTls { .. } | Status { .. } | BadAnswer { .. } | Damaged { .. })
+    }
+
+    /// Whether the same request may be answered after a while.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Status { status, .. } => is_busy(*status),
+            _ => false,
+        }
     }
 
     /// What to do next.
@@ -136,6 +168,9 @@ impl HubProblem {
                 "look at the network and at HF_ENDPOINT, then run it again: what came is kept. --offline uses what the \
                  cache has"
                     .into()
+            }
+            Self::NoTls { .. } => {
+                "install ca-certificates or set SSL_CERT_FILE; --offline takes what the cache has".into()
             }
             Self::Status { status: 429, .. } => {
                 "wait a while, then run it again: what came is kept. With HF_TOKEN the Hub allows more".into()
@@ -163,9 +198,16 @@ impl HubProblem {
             Self::Choice(ChoiceProblem::Missing { .. }) => {
                 "choose another revision or model; this one is not whole".into()
             }
+            Self::Choice(ChoiceProblem::NoConfig) => {
+                "if it is an adapter (LoRA), name the model that it was made for; else one that has its config.json"
+                    .into()
+            }
             Self::NotCached { .. } => {
                 "fetch it once with network, without --offline and HF_HUB_OFFLINE; `strata models` lists what is here"
                     .into()
+            }
+            Self::DamagedInCache { .. } => {
+                "remove that file, then name the model again with network: it is fetched anew".into()
             }
             Self::NoRoom { .. } => {
                 "free some room (`strata models` says what models take), or set HF_HOME to a folder on a larger disk"
@@ -177,6 +219,10 @@ impl HubProblem {
             }
             Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free some room, then run it again: what came is kept".into()
+            }
+            Self::File { action: LOCK, .. } => {
+                "if its file system has no locks, as some network file systems, set HF_HOME to a folder on another one"
+                    .into()
             }
             Self::File { .. } => "make the cache's folder writable, or set HF_HOME to one that is".into(),
         }

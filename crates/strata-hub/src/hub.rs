@@ -7,17 +7,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde::Deserialize;
 use strata_io::{ExactFile, IoError, RandomAccessFile, disk_bytes_free};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::answers::{self, TreeFile};
-use crate::cache::HubCache;
-use crate::choice::{ChoiceProblem, FileChoice, FileWish, choose, shards_of};
+use crate::answers::TreeFile;
+use crate::cache::{HubCache, SMALL_BYTES_MAX, is_as_long, is_whole};
+use crate::choice::{ChoiceProblem, FileChoice, FileWish, INDEX, SINGLE, choose, shards_of};
+use crate::digest::BlobId;
 use crate::download::{CONNECTIONS, Download};
 use crate::error::{HubError, HubProblem};
+use crate::listing::{commit_of, explain, tree_of};
 use crate::name::HubName;
+use crate::patience::HubPatience;
 use crate::remote_file::RemoteFile;
 use crate::settings::HubSettings;
 use crate::web::Web;
@@ -26,15 +28,11 @@ use crate::web::Web;
 const WORKERS: usize = 2;
 /// Small files that are fetched at a time.
 const SMALL_AT_A_TIME: usize = 4;
-/// Pages of a listing, of a thousand files each, that are read.
-const PAGES_MAX: usize = 64;
-/// Longest file beside the weights, in bytes.
-const SMALL_BYTES_MAX: u64 = 256 << 20;
+/// What says which model weights are of.
+const CONFIG: &str = "config.json";
 /// Longest header of a safetensors file that is read ahead, and all of a model's together, in bytes.
 const HEADER_BYTES_MAX: u64 = 32 << 20;
 const HEADERS_BYTES_MAX: u64 = 512 << 20;
-/// Names of branches and tags that a message lists.
-const NAMES_SHOWN: usize = 20;
 /// Room that is left on the disk, in bytes.
 const ROOM_LEFT: u64 = 64 << 20;
 
@@ -50,12 +48,20 @@ impl Hub {
     /// Nothing is sent before something is asked for.
     ///
     /// # Errors
-    /// No TLS or no threads on this machine.
+    /// No threads on this machine.
     pub fn open(settings: &HubSettings) -> Result<Self, HubProblem> {
+        Self::open_with(settings, HubPatience::default())
+    }
+
+    /// The same with another patience.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(settings: &HubSettings, patience: HubPatience) -> Result<Self, HubProblem> {
         let cache = HubCache::new(settings.cache.clone());
         let web = match settings.offline {
             true => None,
-            false => Some(Arc::new(Web::new(&settings.endpoint, settings.token.as_deref())?)),
+            false => Some(Arc::new(Web::new(&settings.endpoint, settings.token.as_deref(), patience)?)),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
         let runtime = Arc::new(runtime.map_err(HubProblem::file("start threads for", &settings.cache))?);
@@ -68,7 +74,7 @@ impl Hub {
     }
 
     /// Asks what a model has, and chooses which of its files to take; of these only the index of the weights is
-    /// fetched. Offline, and where the Hub cannot be reached, the cache is what there is.
+    /// fetched. Offline, and where the Hub cannot be asked or is busy, the cache is what there is.
     ///
     /// # Errors
     /// No such model, revision or quantisation, no permission, no network, or nothing in the cache.
@@ -76,7 +82,7 @@ impl Hub {
         let error = |problem| HubError { model: name.repository(), problem };
         let Some(web) = &self.web else { return self.find_cached(name).map_err(error) };
         match self.find_on(web, name) {
-            Err(problem @ HubProblem::Unreachable { .. }) => {
+            Err(problem) if problem.may_pass() || matches!(problem, HubProblem::NoTls { .. }) => {
                 let Ok(cached) = self.find_cached(name) else { return Err(error(problem)) };
                 tracing::warn!("{problem}; taking {} as it is in the cache", name.repository());
                 Ok(cached)
@@ -91,20 +97,39 @@ impl Hub {
         let paths: Vec<&str> = tree.iter().map(|file| file.path.as_str()).collect();
         let mut choice = choose(&paths, FileWish { tag: name.tag.as_deref(), shards: None })?;
         let file = |path: &str| tree.iter().find(|file| file.path == path).cloned();
+        if !choice.is_gguf && !paths.contains(&CONFIG) {
+            return Err(ChoiceProblem::NoConfig.into());
+        }
         if let Some(index) = choice.unread_index.take().as_deref().and_then(file) {
-            check_small(&index)?;
-            let download = Download { web, runtime: &self.runtime, cache: &self.cache, name, commit: &commit };
-            download.fetch(&index, &|_| ()).map_err(|problem| explain(web, name, &index.path, problem))?;
-            let shards = read_index(&self.cache.blob(name, &index.blob))?;
+            let shards = self.shards_on(web, name, &commit, &index)?;
             choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) })?;
         }
         let files: Vec<TreeFile> = choice.small.iter().chain(&choice.weights).filter_map(|path| file(path)).collect();
-        let found = |file: &&TreeFile| {
-            let path = self.cache.snapshot(name, &commit).join(&file.path);
-            fs::metadata(path).map(|found| found.len()).ok()
+        let snapshot = self.cache.snapshot(name, &commit);
+        let is_here = |file: &TreeFile| match choice.small.contains(&file.path) {
+            true => is_whole(&snapshot.join(&file.path), file),
+            false => is_as_long(&snapshot.join(&file.path), file),
         };
-        let missing = files.iter().filter(|file| found(file) != Some(file.size)).cloned().collect();
+        let missing = files.iter().filter(|file| !is_here(file)).cloned().collect();
         Ok(HubModel { hub: self, name: name.clone(), commit, choice, files, missing })
+    }
+
+    /// The files that the index of the weights names, which is fetched if the snapshot lacks it: a cache that has it
+    /// may be one that cannot be written.
+    fn shards_on(
+        &self,
+        web: &Arc<Web>,
+        name: &HubName,
+        commit: &str,
+        index: &TreeFile,
+    ) -> Result<BTreeSet<String>, HubProblem> {
+        check_small(index)?;
+        let path = self.cache.snapshot(name, commit).join(&index.path);
+        let download = Download { web, runtime: &self.runtime, cache: &self.cache, name, commit };
+        if !is_whole(&path, index) {
+            download.fetch(index, &|_| ()).map_err(|problem| explain(web, name, &index.path, problem))?;
+        }
+        read_index(&path, |message| HubProblem::BadAnswer { address: download.source(index).address(), message })
     }
 
     /// The model as the cache has it.
@@ -116,10 +141,12 @@ impl Hub {
         }
         let commit = self.cache.commit(name, revision).ok_or_else(|| lacks(format!("its revision {revision} is")))?;
         let (found, broken) = self.cache.files(name, &commit);
-        if !broken.is_empty() {
-            return Err(lacks(format!("the contents of {} are", broken.join(", "))));
-        }
-        let paths: Vec<&str> = found.keys().map(String::as_str).collect();
+        // A link whose content was removed counts: what is chosen is the same as with network.
+        let paths: Vec<&str> = found.keys().chain(&broken).map(String::as_str).collect();
+        let check_there = |chosen: &[String]| {
+            let gone: Vec<&str> = chosen.iter().filter(|path| broken.contains(path)).map(String::as_str).collect();
+            if gone.is_empty() { Ok(()) } else { Err(lacks(format!("the contents of {} are", gone.join(", ")))) }
+        };
         let lacking = |problem| match problem {
             ChoiceProblem::Missing { missing, by } => lacks(format!("{missing}, which {by} names, is")),
             ChoiceProblem::NoWeights { .. } => lacks("its weights are".into()),
@@ -129,14 +156,20 @@ impl Hub {
             ChoiceProblem::NoSuchTag { tag, available } => {
                 lacks(format!("a GGUF file for {tag:?} is, but for {},", available.join(", ")))
             }
+            ChoiceProblem::NoConfig => lacks(format!("its {CONFIG} is")),
         };
         let mut choice = choose(&paths, FileWish { tag: name.tag.as_deref(), shards: None }).map_err(lacking)?;
+        let snapshot = self.cache.snapshot(name, &commit);
+        check_there(&choice.small)?;
+        check_undamaged(&snapshot, &choice.small)?;
         if let Some(index) = choice.unread_index.take() {
-            let shards = read_index(&self.cache.snapshot(name, &commit).join(index))?;
+            let path = snapshot.join(index);
+            let shards = read_index(&path, |message| HubProblem::DamagedInCache { path: path.clone(), message })?;
             choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) }).map_err(lacking)?;
         }
-        if !choice.is_gguf && !found.contains_key("config.json") {
-            return Err(lacks("its config.json is".into()));
+        check_there(&choice.weights)?;
+        if !choice.is_gguf && !found.contains_key(CONFIG) {
+            return Err(lacking(ChoiceProblem::NoConfig));
         }
         Ok(HubModel { hub: self, name: name.clone(), commit, choice, files: Vec::new(), missing: Vec::new() })
     }
@@ -173,6 +206,13 @@ impl HubModel<'_> {
     /// Whether its weights are GGUF.
     pub fn is_gguf(&self) -> bool {
         self.choice.is_gguf
+    }
+
+    /// Where the index lies, or will, that says which weights are taken; `None` if they need none.
+    pub fn index(&self) -> Option<PathBuf> {
+        let takes_index = !self.choice.is_gguf && self.choice.weights != [SINGLE];
+        let has_index = self.choice.small.iter().any(|path| path == INDEX);
+        (takes_index && has_index).then(|| self.folder().join(INDEX))
     }
 
     /// Whether everything is there.
@@ -244,9 +284,9 @@ impl HubModel<'_> {
                 }
             }
         }
-        if !self.choice.is_gguf {
-            self.hub.runtime.block_on(read_headers(remote)).map_err(|problem| self.explain("its weights", problem))?;
-        }
+        // A refusal is told here, where it can be explained, and not from within the reading of a header.
+        let read = self.hub.runtime.block_on(read_headers(remote, self.choice.is_gguf));
+        read.map_err(|(path, problem)| self.explain(&path, problem))?;
         Ok(files)
     }
 
@@ -255,11 +295,17 @@ impl HubModel<'_> {
     /// # Errors
     /// As [`fetch`](Self::fetch).
     pub fn fetch_small(&self) -> Result<(), HubError> {
-        let small: Vec<&TreeFile> = self.missing.iter().filter(|file| self.choice.small.contains(&file.path)).collect();
-        for file in &small {
-            check_small(file).map_err(|problem| self.error(problem))?;
-        }
-        self.fetch_side_by_side(&small, &|_| ())
+        let is_small = |file: &&TreeFile| self.choice.small.contains(&file.path);
+        self.fetch_beside(&self.missing.iter().filter(is_small).collect::<Vec<_>>(), &|_| ())
+    }
+
+    /// Fetches, of what is missing, only the file that says of which model the weights are.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn fetch_config(&self) -> Result<(), HubError> {
+        let is_config = |file: &&TreeFile| !self.choice.is_gguf && file.path == CONFIG;
+        self.fetch_beside(&self.missing.iter().filter(is_config).collect::<Vec<_>>(), &|_| ())
     }
 
     /// Fetches everything that is missing, and compares it with its digests. `tell` is told of bytes that are there
@@ -272,32 +318,34 @@ impl HubModel<'_> {
         tell(self.files.iter().filter(is_there).map(|file| file.size).sum::<u64>() as i64);
         let (small, weights): (Vec<&TreeFile>, Vec<&TreeFile>) =
             self.missing.iter().partition(|file| self.choice.small.contains(&file.path));
-        for file in &small {
-            check_small(file).map_err(|problem| self.error(problem))?;
-        }
-        self.fetch_side_by_side(&small, tell)?;
+        self.fetch_beside(&small, tell)?;
         if let Some(web) = &self.hub.web {
             let download = self.download(web);
             for file in weights {
                 download.fetch(file, tell).map_err(|problem| self.explain(&file.path, problem))?;
             }
         }
-        self.settle()
+        self.settle();
+        Ok(())
     }
 
-    /// Notes what the revision means, once everything is there: offline it would lead to half a model.
-    ///
-    /// # Errors
-    /// The cache cannot be written.
-    pub fn settle(&self) -> Result<(), HubError> {
+    /// Notes what the revision means, once everything is there: offline it would lead to half a model. The model can be
+    /// used whether that succeeds or not, as in a cache that cannot be written.
+    pub fn settle(&self) {
         if self.files.is_empty() {
-            return Ok(());
+            return;
         }
-        let noted = self.hub.cache.set_commit(&self.name, self.name.revision(), &self.commit);
-        noted.map_err(|problem| self.error(problem))
+        let revision = self.name.revision();
+        if let Err(problem) = self.hub.cache.set_commit(&self.name, revision, &self.commit) {
+            tracing::warn!("{problem}; offline, {} will not be found at {revision}", self.name.repository());
+        }
     }
 
-    fn fetch_side_by_side(&self, files: &[&TreeFile], tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
+    /// Fetches files beside the weights, side by side.
+    fn fetch_beside(&self, files: &[&TreeFile], tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
+        for file in files {
+            check_small(file).map_err(|problem| self.error(problem))?;
+        }
         let Some(web) = &self.hub.web else { return Ok(()) };
         let (next, download) = (AtomicUsize::new(0), self.download(web));
         let work = || -> Result<(), HubError> {
@@ -332,97 +380,21 @@ impl HubModel<'_> {
     }
 }
 
-/// The commit that the name's revision means.
-async fn commit_of(web: &Web, name: &HubName) -> Result<String, HubProblem> {
-    let url = api(web, name, &["revision", name.revision()]);
-    let bad = |message| HubProblem::BadAnswer { address: crate::web::shown(&url), message };
-    match web.json(url.clone()).await {
-        Ok((text, _)) => answers::commit(&text).map_err(bad),
-        Err(HubProblem::Status { status: 404, code, .. }) if code.contains("Revision") => {
-            let what = format!("revision {:?} of {}", name.revision(), name.repository());
-            let available = revisions_of(web, name).await.unwrap_or_default();
-            Err(HubProblem::NotFound { endpoint: web.endpoint().to_owned(), what, available })
-        }
-        Err(problem) => Err(explain(web, name, "", problem)),
-    }
-}
-
-/// The branches and tags of a model, for a message.
-async fn revisions_of(web: &Web, name: &HubName) -> Option<Vec<String>> {
-    #[derive(Deserialize)]
-    struct RawRefs {
-        #[serde(default)]
-        branches: Vec<RawRef>,
-        #[serde(default)]
-        tags: Vec<RawRef>,
-    }
-    #[derive(Deserialize)]
-    struct RawRef {
-        name: String,
-    }
-    let (text, _) = web.json(api(web, name, &["refs"])).await.ok()?;
-    let RawRefs { branches, tags } = serde_json::from_slice(&text).ok()?;
-    let names = branches.into_iter().chain(tags).map(|found| found.name);
-    Some(names.filter(|name| crate::name::is_revision(name)).take(NAMES_SHOWN).collect())
-}
-
-/// The files of a commit.
-async fn tree_of(web: &Web, name: &HubName, commit: &str) -> Result<Vec<TreeFile>, HubProblem> {
-    let mut url = api(web, name, &["tree", commit]);
-    url.set_query(Some("recursive=true"));
-    let (mut files, mut next) = (Vec::new(), Some(url));
-    for _ in 0..PAGES_MAX {
-        let Some(url) = next else { break };
-        let address = crate::web::shown(&url);
-        let (text, more) = web.json(url).await.map_err(|problem| explain(web, name, "", problem))?;
-        let read = answers::tree(&text);
-        let (page, left_out) = read.map_err(|message| HubProblem::BadAnswer { address, message })?;
-        for path in left_out {
-            tracing::warn!("{}: the file {path:?} is left out: its name could lead elsewhere", name.repository());
-        }
-        files.extend(page);
-        next = more;
-    }
-    Ok(files)
-}
-
-fn api(web: &Web, name: &HubName, parts: &[&str]) -> reqwest::Url {
-    web.url(["api", "models", &name.owner, &name.model].into_iter().chain(parts.iter().copied()))
-}
-
-/// Statuses of the Hub itself in terms of the model; those of other servers stay what they are.
-fn explain(web: &Web, name: &HubName, what: &str, problem: HubProblem) -> HubProblem {
-    let HubProblem::Status { address, status, code } = problem else { return problem };
-    let endpoint = web.endpoint().to_owned();
-    if !address.starts_with(&format!("{endpoint}/")) {
-        return HubProblem::Status { address, status, code };
-    }
-    match status {
-        404 if !what.is_empty() => {
-            HubProblem::NotFound { endpoint, what: format!("file {what}"), available: Vec::new() }
-        }
-        // The Hub hides from strangers whether a model is there at all.
-        401 | 404 if status == 404 || code.contains("RepoNotFound") => {
-            let what =
-                format!("model {}{}", name.repository(), if web.has_token() { " that this token may see" } else { "" });
-            HubProblem::NotFound { endpoint, what, available: Vec::new() }
-        }
-        401 | 403 => {
-            let page = format!("{endpoint}/{}", name.repository());
-            HubProblem::Denied { status, code, has_token: web.has_token(), page }
-        }
-        _ => HubProblem::Status { address, status, code },
-    }
-}
-
-/// Reads the headers of safetensors files side by side, as far as they take no more memory than headers do.
-async fn read_headers(files: Vec<Arc<RemoteFile>>) -> Result<(), HubProblem> {
+/// Reads the headers of safetensors files, or the beginnings of GGUF files, side by side, as far as they take no more
+/// memory than headers do. A problem comes with the path of its file.
+async fn read_headers(files: Vec<Arc<RemoteFile>>, is_gguf: bool) -> Result<(), (String, HubProblem)> {
     let mut read = 0;
     for some in files.chunks(CONNECTIONS) {
         let mut tasks = JoinSet::new();
         for file in some {
             let file = file.clone();
-            tasks.spawn(async move { file.read_safetensors_header(HEADER_BYTES_MAX).await });
+            tasks.spawn(async move {
+                let read = match is_gguf {
+                    true => file.read_beginning().await,
+                    false => file.read_safetensors_header(HEADER_BYTES_MAX).await,
+                };
+                read.map_err(|problem| (file.path_there().to_owned(), problem))
+            });
         }
         while let Some(outcome) = tasks.join_next().await {
             match outcome {
@@ -446,11 +418,26 @@ fn check_small(file: &TreeFile) -> Result<(), HubProblem> {
     Err(HubProblem::BadAnswer { address: file.path.clone(), message })
 }
 
-fn read_index(path: &Path) -> Result<BTreeSet<String>, HubProblem> {
+/// Compares the files beside the weights with the digests by which a snapshot links to them.
+fn check_undamaged(snapshot: &Path, small: &[String]) -> Result<(), HubProblem> {
+    for path in small {
+        let link = snapshot.join(path);
+        let Some(blob) = BlobId::of_link(&link) else { continue };
+        let found = blob.digest_of(&link).map_err(HubProblem::file("read", &link))?;
+        if found != blob {
+            let message = format!("its digest is {}, expected {}", found.digits(), blob.digits());
+            return Err(HubProblem::DamagedInCache { path: fs::canonicalize(&link).unwrap_or(link), message });
+        }
+    }
+    Ok(())
+}
+
+/// The files that the index at `path` names; `bad` says what it means if it is none.
+fn read_index(path: &Path, bad: impl FnOnce(String) -> HubProblem) -> Result<BTreeSet<String>, HubProblem> {
     let mut text = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_end(&mut text));
     read.map_err(HubProblem::file("read", path))?;
-    shards_of(&text).map_err(|message| HubProblem::BadAnswer { address: path.display().to_string(), message })
+    shards_of(&text).map_err(bad)
 }
 
 fn unreadable(error: IoError, path: &Path) -> HubProblem {

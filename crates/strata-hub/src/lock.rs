@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::error::HubProblem;
+use crate::error::{HubProblem, LOCK};
 
 /// Time between two looks at a lock that somebody else holds.
 const LOOK: Duration = Duration::from_millis(200);
@@ -33,7 +33,7 @@ pub(crate) fn lock(path: &Path, mut busy: impl FnMut()) -> Result<HeldLock, HubP
                 std::thread::sleep(LOOK);
             }
             Err(TryLockError::Error(source)) => {
-                return Err(HubProblem::File { action: "lock", path: path.to_owned(), source });
+                return Err(HubProblem::File { action: LOCK, path: path.to_owned(), source });
             }
         }
     }

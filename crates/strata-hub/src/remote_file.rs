@@ -16,6 +16,9 @@ const PIECES: usize = 2;
 /// The most bytes that are read ahead of what was asked for.
 const AHEAD_MAX: u64 = 8 << 20;
 
+/// Bytes of a beginning: as many as readers of GGUF headers ask for at a time.
+const BEGINNING_BYTES: u64 = 1 << 20;
+
 /// A file that has not been fetched. Each read asks the server for what was not just read.
 pub(crate) struct RemoteFile {
     source: FileSource,
@@ -58,6 +61,19 @@ impl RemoteFile {
         let read = bytes.len() as u64;
         self.keep(Piece { start: 0, bytes });
         Ok(read)
+    }
+
+    /// Reads the beginning of a file whose header says nowhere how long it is. Returns how many bytes were read.
+    pub(crate) async fn read_beginning(&self) -> Result<u64, HubProblem> {
+        let bytes = self.source.read(0..BEGINNING_BYTES.min(self.source.size)).await?;
+        let read = bytes.len() as u64;
+        self.keep(Piece { start: 0, bytes });
+        Ok(read)
+    }
+
+    /// The file's path on the Hub.
+    pub(crate) fn path_there(&self) -> &str {
+        &self.source.path
     }
 
     fn keep(&self, piece: Piece) {
@@ -105,7 +121,7 @@ impl RandomAccessFile for RemoteFile {
         }
         let Err(end) = self.copy_kept(buf, offset) else { return Ok(()) };
         let bytes = self.runtime.block_on(self.source.read(offset..end)).map_err(|problem| {
-            let source = io::Error::other(problem.to_string());
+            let source = io::Error::other(problem);
             IoError::Read { path: self.path.clone(), offset, wanted, got: 0, source }
         })?;
         buf.copy_from_slice(&bytes[..wanted]);

@@ -1,8 +1,12 @@
 //! What the environment says: where the Hub is, who asks, and where files are kept.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use crate::web::shown;
 
 /// The Hub, unless HF_ENDPOINT names another.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -46,8 +50,9 @@ impl std::fmt::Debug for HubSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { endpoint, token, cache, offline } = self;
         let token = token.as_ref().map(|_| "secret");
+        let endpoint = reqwest::Url::parse(endpoint).map_or_else(|_| endpoint.clone(), |url| shown(&url));
         f.debug_struct("HubSettings")
-            .field("endpoint", endpoint)
+            .field("endpoint", &endpoint)
             .field("token", &token)
             .field("cache", cache)
             .field("offline", offline)
@@ -77,7 +82,7 @@ impl HubSettings {
         if !is_address {
             return Err(SettingsProblem::Endpoint { endpoint });
         }
-        let path = |name: &str| get(name).map(PathBuf::from);
+        let path = |name: &str| get(name).map(|value| under_home(&value, get("HOME")));
         let home = path("HF_HOME")
             .or_else(|| Some(path("XDG_CACHE_HOME")?.join("huggingface")))
             .or_else(|| Some(path("HOME")?.join(".cache/huggingface")));
@@ -103,11 +108,24 @@ impl HubSettings {
     }
 }
 
+/// The path, in the folder `home` if it begins with `~/`: shells leave that alone in values of variables with quotes.
+fn under_home(path: &str, home: Option<String>) -> PathBuf {
+    match (path.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        _ => PathBuf::from(path),
+    }
+}
+
 /// The token in a file; most people have none.
-fn read_token(path: &std::path::Path) -> Option<String> {
-    use std::io::Read;
+fn read_token(path: &Path) -> Option<String> {
     let mut text = String::new();
-    let file = std::fs::File::open(path).ok().filter(|file| file.metadata().is_ok_and(|found| found.is_file()))?;
-    file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    let read = File::open(path).and_then(|file| file.take(TOKEN_BYTES_MAX).read_to_string(&mut text));
+    match read {
+        Ok(_) => Some(text),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
+        Err(error) => {
+            tracing::warn!("the token in {} cannot be read, and none is sent: {error}", path.display());
+            None
+        }
+    }
 }

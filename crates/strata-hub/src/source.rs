@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use reqwest::{Response, StatusCode, Url};
@@ -12,10 +11,9 @@ use crate::error::HubProblem;
 use crate::ranges::content_range;
 use crate::web::{Web, shown, unreachable};
 
-/// Attempts in a row that may end without one further byte.
-const ATTEMPTS: u32 = 5;
-/// The first wait between them, which doubles.
-const WAIT: Duration = Duration::from_millis(100);
+/// Attempts in a row that may end without one further byte: with the waits between them, a network may be gone for some
+/// 50 seconds.
+const ATTEMPTS: u32 = 10;
 
 /// A file on the Hub.
 pub(crate) struct FileSource {
@@ -120,21 +118,22 @@ impl FileSource {
         range: Range<u64>,
         mut take: impl FnMut(&[u8]) -> Result<(), HubProblem>,
     ) -> Result<(), HubProblem> {
-        let (mut at, mut attempts, mut wait) = (range.start, 0, WAIT);
+        let patience = self.web.patience();
+        let (mut at, mut attempts, mut wait) = (range.start, 0, patience.wait);
         while at < range.end {
             let begun = at;
             let outcome = self.pour_once(&mut at, range.end, &mut take).await;
             if at > begun {
-                (attempts, wait) = (0, WAIT);
+                (attempts, wait) = (0, patience.wait);
             }
             if let Err(problem) = outcome {
                 attempts += 1;
-                if attempts >= ATTEMPTS || !matches!(problem, HubProblem::Unreachable { .. }) {
+                if attempts >= ATTEMPTS || !problem.may_pass() {
                     return Err(problem);
                 }
                 tracing::debug!("{}: {problem}; going on at byte {at}", self.path);
                 tokio::time::sleep(wait).await;
-                wait *= 2;
+                wait = patience.next(wait);
             }
         }
         Ok(())

@@ -67,10 +67,14 @@ pub struct Mischief {
     pub cut_after: u64,
     /// The whole file is sent where a part was asked for.
     pub ignores_ranges: bool,
-    /// So many requests are answered with this status first, with `Retry-After: 0`.
+    /// So many requests are not answered first: their connections end.
+    pub drops: u32,
+    /// So many requests are answered with this status first.
     pub busy: u32,
     /// See `busy`.
     pub busy_status: u16,
+    /// The seconds after which one may ask again, as such an answer says.
+    pub retry_after: u32,
     /// Requests without this token are refused.
     pub token: Option<String>,
     /// The Hub's word in such a refusal.
@@ -87,6 +91,8 @@ pub struct Mischief {
     pub page_files: usize,
     /// What the listing says instead of the truth.
     pub tree: Option<String>,
+    /// The commit that every revision is said to be.
+    pub sha: Option<String>,
 }
 
 /// A request that was answered.
@@ -117,6 +123,14 @@ struct Inside {
     seen: Mutex<Vec<Seen>>,
     used: Mutex<Vec<String>>,
     gone: AtomicBool,
+}
+
+/// A request, and what is done to it.
+struct Asked<'a> {
+    seen: &'a Seen,
+    /// Its place among those that were seen.
+    index: usize,
+    mischief: &'a Mischief,
 }
 
 #[derive(Debug, Clone)]
@@ -258,78 +272,106 @@ impl Inside {
 
     /// Answers a request; whether the connection goes on.
     fn answer(&self, stream: &mut TcpStream, seen: &Seen, index: usize) -> std::io::Result<bool> {
-        let mischief = locked(&self.mischief).clone();
+        let mischief = &locked(&self.mischief).clone();
+        if mischief.drops > 0 {
+            locked(&self.mischief).drops -= 1;
+            return Ok(false);
+        }
         if mischief.busy > 0 {
             locked(&self.mischief).busy -= 1;
             let status = format!("{} Busy", mischief.busy_status);
-            return text(stream, &status, &[("Retry-After", "0")], "busy").map(|()| true);
+            let after = mischief.retry_after.to_string();
+            return text(stream, &status, &[("Retry-After", &after)], "busy").map(|()| true);
         }
+        let asked = Asked { seen, index, mischief };
         let path = seen.target.split('?').next().unwrap_or("");
-        if let (true, Some(digest)) = (seen.on_storage, path.strip_prefix("/blob/")) {
-            if mischief.signs_for_one {
-                let mut used = locked(&self.used);
-                if used.contains(&seen.target) {
-                    drop(used);
-                    return text(stream, "403 Forbidden", &[], "expired").map(|()| true);
-                }
-                used.push(seen.target.clone());
-            }
-            let found = {
-                let files = locked(&self.files);
-                let mut all = files.values().flatten();
-                all.find(|(_, kept)| kept.blob.digits() == digest).map(|(path, kept)| (path.clone(), kept.clone()))
-            };
-            let Some((path, kept)) = found else { return text(stream, "404 Not Found", &[], "").map(|()| true) };
-            return self.file(stream, seen, index, &path, &kept, &mischief);
-        }
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-        if let ["api", "models", owner, model, call, rest @ ..] = parts.as_slice() {
-            let repository = format!("{owner}/{model}");
-            let is_there = locked(&self.files).contains_key(&repository);
-            let code = |code: &'static str| [("X-Error-Code", code)];
-            if !is_there {
-                return text(stream, "401 Unauthorized", &code("RepoNotFound"), "").map(|()| true);
+        match parts.as_slice() {
+            ["blob", digest] if seen.on_storage => self.storage(stream, &asked, digest),
+            ["api", "models", owner, model, call @ ..] => {
+                self.api(stream, &asked, &format!("{owner}/{model}"), call).map(|()| true)
             }
-            return match (*call, rest) {
-                ("refs", []) => {
-                    let body = r#"{"branches": [{"name": "main"}, {"name": "refs/pr/1"}], "tags": [{"name": "v1"}]}"#;
-                    text(stream, "200 OK", &[], body)
-                }
-                ("revision", ["main" | "v1" | COMMIT | "refs%2Fpr%2F1"]) => {
-                    text(stream, "200 OK", &[], &format!(r#"{{"id": "{repository}", "sha": "{COMMIT}"}}"#))
-                }
-                ("revision", _) => text(stream, "404 Not Found", &code("RevisionNotFound"), "Invalid rev id"),
-                ("tree", [COMMIT]) => {
-                    let from = seen.target.split("cursor=").nth(1).and_then(|from| from.parse().ok()).unwrap_or(0);
-                    let (tree, more) = self.tree(&repository, &mischief, from);
-                    let link = format!("<{path}?recursive=true&cursor={}>; rel=\"next\"", from + mischief.page_files);
-                    let headers: &[(&str, &str)] = if more { &[("Link", &link)] } else { &[] };
-                    text(stream, "200 OK", headers, mischief.tree.as_deref().unwrap_or(&tree))
-                }
-                _ => text(stream, "404 Not Found", &[], ""),
+            [owner, model, "resolve", COMMIT, path @ ..] => {
+                self.resolve(stream, &asked, &format!("{owner}/{model}"), &path.join("/"))
             }
-            .map(|()| true);
+            _ => text(stream, "404 Not Found", &[], "").map(|()| true),
         }
-        if let [owner, model, "resolve", COMMIT, rest @ ..] = parts.as_slice() {
-            if let Some(token) = &mischief.token
-                && seen.authorization.as_deref() != Some(&format!("Bearer {token}"))
-            {
-                let code = [("X-Error-Code", mischief.error_code)];
-                return text(stream, "401 Unauthorized", &code, "").map(|()| true);
+    }
+
+    /// Sends a large file.
+    fn storage(&self, stream: &mut TcpStream, asked: &Asked<'_>, digest: &str) -> std::io::Result<bool> {
+        if asked.mischief.signs_for_one {
+            let mut used = locked(&self.used);
+            if used.contains(&asked.seen.target) {
+                drop(used);
+                return text(stream, "403 Forbidden", &[], "expired").map(|()| true);
             }
-            let path = rest.join("/");
-            let found =
-                locked(&self.files).get(&format!("{owner}/{model}")).and_then(|files| files.get(&path).cloned());
-            let Some(kept) = found else {
-                return text(stream, "404 Not Found", &[("X-Error-Code", "EntryNotFound")], "").map(|()| true);
-            };
-            if let BlobId::Sha256(digest) = &kept.blob {
-                let to = format!("http://{}/blob/{digest}?signature=secret{index}", self.storage);
-                return text(stream, "302 Found", &[("Location", &to)], "").map(|()| true);
-            }
-            return self.file(stream, seen, index, &path, &kept, &mischief);
+            used.push(asked.seen.target.clone());
         }
-        text(stream, "404 Not Found", &[], "").map(|()| true)
+        let found = {
+            let files = locked(&self.files);
+            let mut all = files.values().flatten();
+            all.find(|(_, kept)| kept.blob.digits() == digest).map(|(path, kept)| (path.clone(), kept.clone()))
+        };
+        let Some((path, kept)) = found else { return text(stream, "404 Not Found", &[], "").map(|()| true) };
+        self.file(stream, asked, &path, &kept)
+    }
+
+    /// Answers a call of the API.
+    fn api(&self, stream: &mut TcpStream, asked: &Asked<'_>, repository: &str, call: &[&str]) -> std::io::Result<()> {
+        let Asked { seen, mischief, .. } = asked;
+        let is_there = locked(&self.files).contains_key(repository);
+        let code = |code: &'static str| [("X-Error-Code", code)];
+        if !is_there {
+            return text(stream, "401 Unauthorized", &code("RepoNotFound"), "");
+        }
+        match call {
+            ["refs"] => {
+                let body = r#"{"branches": [{"name": "main"}, {"name": "refs/pr/1"}], "tags": [{"name": "v1"}]}"#;
+                text(stream, "200 OK", &[], body)
+            }
+            ["revision", "main" | "v1" | COMMIT | "refs%2Fpr%2F1"] => {
+                let sha = mischief.sha.as_deref().unwrap_or(COMMIT);
+                text(stream, "200 OK", &[], &format!(r#"{{"id": "{repository}", "sha": "{sha}"}}"#))
+            }
+            ["revision", ..] => text(stream, "404 Not Found", &code("RevisionNotFound"), "Invalid rev id"),
+            ["tree", COMMIT] => {
+                let from = seen.target.split("cursor=").nth(1).and_then(|from| from.parse().ok()).unwrap_or(0);
+                let (tree, more) = self.tree(repository, mischief, from);
+                let next = from + mischief.page_files;
+                let path = format!("/api/models/{repository}/tree/{COMMIT}");
+                let link = format!("<{path}?recursive=true&cursor={next}>; rel=\"next\"");
+                let headers: &[(&str, &str)] = if more { &[("Link", &link)] } else { &[] };
+                text(stream, "200 OK", headers, mischief.tree.as_deref().unwrap_or(&tree))
+            }
+            _ => text(stream, "404 Not Found", &[], ""),
+        }
+    }
+
+    /// Sends a small file, or says where a large one lies.
+    fn resolve(
+        &self,
+        stream: &mut TcpStream,
+        asked: &Asked<'_>,
+        repository: &str,
+        path: &str,
+    ) -> std::io::Result<bool> {
+        let Asked { seen, index, mischief } = asked;
+        if let Some(token) = &mischief.token
+            && seen.authorization.as_deref() != Some(&format!("Bearer {token}"))
+        {
+            let code = [("X-Error-Code", mischief.error_code)];
+            return text(stream, "401 Unauthorized", &code, "").map(|()| true);
+        }
+        let found = locked(&self.files).get(repository).and_then(|files| files.get(path).cloned());
+        let Some(kept) = found else {
+            return text(stream, "404 Not Found", &[("X-Error-Code", "EntryNotFound")], "").map(|()| true);
+        };
+        if let BlobId::Sha256(digest) = &kept.blob {
+            let to = format!("http://{}/blob/{digest}?signature=secret{index}", self.storage);
+            return text(stream, "302 Found", &[("Location", &to)], "").map(|()| true);
+        }
+        self.file(stream, asked, path, &kept)
     }
 
     /// A page of the listing that begins with the file of this number, and whether there are more.
@@ -351,27 +393,20 @@ impl Inside {
         (format!("[{}]", all[from.min(end)..end].join(", ")), end < all.len())
     }
 
-    fn file(
-        &self,
-        stream: &mut TcpStream,
-        seen: &Seen,
-        index: usize,
-        path: &str,
-        kept: &Kept,
-        mischief: &Mischief,
-    ) -> std::io::Result<bool> {
+    fn file(&self, stream: &mut TcpStream, asked: &Asked<'_>, path: &str, kept: &Kept) -> std::io::Result<bool> {
+        let &Asked { seen, index, mischief } = asked;
         let len = kept.content.len();
-        let asked = seen.range.as_deref().filter(|_| !mischief.ignores_ranges).and_then(|range| {
+        let range = seen.range.as_deref().filter(|_| !mischief.ignores_ranges).and_then(|range| {
             let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
             Some((first.parse::<u64>().ok()?, last.parse::<u64>().map_or(len, |last| last + 1).min(len)))
         });
-        let (start, end) = asked.unwrap_or((0, len));
+        let (start, end) = range.unwrap_or((0, len));
         if start >= end && len > 0 {
             return text(stream, "416 Range Not Satisfiable", &[], "").map(|()| true);
         }
-        let status = if asked.is_some() { "206 Partial FileContent" } else { "200 OK" };
+        let status = if range.is_some() { "206 Partial FileContent" } else { "200 OK" };
         let mut head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n", end - start);
-        if asked.is_some() {
+        if range.is_some() {
             head.push_str(&format!("Content-Range: bytes {start}-{}/{len}\r\n", end - 1));
         }
         stream.write_all(format!("{head}\r\n").as_bytes())?;

@@ -6,24 +6,21 @@ use std::time::Duration;
 use reqwest::header::{AUTHORIZATION, HeaderValue, LINK, LOCATION, RANGE, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
 
-use crate::error::HubProblem;
+use crate::error::{HubProblem, is_busy};
+use crate::patience::HubPatience;
 use crate::ranges::retry_after;
 
 /// Time to connect.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Time without a byte after which a connection is taken for dead.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Time that a whole answer of the API may take.
-const ANSWER: Duration = Duration::from_secs(60);
 /// Redirects that are followed.
 const REDIRECTS_MAX: usize = 8;
 /// Attempts at what servers are busy with, and at what cannot be reached.
 const ATTEMPTS: u32 = 5;
 const ATTEMPTS_UNREACHABLE: u32 = 2;
-/// The first wait between attempts, which doubles.
-const WAIT: Duration = Duration::from_millis(250);
 /// The longest wait that a server may ask for.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const ASKED_MAX: Duration = Duration::from_secs(60);
 /// Longest answer of the API, in bytes; a listing of a thousand files has some 300 kB.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// Longest part of a refusal that is shown, in characters.
@@ -32,35 +29,54 @@ const REFUSAL_SHOWN: usize = 120;
 /// A client of one Hub.
 pub(crate) struct Web {
     client: Client,
+    /// Why nobody who speaks https can be believed, if so.
+    no_tls: Option<String>,
     endpoint: Url,
+    /// The same for messages, without a slash at its end.
+    shown_endpoint: String,
     authorization: Option<HeaderValue>,
+    patience: HubPatience,
 }
 
 impl Web {
     /// Asks the Hub at `endpoint`, as the owner of `token`.
-    pub(crate) fn new(endpoint: &str, token: Option<&str>) -> Result<Self, HubProblem> {
+    pub(crate) fn new(endpoint: &str, token: Option<&str>, patience: HubPatience) -> Result<Self, HubProblem> {
+        let unusable = |message: String| HubProblem::Unreachable { address: "HF_ENDPOINT".to_owned(), message };
+        let endpoint = Url::parse(endpoint).map_err(|error| unusable(error.to_string()))?;
+        let shown_endpoint = shown(&endpoint).trim_end_matches('/').to_owned();
         // The library takes the process's, and somebody may have chosen one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let unusable = |message: String| HubProblem::Unreachable { address: endpoint.to_owned(), message };
-        let client = Client::builder()
-            .user_agent(concat!("strata/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT)
-            .read_timeout(SILENCE)
-            .build()
-            .map_err(|error| unusable(chain(&error)))?;
+        let builder = || {
+            Client::builder()
+                .user_agent(concat!("strata/", env!("CARGO_PKG_VERSION")))
+                .redirect(reqwest::redirect::Policy::none())
+                .connect_timeout(CONNECT)
+                .read_timeout(SILENCE)
+        };
+        let (client, no_tls) = match builder().build() {
+            Ok(client) => (client, None),
+            // The system has no certificates: a Hub that speaks http can be asked all the same.
+            Err(error) => {
+                let client = builder().tls_certs_only([]).build().map_err(|error| unusable(chain(&error)))?;
+                (client, Some(chain(&error)))
+            }
+        };
         let authorization = token.and_then(|token| {
             let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
             value.set_sensitive(true);
             Some(value)
         });
-        let endpoint = Url::parse(endpoint).map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { client, endpoint, authorization })
+        Ok(Self { client, no_tls, endpoint, shown_endpoint, authorization, patience })
     }
 
-    /// The Hub's address.
+    /// The Hub's address, without what is secret.
     pub(crate) fn endpoint(&self) -> &str {
-        self.endpoint.as_str().trim_end_matches('/')
+        &self.shown_endpoint
+    }
+
+    /// How long servers are waited for.
+    pub(crate) fn patience(&self) -> HubPatience {
+        self.patience
     }
 
     /// Whether a token is sent.
@@ -86,10 +102,10 @@ impl Web {
 
     /// A whole answer of the API, with the address of the next page if there is one.
     pub(crate) async fn json(&self, url: Url) -> Result<(Vec<u8>, Option<Url>), HubProblem> {
-        let address = shown(&url);
+        // Waits that the server asks for are not part of its answer.
+        let (_, mut response) = self.get(url.clone(), None).await?;
+        let next = response.headers().get(LINK).and_then(|link| next_page(link.to_str().ok()?, &url));
         let whole = async {
-            let (_, mut response) = self.get(url.clone(), None).await?;
-            let next = response.headers().get(LINK).and_then(|link| next_page(link.to_str().ok()?, &url));
             let mut text = Vec::new();
             while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&url, &error))? {
                 if text.len() + chunk.len() > ANSWER_BYTES_MAX {
@@ -100,15 +116,17 @@ impl Web {
             }
             Ok((text, next))
         };
-        tokio::time::timeout(ANSWER, whole).await.unwrap_or_else(|_| {
-            Err(HubProblem::Unreachable { address, message: format!("no whole answer within {} s", ANSWER.as_secs()) })
+        let within = self.patience.answer;
+        tokio::time::timeout(within, whole).await.unwrap_or_else(|_| {
+            let message = format!("no whole answer within {} s", within.as_secs_f64());
+            Err(HubProblem::Unreachable { address: shown(&url), message })
         })
     }
 
     /// The answer to a request for `range`, or for all, after redirects, and from where it came. What is busy is asked
     /// again; an answer without success is an error.
     pub(crate) async fn get(&self, url: Url, range: Option<Range<u64>>) -> Result<(Url, Response), HubProblem> {
-        let mut wait = WAIT;
+        let mut wait = self.patience.wait;
         for attempt in 1.. {
             let (problem, asked) = match self.follow(url.clone(), range.as_ref()).await {
                 Ok((from, response)) if response.status().is_success() => return Ok((from, response)),
@@ -116,7 +134,8 @@ impl Web {
                     let status = response.status();
                     let asked = response.headers().get(RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?));
                     let problem = self.refusal(&from, response).await;
-                    if !is_busy(status) || attempt >= ATTEMPTS || asked.is_some_and(|asked| asked > WAIT_MAX) {
+                    if !is_busy(status.as_u16()) || attempt >= ATTEMPTS || asked.is_some_and(|asked| asked > ASKED_MAX)
+                    {
                         return Err(problem);
                     }
                     (problem, asked)
@@ -127,7 +146,7 @@ impl Web {
             let now = asked.unwrap_or(wait);
             tracing::debug!("{problem}; asking again in {:.1} s", now.as_secs_f64());
             tokio::time::sleep(now).await;
-            wait = (wait * 2).min(WAIT_MAX);
+            wait = self.patience.next(wait);
         }
         unreachable!("the loop ends by its own count")
     }
@@ -135,6 +154,9 @@ impl Web {
     /// One request, and those that it leads to.
     async fn follow(&self, mut url: Url, range: Option<&Range<u64>>) -> Result<(Url, Response), HubProblem> {
         for _ in 0..REDIRECTS_MAX {
+            if let Some(message) = self.no_tls.as_ref().filter(|_| url.scheme() == "https") {
+                return Err(HubProblem::NoTls { message: message.clone() });
+            }
             let mut request = self.client.get(url.clone());
             if let Some(token) = self.authorization.as_ref().filter(|_| self.is_endpoint(&url)) {
                 request = request.header(AUTHORIZATION, token.clone());
@@ -178,11 +200,6 @@ impl Web {
         let code = if code.trim_start().starts_with('<') { String::new() } else { code.trim().to_owned() };
         HubProblem::Status { address: shown(url), status: status.as_u16(), code }
     }
-}
-
-/// Whether the same request may succeed after a while.
-fn is_busy(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
 }
 
 /// An address for messages: what follows a question mark may be a secret, as in addresses that are signed.

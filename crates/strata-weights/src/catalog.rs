@@ -118,6 +118,15 @@ impl Catalog {
         Self::of(files, entries, None)
     }
 
+    /// Takes the tensors of the shards that the index at `index` names; `files` are these, in any order.
+    ///
+    /// # Errors
+    /// A damaged header, or an index that does not match the shards.
+    pub fn from_shards(index: &Path, files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
+        let shards = files.iter().enumerate().map(|(at, file)| (file_name(file.path()), at)).collect();
+        Self::of_shards(index, &read_index(index)?, &shards, files)
+    }
+
     /// Takes the tensors of all parts of a GGUF model, in order; they are not compared with each other.
     ///
     /// # Errors
@@ -211,7 +220,7 @@ impl Catalog {
     fn open_index(dir: &Path, index: &Path) -> Result<Self, WeightError> {
         let problem = |problem| WeightError::Index { file: index.to_owned(), problem };
         let placed = read_index(index)?;
-        let mut shards: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut shards: BTreeMap<String, usize> = BTreeMap::new();
         let mut files: Vec<Arc<dyn RandomAccessFile>> = Vec::new();
         for (tensor, shard) in &placed {
             if shards.contains_key(shard.as_str()) {
@@ -227,16 +236,28 @@ impl Catalog {
                 }
                 _ => error.into(),
             })?;
-            shards.insert(shard, files.len());
+            shards.insert(shard.clone(), files.len());
             files.push(Arc::new(file));
         }
+        Self::of_shards(index, &placed, &shards, files)
+    }
+
+    /// Takes the tensors of shards, of which `placed` says which has what, and `shards` which file is which.
+    fn of_shards(
+        index: &Path,
+        placed: &[(String, String)],
+        shards: &BTreeMap<String, usize>,
+        files: Vec<Arc<dyn RandomAccessFile>>,
+    ) -> Result<Self, WeightError> {
+        let problem = |problem| WeightError::Index { file: index.to_owned(), problem };
         let mut found: HashMap<(usize, String), CatalogEntry> = HashMap::new();
         for (name, entry) in read_all(&files)? {
             found.insert((entry.file, name), entry);
         }
         let mut tensors = BTreeMap::new();
-        for (tensor, shard) in &placed {
-            let file = shards[shard.as_str()];
+        for (tensor, shard) in placed {
+            let file =
+                *shards.get(shard).ok_or_else(|| problem(IndexProblem::MissingShard { shard: shard.clone() }))?;
             let Some(entry) = found.remove(&(file, tensor.clone())) else {
                 let (tensor, shard) = (tensor.clone(), shard.clone());
                 return Err(problem(IndexProblem::TensorNotInShard { tensor, shard }));

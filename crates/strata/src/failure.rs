@@ -98,15 +98,15 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.chain().any(|cause| cause.is::<AllocError>()) {
         return FAILED;
     }
+    // Also where what failed is the reading of a file, which lies on the Hub.
+    if error.chain().filter_map(hub_problem).any(HubProblem::is_of_the_network) {
+        return FAILED;
+    }
     if error.chain().any(is_about_input) {
         return BAD_INPUT;
     }
     let failed = |cause: &(dyn Error + 'static)| {
-        cause.is::<RequestError>()
-            || cause.is::<StartError>()
-            || cause.is::<SubmitError>()
-            || cause.is::<io::Error>()
-            || cause.downcast_ref().is_some_and(HubProblem::is_of_the_network)
+        cause.is::<RequestError>() || cause.is::<StartError>() || cause.is::<SubmitError>() || cause.is::<io::Error>()
     };
     // The remaining errors are refusals of arguments, which are plain messages.
     if error.chain().any(failed) { FAILED } else { BAD_INPUT }
@@ -123,6 +123,13 @@ fn is_about_input(cause: &(dyn Error + 'static)) -> bool {
         || matches!(cause.downcast_ref::<Advised>(), Some(Advised { source: None, .. }))
 }
 
+/// What went wrong with the Hub, if that is what this says, or what it keeps inside as the reason of a failed read.
+fn hub_problem<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a HubProblem> {
+    let inside = |error: &'a io::Error| error.get_ref()?.downcast_ref::<HubProblem>();
+    let of_hub = || cause.downcast_ref::<HubError>().map(|error| &error.problem);
+    cause.downcast_ref().or_else(of_hub).or_else(|| cause.downcast_ref().and_then(inside))
+}
+
 fn is_quiet(error: &anyhow::Error) -> bool {
     let broken_pipe = |cause: &(dyn Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
@@ -135,10 +142,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(advised) = cause.downcast_ref::<Advised>() {
             return Some(advised.hint.clone());
         }
-        if let Some(HubError { problem, .. }) = cause.downcast_ref() {
-            return Some(problem.hint());
-        }
-        if let Some(problem) = cause.downcast_ref::<HubProblem>() {
+        if let Some(problem) = hub_problem(cause) {
             return Some(problem.hint());
         }
         if let Some(hint) = cause.downcast_ref::<Refusal>().and_then(Refusal::hint) {
@@ -178,6 +182,17 @@ mod tests {
         assert_eq!(code(Advised::system("cannot bind", "--port", io(io::ErrorKind::AddrInUse))), FAILED);
         assert_eq!(code(io(io::ErrorKind::BrokenPipe).into()), 0);
         assert_eq!(code(Interrupted.into()), INTERRUPTED);
+    }
+
+    #[test]
+    fn a_read_that_failed_on_its_way_to_the_hub_is_told_like_any_other_request() {
+        let lost = || HubProblem::Unreachable { address: "http://hub/".into(), message: "no route".into() };
+        let (path, source) = ("model.gguf".into(), io::Error::other(lost()));
+        let read = strata_io::IoError::Read { path, offset: 0, wanted: 1, got: 0, source };
+        let error = anyhow::Error::from(WeightError::from(read));
+        assert_eq!(exit_code(&error), FAILED);
+        let text = message(&error).unwrap();
+        assert!(text.contains("no route") && text.ends_with(&format!("hint: {}", lost().hint())), "{text}");
     }
 
     #[test]

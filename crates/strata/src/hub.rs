@@ -64,10 +64,9 @@ pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     let hub = open(options)?;
     let found = hub.find(&name)?;
     if found.is_complete() {
-        found.settle()?;
+        found.settle();
         return ModelDir::open(Some(&found.path()));
     }
-    found.fetch_small()?;
     let dir = from_headers(&found)?;
     report!("{}", announcement(&found, None));
     Ok(dir)
@@ -116,11 +115,10 @@ fn fetched(
     let hub = open(options)?;
     let found = hub.find(&name)?;
     if found.is_complete() {
-        found.settle()?;
+        found.settle();
         return Ok(Some(found.path()));
     }
     found.check_room()?;
-    found.fetch_small()?;
     let plan = check(&from_headers(&found)?)?;
     report!("{}", announcement(&found, plan.as_ref()));
     fetch(&found)?;
@@ -131,14 +129,20 @@ fn fetched(
     Ok(Some(path))
 }
 
-/// The model as its headers and small files say, checked like one that is here.
+/// The model as its headers and small files say, checked like one that is here. Small files are fetched.
 fn from_headers(found: &HubModel<'_>) -> Result<ModelDir> {
-    // What cannot be computed needs no headers.
+    // What cannot be computed needs no tokenizer and no headers.
     if !found.is_gguf() {
+        found.fetch_config()?;
         strata_model::config::ModelConfig::from_dir(found.folder())?;
     }
+    found.fetch_small()?;
     let files = found.headers()?;
-    let catalog = if found.is_gguf() { Catalog::from_gguf_files(files)? } else { Catalog::from_files(files)? };
+    let catalog = match found.index() {
+        _ if found.is_gguf() => Catalog::from_gguf_files(files)?,
+        Some(index) => Catalog::from_shards(&index, files)?,
+        None => Catalog::from_files(files)?,
+    };
     ModelDir::of(found.path(), catalog)
 }
 
@@ -191,7 +195,9 @@ fn fetch(found: &HubModel<'_>) -> Result<()> {
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
         if bar.is_hidden() && !is_quiet() && told.elapsed() > TOLD_EVERY {
             *told = Instant::now();
-            report!("fetching: {} of {}", Bytes(bar.position()), Bytes(all));
+            let have = bar.position();
+            let came = have.saturating_sub(all - missing);
+            report!("fetching: {}", told_progress(have, all, came, begun.elapsed()));
         }
     });
     bar.finish_and_clear();
@@ -200,4 +206,26 @@ fn fetch(found: &HubModel<'_>) -> Result<()> {
     let rate = missing as f64 / 1e6 / seconds;
     report!("fetched {} in {seconds:.1} s ({rate:.0} MB/s), every file as its digest says", Bytes(missing));
     Ok(())
+}
+
+/// `1.2 GiB of 4.5 GiB (110 MB/s, 32 s left)`, of which `came` bytes came within `elapsed`.
+fn told_progress(have: u64, all: u64, came: u64, elapsed: Duration) -> String {
+    let rate = came as f64 / elapsed.as_secs_f64().max(1e-3);
+    let pace = match rate > 0.0 {
+        true => format!(" ({:.0} MB/s, {:.0} s left)", rate / 1e6, all.saturating_sub(have) as f64 / rate),
+        false => String::new(),
+    };
+    format!("{} of {}{pace}", Bytes(have), Bytes(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_counts_what_came_since_it_began() {
+        let told = |have, came| told_progress(have, 10 << 30, came, Duration::from_secs(10));
+        assert_eq!(told(6 << 30, 1 << 30), "6.00 GiB of 10.0 GiB (107 MB/s, 40 s left)");
+        assert_eq!(told(5 << 30, 0), "5.00 GiB of 10.0 GiB");
+    }
 }

@@ -17,6 +17,9 @@ fn it_lies_as_other_programs_expect() {
     let opened = Hub::open(&settings).unwrap();
     let name = HubName::read("org/name").unwrap();
     let found = opened.find(&name).unwrap();
+    // What other processes of the same number may be about to name, as in another container.
+    let pid = std::process::id();
+    (0..1000).for_each(|count| fs::create_dir_all(found.folder().join(format!(".{pid}-{count}.new"))).unwrap());
     let told = std::sync::atomic::AtomicI64::new(0);
     found.fetch(&|bytes| _ = told.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed)).unwrap();
     assert_eq!(told.into_inner() as u64, found.bytes());

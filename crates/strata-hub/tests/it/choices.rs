@@ -107,6 +107,19 @@ fn of_gguf_files_the_usual_one_or_that_of_the_tag() {
 }
 
 #[test]
+fn gguf_files_that_llama_cpp_leaves_out_are_left_out() {
+    for part in ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"] {
+        for name in [format!("{part}m-q4_k_m.gguf"), format!("a-{part}q4_k_m.gguf"), format!("sub/a-{part}q4_k_m.gguf")]
+        {
+            assert_eq!(weights(&[&name, "m-q4_k_m.gguf"], None), ["m-q4_k_m.gguf"], "{name}");
+        }
+        // A folder's name and other letters mean nothing.
+        let others = [format!("a-{part}/m-q4_k_m.gguf"), format!("a-{}q4_k_m.gguf", part.to_uppercase())];
+        others.iter().for_each(|name| assert_eq!(weights(&[name], None), [name.as_str()]));
+    }
+}
+
+#[test]
 fn all_parts_of_a_split_file_are_taken() {
     let part = |number| format!("Q4_K_M/m-Q4_K_M-{number:05}-of-00003.gguf");
     let parts: Vec<String> = (1..=3).map(part).collect();

@@ -1,60 +1,14 @@
 //! Downloads over real sockets, from a Hub that misbehaves.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use strata_hub::testing::{COMMIT, FileContent, LocalHub, Mischief};
-use strata_hub::{Hub, HubError, HubName, HubProblem, HubSettings, RANGE_BYTES};
-use tempfile::TempDir;
+use strata_hub::testing::{COMMIT, Mischief};
+use strata_hub::{HubError, HubProblem, HubSettings, RANGE_BYTES};
+use strata_io::IoError;
 
-/// Several ranges, and an end within one.
-const WEIGHTS: u64 = 3 * RANGE_BYTES + 12_345;
-
-struct Place {
-    hub: LocalHub,
-    folder: TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let (hub, folder) = (LocalHub::start(), tempfile::tempdir().unwrap());
-        hub.add("org/name", "config.json", FileContent::Bytes(b"{}".to_vec()), false);
-        hub.add("org/name", "model.safetensors", FileContent::Made(WEIGHTS), true);
-        Self { hub, folder }
-    }
-
-    fn settings(&self) -> HubSettings {
-        let cache = self.folder.path().to_owned();
-        HubSettings { endpoint: self.hub.endpoint(), token: Some("hf_secret".into()), cache, offline: false }
-    }
-
-    fn blob(&self) -> PathBuf {
-        let digest = self.hub.digest("org/name", "model.safetensors");
-        self.folder.path().join("models--org--name/blobs").join(digest)
-    }
-
-    fn fetch(&self) -> Result<(), HubError> {
-        fetch(&self.settings(), "org/name")
-    }
-
-    /// Fetches, and finds what the Hub has.
-    fn fetches(&self) {
-        self.fetch().unwrap();
-        assert_eq!(fs::metadata(self.blob()).unwrap().len(), WEIGHTS);
-        assert!(!self.blob().with_extension("incomplete").exists());
-    }
-}
-
-fn fetch(settings: &HubSettings, name: &str) -> Result<(), HubError> {
-    let hub = Hub::open(settings).unwrap();
-    let found = hub.find(&HubName::read(name).unwrap())?;
-    found.fetch(&|_| ())
-}
-
-fn problem(outcome: Result<(), HubError>) -> HubProblem {
-    outcome.expect_err("it should fail").problem
-}
+use crate::damage::sharded;
+use crate::place::{Place, WEIGHTS, fetch, named, open, problem};
 
 #[test]
 fn everything_is_fetched_once_and_the_token_goes_to_the_hub_alone() {
@@ -191,8 +145,8 @@ fn lengths_that_are_lies_are_found_before_anything_is_written() {
     }
     let place = Place::new();
     place.hub.does(Mischief { lengthens: Some(("model.safetensors".to_owned(), 1 << 49)), ..Mischief::default() });
-    let hub = Hub::open(&place.settings()).unwrap();
-    let found = hub.find(&HubName::read("org/name").unwrap()).unwrap();
+    let hub = open(&place.settings());
+    let found = hub.find(&named("org/name")).unwrap();
     assert!(matches!(found.check_room().unwrap_err().problem, HubProblem::NoRoom { .. }));
 }
 
@@ -214,6 +168,49 @@ fn what_may_not_be_read_says_what_to_do() {
 }
 
 #[test]
+fn what_says_which_model_it_is_comes_first_and_alone() {
+    let place = Place::new();
+    place.add("tokenizer.json", "[]");
+    let hub = open(&place.settings());
+    let found = hub.find(&named("org/name")).unwrap();
+    found.fetch_config().unwrap();
+    let asked = || ["config.json", "tokenizer.json", "model.safetensors"].map(|path| place.asked_for(path));
+    assert_eq!(asked(), [1, 0, 0]);
+    found.fetch_small().unwrap();
+    assert_eq!(asked(), [1, 1, 0]);
+    assert_eq!(found.index(), None);
+    // An index beside a file that has all weights says nothing.
+    place.add("model.safetensors.index.json", r#"{"weight_map": {"x": "a.safetensors"}}"#);
+    assert_eq!(hub.find(&named("org/name")).unwrap().index(), None);
+    let place = sharded();
+    let hub = open(&place.settings());
+    let found = hub.find(&named("org/name")).unwrap();
+    assert_eq!(found.index(), Some(found.folder().join("model.safetensors.index.json")));
+}
+
+#[test]
+fn headers_that_may_not_be_read_say_what_to_do() {
+    let place = Place::empty();
+    place.add_weights("m-Q8_0.gguf", 5 << 20);
+    let hub = open(&place.settings());
+    let found = hub.find(&named("org/name")).unwrap();
+    place.hub.does(Mischief { token: Some("another".into()), error_code: "GatedRepo", ..Mischief::default() });
+    let Err(HubError { problem, .. }) = found.headers() else { panic!("it should be refused") };
+    assert!(matches!(problem, HubProblem::Denied { status: 401, .. }), "{problem}");
+    assert!(problem.hint().contains("licence") && problem.hint().contains("HF_TOKEN"), "{}", problem.hint());
+
+    // The beginning is here then, and what fails later is still what it is.
+    place.hub.does(Mischief::default());
+    let headers = found.headers().unwrap();
+    place.hub.goes_away();
+    let mut bytes = vec![0; 1 << 20];
+    headers[0].read_exact_at(&mut bytes, 0).unwrap();
+    let Err(IoError::Read { source, .. }) = headers[0].read_exact_at(&mut bytes, 2 << 20) else { panic!("gone") };
+    let inside = source.get_ref().and_then(|inside| inside.downcast_ref());
+    assert!(matches!(inside, Some(HubProblem::Unreachable { .. })), "{source}");
+}
+
+#[test]
 fn what_is_not_there_is_named() {
     let place = Place::new();
     let text = fetch(&place.settings(), "org/other").unwrap_err().to_string();
@@ -230,7 +227,7 @@ fn what_is_not_there_is_named() {
 #[test]
 fn offline_the_cache_is_what_there_is() {
     let place = Place::new();
-    let offline = HubSettings { offline: true, ..place.settings() };
+    let offline = place.offline();
     let text = fetch(&offline, "org/name").unwrap_err().to_string();
     assert!(text.contains("not in the cache"), "{text}");
     place.fetches();

@@ -2,6 +2,12 @@
 
 mod cache;
 mod choices;
+mod damage;
 mod downloads;
+mod listings;
 mod names;
+mod offline;
+mod patience;
+mod place;
 mod settings;
+mod tls;

@@ -46,6 +46,22 @@ fn the_token_is_that_of_the_variable_or_of_a_file_and_never_shown() {
 }
 
 #[test]
+fn a_tilde_is_the_home() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("secret"), "hf_mine").unwrap();
+    let home = ("HOME", home.path().to_str().unwrap());
+    let cache = |name, value| of(&[(name, value), home]).unwrap().cache;
+    assert_eq!(cache("HF_HUB_CACHE", "~/a"), Path::new(home.1).join("a"));
+    assert_eq!(cache("HF_HOME", "~/a"), Path::new(home.1).join("a/hub"));
+    assert_eq!(cache("HF_HOME", "/~/a"), Path::new("/~/a/hub"));
+    assert_eq!(of(&[("HF_HOME", "~/a")]).unwrap().cache, Path::new("~/a/hub"));
+    assert_eq!(of(&[("HF_TOKEN_PATH", "~/secret"), home]).unwrap().token.as_deref(), Some("hf_mine"));
+    // What is no text is no token.
+    fs::write(Path::new(home.1).join("secret"), [0xff]).unwrap();
+    assert_eq!(of(&[("HF_TOKEN_PATH", "~/secret"), home]).unwrap().token, None);
+}
+
+#[test]
 fn the_endpoint_is_an_address() {
     let endpoint = |value| of(&[("HF_ENDPOINT", value), ("HOME", "/e")]).map(|settings| settings.endpoint);
     assert_eq!(endpoint("").as_deref(), Ok("https://huggingface.co"));

@@ -1,0 +1,29 @@
+//! How long servers are waited for.
+
+use std::time::Duration;
+
+/// How long servers are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HubPatience {
+    /// The first wait between two attempts; each further one is twice as long.
+    pub wait: Duration,
+    /// The longest of these waits.
+    pub wait_max: Duration,
+    /// The time that the rest of an answer of the API may take once it has begun.
+    pub answer: Duration,
+}
+
+impl Default for HubPatience {
+    /// That of a person.
+    fn default() -> Self {
+        let (wait, wait_max) = (Duration::from_millis(250), Duration::from_secs(10));
+        Self { wait, wait_max, answer: Duration::from_secs(60) }
+    }
+}
+
+impl HubPatience {
+    /// The wait after one of this length.
+    pub(crate) fn next(&self, wait: Duration) -> Duration {
+        (wait * 2).min(self.wait_max)
+    }
+}
