@@ -116,24 +116,11 @@ impl MemoryTrade {
         // It grows only if it must, and shrinks only by whole steps unless that ends it: demand that wavers by less
         // than a step changes nothing.
         let floor = ample.clamp(blocks_start, blocks_max);
-        // What is cached stays for now, if it is known what it is worth.
-        let price = demand.recompute.map_or(0.0, |seconds| seconds * self.step as f64);
-        let with_cached = if price > 0.0 { demand.used.saturating_add(demand.cached).min(blocks_max) } else { 0 };
         let calm = std::mem::take(&mut self.calm);
         if needed > self.target && self.target < blocks_max {
             self.target = floor;
-        } else if self.is_too_large(floor.max(with_cached)) {
-            self.calm = calm + 1;
-            if self.calm == PATIENCE {
-                self.shrink(1, floor.max(with_cached));
-                self.calm = 0;
-            }
         } else if self.is_too_large(floor) {
-            let too_many = (self.target - floor) as f64;
-            self.rent += weights_worth * too_many * self.limits.block as f64;
-            let paid = (self.rent / price) as usize;
-            self.shrink(paid, floor);
-            self.rent -= paid as f64 * price;
+            self.give_up(floor, calm, weights_worth);
         } else {
             self.rent = 0.0;
         }
@@ -153,6 +140,27 @@ impl MemoryTrade {
         let blocks = self.target.min(room).max(1);
         let settled = blocks == self.target && self.demand.present == self.target && self.calm == 0;
         KvGrant { blocks, settled }
+    }
+
+    /// KV is larger than `floor`: what nobody can find goes after a while, and what is cached when it has cost enough.
+    fn give_up(&mut self, floor: usize, calm: u32, weights_worth: f64) {
+        let KvDemand { used, cached, recompute, .. } = self.demand;
+        let price = recompute.map_or(0.0, |seconds| seconds * self.step as f64);
+        let stays = if price > 0.0 { floor.max(used.saturating_add(cached)) } else { floor };
+        if self.is_too_large(stays) {
+            self.calm = calm + 1;
+            if self.calm == PATIENCE {
+                self.shrink(1, stays);
+                self.calm = 0;
+            }
+        }
+        if price > 0.0 {
+            let too_many = stays.min(self.target).saturating_sub(floor);
+            self.rent += weights_worth * too_many as f64 * self.limits.block as f64;
+            let paid = (self.rent / price) as usize;
+            self.shrink(paid, floor);
+            self.rent -= paid as f64 * price;
+        }
     }
 
     fn shrink(&mut self, steps: usize, floor: usize) {
