@@ -16,7 +16,7 @@ FROM ${RUN_BASE}
 # Models by name come over https; they are kept where the user below, who has no home, may write.
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/* && \
     install -d -o 65534 -g 65534 /var/cache/strata
-ENV HF_HOME=/var/cache/strata
+ENV HF_HOME=/var/cache/strata XDG_CACHE_HOME=/var/cache
 COPY --from=build /strata/target/release/strata /usr/bin/strata
 COPY models/storyteller /usr/share/strata/models/storyteller
 USER 65534

@@ -22,7 +22,7 @@ pub struct KvDemand {
     pub cached: usize,
     /// Blocks that the next passes would use besides: for the next tokens of who runs, and for those who wait.
     pub wanted: usize,
-    /// Seconds in which a block would be computed again; `None` while that is not known.
+    /// Seconds in which a block would be computed again, or read if it lies on disk too; `None` while that is not known.
     pub recompute: Option<f64>,
 }
 

@@ -43,6 +43,9 @@ pub(crate) struct PreemptionPlanner {
     write: Rate,
     read: Rate,
     prefill: Rate,
+    /// That of large passes, and the most prompt tokens of a pass so far.
+    bulk: Rate,
+    largest: usize,
     /// Failures in a row, out and in.
     failures: [u32; 2],
     broken: bool,
@@ -50,8 +53,8 @@ pub(crate) struct PreemptionPlanner {
 
 impl PreemptionPlanner {
     pub(crate) fn new(mode: PreemptionMode) -> Self {
-        let (write, read, prefill) = (Rate::default(), Rate::default(), Rate::default());
-        Self { mode, write, read, prefill, failures: [0; 2], broken: false }
+        let [write, read, prefill, bulk] = [Rate::default(); 4];
+        Self { mode, write, read, prefill, bulk, largest: 0, failures: [0; 2], broken: false }
     }
 
     /// The faster way. Swapping is not chosen before both directions have been measured.
@@ -94,6 +97,16 @@ impl PreemptionPlanner {
     /// Records that `tokens` of prompts were computed in `seconds`.
     pub(crate) fn prefilled(&mut self, tokens: usize, seconds: f64) {
         self.prefill.observe(tokens as f64, seconds);
+        self.largest = self.largest.max(tokens);
+        if 2 * tokens >= self.largest {
+            self.bulk.observe(tokens as f64, seconds);
+        }
+    }
+
+    /// The same per token of a long prompt, whose passes are large. Where weights are streamed, a pass takes about as
+    /// long for few tokens as for many.
+    pub(crate) fn bulk_seconds(&self, tokens: usize) -> Option<f64> {
+        self.bulk.seconds(tokens as f64)
     }
 
     /// Seconds in which so many tokens of prompts would be computed; unknown before any were.
@@ -217,5 +230,18 @@ mod tests {
         // It was in flight, and changes nothing any more.
         planner.swapped_in(1, 1.0);
         assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
+    }
+
+    #[test]
+    fn small_passes_do_not_tell_how_long_a_long_prompt_takes() {
+        let mut planner = PreemptionPlanner::new(PreemptionMode::Auto);
+        assert_eq!(planner.bulk_seconds(100), None);
+        planner.prefilled(50, 2.0);
+        assert_eq!(planner.bulk_seconds(100), Some(4.0), "the best that is known");
+        // Passes of two seconds, however much they compute.
+        (0..20).for_each(|_| planner.prefilled(2000, 2.0));
+        (0..20).for_each(|_| planner.prefilled(20, 2.0));
+        let (bulk, all) = (planner.bulk_seconds(1000).unwrap(), planner.prefill_seconds(1000).unwrap());
+        assert!((1.0..1.1).contains(&bulk) && all > 20.0, "{bulk} s, {all} s");
     }
 }

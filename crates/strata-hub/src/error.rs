@@ -90,6 +90,16 @@ pub enum HubProblem {
         /// The folder of the cache.
         cache: PathBuf,
     },
+    /// A server asks for a longer wait than anybody is made to wait.
+    #[error("{address} answered {status} and asks to come again in {seconds} s")]
+    Later {
+        /// Who.
+        address: String,
+        /// The status.
+        status: u16,
+        /// What it asks for.
+        seconds: u64,
+    },
     /// A file of the cache is not what it was when it came.
     #[error("{} is damaged: {message}", path.display())]
     DamagedInCache {
@@ -132,7 +142,7 @@ pub enum HubProblem {
 
 /// Whether a server with this status may answer the same request after a while.
 pub(crate) fn is_busy(status: u16) -> bool {
-    matches!(status, 408 | 429 | 500..=599)
+    matches!(status, 408 | 429 | 500 | 502..=504 | 520..=529)
 }
 
 fn note(code: &str) -> String {
@@ -148,11 +158,28 @@ impl HubProblem {
 
     /// Whether the same may work later without a change of what was asked for.
     pub fn is_of_the_network(&self) -> bool {
-        use HubProblem::{BadAnswer, Damaged, NoTls, Status, Unreachable};
-        matches!(self, Unreachable { .. } | NoTls { .. } | Status { .. } | BadAnswer { .. } | Damaged { .. })
+        use HubProblem::{BadAnswer, Damaged, Later, NoTls, Status, Unreachable};
+        matches!(
+            self,
+            Unreachable { .. } | NoTls { .. } | Status { .. } | Later { .. } | BadAnswer { .. } | Damaged { .. }
+        )
     }
 
-    /// Whether the same request may be answered after a while.
+    /// Whether a file may have to be asked for at another place than where it was.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Status { status, .. } => (400..500).contains(status) && !is_busy(*status),
+            _ => false,
+        }
+    }
+
+    /// Whether the Hub cannot be asked now, whatever was asked for.
+    pub(crate) fn is_of_now(&self) -> bool {
+        self.may_pass() || matches!(self, Self::NoTls { .. } | Self::Later { .. })
+    }
+
+    /// Whether the same request may be answered after a short while.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -172,7 +199,7 @@ impl HubProblem {
             Self::NoTls { .. } => {
                 "install ca-certificates or set SSL_CERT_FILE; --offline takes what the cache has".into()
             }
-            Self::Status { status: 429, .. } => {
+            Self::Status { status: 429, .. } | Self::Later { .. } => {
                 "wait a while, then run it again: what came is kept. With HF_TOKEN the Hub allows more".into()
             }
             Self::Status { .. } | Self::BadAnswer { .. } => {

@@ -80,15 +80,28 @@ impl Hub {
     /// No such model, revision or quantisation, no permission, no network, or nothing in the cache.
     pub fn find(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         let error = |problem| HubError { model: name.repository(), problem };
-        let Some(web) = &self.web else { return self.find_cached(name).map_err(error) };
+        let cached = || {
+            let found = self.find_cached(name)?;
+            check_undamaged(&found.folder(), &found.choice.small)?;
+            Ok(found)
+        };
+        let Some(web) = &self.web else { return cached().map_err(error) };
         match self.find_on(web, name) {
-            Err(problem) if problem.may_pass() || matches!(problem, HubProblem::NoTls { .. }) => {
-                let Ok(cached) = self.find_cached(name) else { return Err(error(problem)) };
+            Err(problem) if problem.is_of_now() => {
+                let Ok(cached) = cached() else { return Err(error(problem)) };
                 tracing::warn!("{problem}; taking {} as it is in the cache", name.repository());
                 Ok(cached)
             }
             found => found.map_err(error),
         }
+    }
+
+    /// The model as the cache has it, damaged or not; nobody is asked.
+    ///
+    /// # Errors
+    /// It is not in the cache.
+    pub fn find_here(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
+        self.find_cached(name).map_err(|problem| HubError { model: name.repository(), problem })
     }
 
     fn find_on(&self, web: &Arc<Web>, name: &HubName) -> Result<HubModel<'_>, HubProblem> {
@@ -159,11 +172,9 @@ impl Hub {
             ChoiceProblem::NoConfig => lacks(format!("its {CONFIG} is")),
         };
         let mut choice = choose(&paths, FileWish { tag: name.tag.as_deref(), shards: None }).map_err(lacking)?;
-        let snapshot = self.cache.snapshot(name, &commit);
         check_there(&choice.small)?;
-        check_undamaged(&snapshot, &choice.small)?;
         if let Some(index) = choice.unread_index.take() {
-            let path = snapshot.join(index);
+            let path = self.cache.snapshot(name, &commit).join(index);
             let shards = read_index(&path, |message| HubProblem::DamagedInCache { path: path.clone(), message })?;
             choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) }).map_err(lacking)?;
         }

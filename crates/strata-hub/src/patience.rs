@@ -11,13 +11,15 @@ pub struct HubPatience {
     pub wait_max: Duration,
     /// The time that the rest of an answer of the API may take once it has begun.
     pub answer: Duration,
+    /// The time without one further byte of a file after which it is not asked for again.
+    pub standstill: Duration,
 }
 
 impl Default for HubPatience {
     /// That of a person.
     fn default() -> Self {
         let (wait, wait_max) = (Duration::from_millis(250), Duration::from_secs(10));
-        Self { wait, wait_max, answer: Duration::from_secs(60) }
+        Self { wait, wait_max, answer: Duration::from_secs(60), standstill: Duration::from_secs(120) }
     }
 }
 

@@ -118,9 +118,14 @@ fn under_home(path: &str, home: Option<String>) -> PathBuf {
 
 /// The token in a file; most people have none.
 fn read_token(path: &Path) -> Option<String> {
+    // A pipe that nobody writes to would never open.
+    let is_file = std::fs::metadata(path).map(|found| found.is_file());
+    let read = is_file.and_then(|is_file| match is_file {
+        true => File::open(path),
+        false => Err(std::io::Error::other("it is no file")),
+    });
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(TOKEN_BYTES_MAX).read_to_string(&mut text));
-    match read {
+    match read.and_then(|file| file.take(TOKEN_BYTES_MAX).read_to_string(&mut text)) {
         Ok(_) => Some(text),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
         Err(error) => {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use reqwest::{Response, StatusCode, Url};
@@ -11,9 +12,8 @@ use crate::error::HubProblem;
 use crate::ranges::content_range;
 use crate::web::{Web, shown, unreachable};
 
-/// Attempts in a row that may end without one further byte: with the waits between them, a network may be gone for some
-/// 50 seconds.
-const ATTEMPTS: u32 = 10;
+/// The wait before another attempt from which on people are told why nothing comes.
+const TOLD_FROM: Duration = Duration::from_secs(2);
 
 /// A file on the Hub.
 pub(crate) struct FileSource {
@@ -24,6 +24,8 @@ pub(crate) struct FileSource {
     direct: Mutex<Option<Url>>,
     /// Whether a server has sent the whole file where a part was asked for.
     ignores_ranges: AtomicBool,
+    /// Whether people know that nothing comes.
+    is_told: AtomicBool,
     /// Its path in the repository.
     pub(crate) path: String,
     /// Its bytes.
@@ -41,8 +43,8 @@ pub(crate) enum Answer {
 impl FileSource {
     /// The file `path` of `size` bytes that lies behind `resolve`.
     pub(crate) fn new(web: Arc<Web>, resolve: Url, path: String, size: u64) -> Self {
-        let (direct, ignores_ranges) = (Mutex::new(None), AtomicBool::new(false));
-        Self { web, resolve, direct, ignores_ranges, path, size }
+        let [ignores_ranges, is_told] = [false; 2].map(AtomicBool::new);
+        Self { web, resolve, direct: Mutex::new(None), ignores_ranges, is_told, path, size }
     }
 
     /// Whether a server has sent the whole file where a part was asked for.
@@ -63,7 +65,7 @@ impl FileSource {
             Some(url) => match self.web.get(url, Some(range.clone())).await {
                 Ok(found) => found,
                 // A signature has run out, or the file lies elsewhere now: the Hub knows.
-                Err(HubProblem::Status { status: 400..=499, .. } | HubProblem::Unreachable { .. }) => {
+                Err(problem) if problem.is_elsewhere() => {
                     *self.direct.lock().unwrap_or_else(PoisonError::into_inner) = None;
                     self.web.get(self.resolve.clone(), Some(range.clone())).await?
                 }
@@ -119,19 +121,22 @@ impl FileSource {
         mut take: impl FnMut(&[u8]) -> Result<(), HubProblem>,
     ) -> Result<(), HubProblem> {
         let patience = self.web.patience();
-        let (mut at, mut attempts, mut wait) = (range.start, 0, patience.wait);
+        let (mut at, mut wait, mut moved) = (range.start, patience.wait, Instant::now());
         while at < range.end {
             let begun = at;
             let outcome = self.pour_once(&mut at, range.end, &mut take).await;
             if at > begun {
-                (attempts, wait) = (0, patience.wait);
+                (wait, moved) = (patience.wait, Instant::now());
             }
             if let Err(problem) = outcome {
-                attempts += 1;
-                if attempts >= ATTEMPTS || !problem.may_pass() {
+                if moved.elapsed() > patience.standstill || !problem.may_pass() {
                     return Err(problem);
                 }
                 tracing::debug!("{}: {problem}; going on at byte {at}", self.path);
+                if wait > TOLD_FROM && !self.is_told.swap(true, Ordering::Relaxed) {
+                    let most = patience.standstill.as_secs();
+                    tracing::warn!("nothing comes of {}: {problem}; trying again, for {most} s at the most", self.path);
+                }
                 tokio::time::sleep(wait).await;
                 wait = patience.next(wait);
             }

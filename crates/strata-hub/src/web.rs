@@ -131,11 +131,14 @@ impl Web {
             let (problem, asked) = match self.follow(url.clone(), range.as_ref()).await {
                 Ok((from, response)) if response.status().is_success() => return Ok((from, response)),
                 Ok((from, response)) => {
-                    let status = response.status();
+                    let status = response.status().as_u16();
                     let asked = response.headers().get(RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?));
                     let problem = self.refusal(&from, response).await;
-                    if !is_busy(status.as_u16()) || attempt >= ATTEMPTS || asked.is_some_and(|asked| asked > ASKED_MAX)
-                    {
+                    if let Some(asked) = asked.filter(|&asked| is_busy(status) && asked > ASKED_MAX) {
+                        let (address, seconds) = (shown(&from), asked.as_secs());
+                        return Err(HubProblem::Later { address, status, seconds });
+                    }
+                    if !is_busy(status) || attempt >= ATTEMPTS {
                         return Err(problem);
                     }
                     (problem, asked)

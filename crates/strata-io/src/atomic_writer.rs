@@ -1,6 +1,7 @@
 //! Files that appear whole or not at all.
 
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,10 @@ impl AtomicWriter {
         let name = path.file_name().ok_or_else(|| fault(io::ErrorKind::InvalidInput.into()))?;
         let mut temporary_name = std::ffi::OsString::from(".");
         temporary_name.push(name);
-        temporary_name.push(format!(".{}-{}.partial", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        // Containers that share a folder may have the same process numbers, and what one that was killed has left must
+        // not be in the way.
+        let unique = RandomState::new().hash_one(NEXT.fetch_add(1, Ordering::Relaxed));
+        temporary_name.push(format!(".{}-{unique:016x}.partial", std::process::id()));
         let temporary = path.with_file_name(temporary_name);
         let file = OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(fault)?;
         Ok(Self { file, path, temporary, committed: false })

@@ -14,7 +14,9 @@ use strata_io::{DirectRead, ExactFile, IoError, RandomAccessFile};
 use strata_kernels::{DType, Matrix};
 
 use crate::error::{IndexProblem, WeightError};
-use crate::gguf::{GgufProblem, Metadata, ModelPart, gguf_name, hugging_face_name, models_in, open_parts, read_gguf};
+use crate::gguf::{
+    GgufProblem, Metadata, ModelPart, check_parts, gguf_name, hugging_face_name, models_in, open_parts, read_gguf,
+};
 use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
@@ -127,13 +129,15 @@ impl Catalog {
         Self::of_shards(index, &read_index(index)?, &shards, files)
     }
 
-    /// Takes the tensors of all parts of a GGUF model, in order; they are not compared with each other.
+    /// Takes the tensors of all parts of a GGUF model, in order.
     ///
     /// # Errors
-    /// A damaged header, or one name in two files.
+    /// A damaged header, one name in two files, or parts that do not belong together.
     pub fn from_gguf_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
         let headers = files.into_iter().map(|file| read_gguf(file.as_ref()).map(|header| (file, header)));
-        Self::from_gguf(headers.collect::<Result<_, _>>()?)
+        let parts = headers.collect::<Result<Vec<_>, _>>()?;
+        check_parts(&parts)?;
+        Self::from_gguf(parts)
     }
 
     /// Takes the tensors of all parts of a GGUF model, and the metadata of the first.

@@ -40,7 +40,7 @@ use plan::BANDS_STREAMED;
 use rows::{RowMatrix, RowReader};
 use telemetry::Recorder;
 use tiered::TieredDriver;
-use valued::Valued;
+use valued::{ExpertFigures, Valued};
 
 pub use monitor::StreamMonitor;
 pub use pace::WatchPace;
@@ -571,8 +571,13 @@ impl ElasticWeights for StreamedWeights {
     }
 
     fn worth(&mut self) -> f64 {
-        let missed = self.experts.as_ref().map(|experts| experts.arena().missed_by_a_little());
-        self.valued.worth(self.driver.recorder().stats, missed)
+        let figures = |experts: &ExpertDriver| {
+            let arena = experts.arena();
+            ExpertFigures { missed: arena.missed_by_a_little(), bank_bytes: arena.shape().bank_bytes() }
+        };
+        let experts = self.experts.as_ref().map(figures);
+        let all_bands_stay = self.resident_bytes() >= self.monitor.swept_bytes();
+        self.valued.worth(self.driver.recorder().stats, all_bands_stay, experts)
     }
 
     fn resident_bytes(&self) -> u64 {

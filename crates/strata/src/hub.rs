@@ -52,7 +52,7 @@ pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
 pub fn cached(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     let Some(name) = named(Some(model), options)? else { return Ok(model.to_owned()) };
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
-    Ok(hub.find(&name)?.path())
+    Ok(hub.find_here(&name)?.path())
 }
 
 /// Opens a model to look at it. Of a name that the cache lacks, headers and small files are fetched, but no weights.

@@ -44,8 +44,8 @@ const STALL: Duration = Duration::from_secs(120);
 /// The same where weights are streamed, and a pass takes as long as the disk does.
 const STALL_STREAMED: Duration = Duration::from_secs(900);
 
-/// Pace at which an idle engine gives memory of cached KV back to streamed weights: all of it within a minute or so. A
-/// prompt that comes back sooner, as in a conversation, still finds its beginning computed.
+/// Pace at which an idle engine gives memory that KV has no use for back to streamed weights: all of it within a minute
+/// or so.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
 /// Requests that may wait before one more is refused, by default.

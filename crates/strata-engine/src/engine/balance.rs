@@ -1,6 +1,7 @@
 //! Between passes, memory changes hands.
 
 use super::Worker;
+use super::disk::Disk;
 use crate::runner::KvMemory;
 use crate::scheduler::Scheduler;
 
@@ -12,13 +13,18 @@ impl Worker {
     pub(super) fn balance(&mut self) {
         // What is to be copied may lie in blocks that are about to leave.
         self.copy_blocks();
-        let Self { scheduler, runner, .. } = self;
+        let Self { scheduler, runner, disk, .. } = self;
         let Some(memory) = runner.kv_memory() else {
             self.settled = true;
             return;
         };
         give_back(scheduler, memory);
-        let grant = memory.balance(scheduler.kv_demand());
+        let mut demand = scheduler.kv_demand();
+        // What leaves memory comes back from disk, if that is the faster way.
+        if let Some(reading) = disk.as_ref().and_then(Disk::block_seconds) {
+            demand.recompute = demand.recompute.map(|computing| computing.min(reading));
+        }
+        let grant = memory.balance(demand);
         scheduler.set_usable_blocks(grant.blocks);
         self.store_blocks();
         let Self { scheduler, runner, .. } = self;

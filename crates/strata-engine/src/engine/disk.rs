@@ -52,11 +52,16 @@ impl Disk {
 
     /// How many of the first `found` blocks, which would be computed in so many seconds, are computed rather than read.
     pub(super) fn recomputed(&mut self, found: usize, computing: Option<f64>) -> usize {
-        let (rate, bytes) = (self.disk.tier.stats().read_rate, found as f64 * self.disk.tier.block_bytes() as f64);
-        let reading = (rate > 0.0).then(|| bytes / rate);
+        let reading = self.block_seconds().map(|seconds| found as f64 * seconds);
         let computed = self.disk.recompute.blocks(found, reading, computing);
         self.status.recomputed += u64::from(found > 0 && computed == found);
         computed
+    }
+
+    /// Seconds in which a block is read, as far as that was measured.
+    pub(super) fn block_seconds(&self) -> Option<f64> {
+        let rate = self.disk.tier.stats().read_rate;
+        (rate > 0.0).then(|| self.disk.tier.block_bytes() as f64 / rate)
     }
 
     /// Begins to read `wanted`; `is_shared` if what comes before them is computed meanwhile.

@@ -50,6 +50,6 @@ impl Scheduler {
         let promised = self.blocks_promised(sequences.into_iter());
         let wanted = wanted.max(promised.saturating_sub(stats.blocks_used));
         let (used, cached) = (stats.blocks_used, stats.blocks_cached);
-        KvDemand { present: self.blocks.present(), used, cached, wanted, recompute: self.recompute_seconds(1) }
+        KvDemand { present: self.blocks.present(), used, cached, wanted, recompute: self.bulk_seconds() }
     }
 }

@@ -28,6 +28,11 @@ impl Scheduler {
         self.planner.prefill_seconds(blocks * self.blocks.block_size())
     }
 
+    /// The same for one block of a long prompt.
+    pub(crate) fn bulk_seconds(&self) -> Option<f64> {
+        self.planner.bulk_seconds(self.blocks.block_size())
+    }
+
     /// `id`, which was just admitted, does not take part in the pass: its next `count` blocks are fetched.
     pub(crate) fn begin_fetch(&mut self, id: SequenceId, count: usize, plan: &mut StepPlan) -> Option<Fetch> {
         let fetch = self.blocks.begin_fetch(id, count).ok()?;

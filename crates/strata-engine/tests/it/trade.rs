@@ -2,7 +2,7 @@
 //! notices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use strata_engine::{
@@ -40,6 +40,7 @@ struct TradingRunner {
 struct Seen {
     blocks_most: AtomicUsize,
     weights_least: AtomicUsize,
+    settled: AtomicBool,
 }
 
 impl TradingRunner {
@@ -117,7 +118,9 @@ impl KvMemory for TradingRunner {
         self.present = self.present.max(grant.blocks);
         self.seen.blocks_most.fetch_max(self.present, Ordering::Relaxed);
         self.check();
-        KvGrant { settled: grant.settled && self.held == self.budget, ..grant }
+        let settled = grant.settled && self.held == self.budget;
+        self.seen.settled.store(settled, Ordering::Relaxed);
+        KvGrant { settled, ..grant }
     }
 
     fn give_back(&mut self, blocks: &[u32]) {
@@ -195,7 +198,7 @@ fn a_prompt_that_needs_more_than_there_is_at_first_is_served() {
 #[test]
 fn a_conversation_that_pauses_finds_its_kv() {
     let shape = Shape { max_model_len: 80 * 4, ..Shape::default() };
-    let (engine, limits, _) = start_worth(1e-12, shape, LIMITS, 700);
+    let (engine, limits, seen) = start_worth(1e-12, shape, LIMITS, 700);
     let found = || {
         assert_idle_and_whole(&engine);
         let kv = engine.handle().status().kv;
@@ -204,8 +207,8 @@ fn a_conversation_that_pauses_finds_its_kv() {
     };
     run_all(&engine, &[greedy(prompt(1, 300), 20)]);
     assert_eq!(found(), 0);
-    // It pauses, and others come who need little.
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    // It pauses until nothing changes any more, and others come who need little.
+    eventually(&engine, "the division is settled", |_| seen.settled.load(Ordering::Relaxed));
     (2..6).for_each(|seed| run_all(&engine, &[greedy(prompt(seed, 8), 4)]));
     let before = found();
     run_all(&engine, &[greedy(prompt(1, 300), 20)]);

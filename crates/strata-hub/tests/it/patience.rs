@@ -1,6 +1,6 @@
 //! Networks that are gone for a while, and servers that are busy.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strata_hub::testing::Mischief;
 use strata_hub::{Hub, HubPatience, HubProblem};
@@ -51,4 +51,24 @@ fn downloads_outlive_a_network_that_is_gone_for_a_while() {
 fn downloads_outlive_servers_that_are_busy_for_a_while() {
     fetches_during(Mischief { busy: 30, busy_status: 503, ..Mischief::default() });
     fetches_during(Mischief { busy: 30, busy_status: 429, ..Mischief::default() });
+}
+
+#[test]
+fn servers_that_stay_busy_are_given_up_in_time() {
+    let place = Place::empty();
+    place.add("config.json", "{}");
+    place.add_weights("model.safetensors", 100_000);
+    let hub = open(&place.settings());
+    let found = hub.find(&named("org/name")).unwrap();
+    found.fetch_small().unwrap();
+    // Each answer asks for a second.
+    place.hub.does(Mischief { busy: 1000, busy_status: 429, retry_after: 1, ..Mischief::default() });
+    let begun = Instant::now();
+    let problem = found.fetch(&|_| ()).unwrap_err().problem;
+    assert!(matches!(problem, HubProblem::Status { status: 429, .. }), "{problem}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    // Who asks for minutes is not asked again.
+    place.hub.does(Mischief { busy: 1000, busy_status: 503, retry_after: 300, ..Mischief::default() });
+    let problem = found.fetch(&|_| ()).unwrap_err().problem;
+    assert!(matches!(problem, HubProblem::Later { status: 503, seconds: 300, .. }), "{problem}");
 }

@@ -83,8 +83,12 @@ impl Place {
 }
 
 /// Waits that tests can bear.
-pub const SHORT: HubPatience =
-    HubPatience { wait: Duration::from_millis(1), wait_max: Duration::from_millis(5), answer: Duration::from_secs(30) };
+pub const SHORT: HubPatience = HubPatience {
+    wait: Duration::from_millis(1),
+    wait_max: Duration::from_millis(5),
+    answer: Duration::from_secs(30),
+    standstill: Duration::from_secs(2),
+};
 
 pub fn open(settings: &HubSettings) -> Hub {
     Hub::open_with(settings, SHORT).unwrap()

@@ -45,19 +45,29 @@ pub(crate) fn open_parts(path: &Path) -> Result<Vec<ModelPart>, WeightError> {
             }
             error => error,
         })?;
-        expect(&part, COUNT, number(&part, COUNT)?.unwrap_or(1), count)?;
-        expect(&part, NUMBER, number(&part, NUMBER)?.unwrap_or(0), index)?;
         parts.push(part);
     }
-    let tensors = parts.iter().map(|(_, header)| header.tensors.len() as u64).sum();
-    match number(&parts[0], TENSORS)? {
-        Some(stated) => expect(&parts[0], TENSORS, stated, tensors)?,
-        None => {
-            let (key, why) = (TENSORS.to_owned(), "a model in parts says how many tensors they hold together");
-            return Err(problem(GgufProblem::Missing { key, why }));
-        }
-    }
+    check_parts(&parts)?;
     Ok(parts)
+}
+
+/// Whether these are all parts of one model, in order.
+///
+/// # Errors
+/// The first part that is none, or whose number is another.
+pub(crate) fn check_parts(parts: &[ModelPart]) -> Result<(), WeightError> {
+    let count = parts.len() as u64;
+    for (index, part) in (0..).zip(parts) {
+        expect(part, COUNT, number(part, COUNT)?.unwrap_or(1), count)?;
+        expect(part, NUMBER, number(part, NUMBER)?.unwrap_or(0), index)?;
+    }
+    let Some(first) = parts.first().filter(|_| count > 1) else { return Ok(()) };
+    let tensors = parts.iter().map(|(_, header)| header.tensors.len() as u64).sum();
+    if let Some(stated) = number(first, TENSORS)? {
+        return expect(first, TENSORS, stated, tensors);
+    }
+    let (key, why) = (TENSORS.to_owned(), "a model in parts says how many tensors they hold together");
+    Err(WeightError::Gguf { file: first.0.path().to_owned(), problem: GgufProblem::Missing { key, why } })
 }
 
 /// The name of a model without its ending, and without the numbers of a part.

@@ -3,6 +3,15 @@
 use super::telemetry::StreamStats;
 use crate::experts::MissedByALittle;
 
+/// What tells how much of all experts would not have been read with more memory.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertFigures {
+    /// By a little more.
+    pub missed: MissedByALittle,
+    /// Bytes of all experts.
+    pub bank_bytes: u64,
+}
+
 /// What was known when memory was valued last.
 #[derive(Debug, Default)]
 pub struct Valued {
@@ -11,17 +20,22 @@ pub struct Valued {
 }
 
 impl Valued {
-    /// Seconds that the passes since the last call would have waited less with each byte more. A byte of bands that
-    /// stays is a byte less to read in each pass; of experts, `missed` tells what a little more memory would have
-    /// held. As passes read side by side with computing, only what they waited for each byte counts.
-    pub fn worth(&mut self, stats: StreamStats, missed: Option<MissedByALittle>) -> f64 {
+    /// Seconds that the passes since the last call would have waited less with each byte more, which go to bands until
+    /// all of them stay, and then to experts. As passes read side by side with computing, only what they waited for
+    /// each byte counts.
+    pub fn worth(&mut self, stats: StreamStats, all_bands_stay: bool, experts: Option<ExpertFigures>) -> f64 {
         let passed = stats.since(&self.stats);
-        let not_read = match missed {
-            Some(MissedByALittle { bytes, more }) if more > 0 => (bytes - self.missed) as f64 / more as f64,
-            Some(_) => 0.0,
+        let not_read = match experts.filter(|_| all_bands_stay) {
+            // A byte of bands that stays is a byte less to read in each pass.
             None => passed.passes as f64,
+            // Where memory holds a slab for too short a time to tell what more would do, as under chunks of prompts, any
+            // slab is as good as another, and what stays is not read with its share of all that is.
+            Some(ExpertFigures { missed, bank_bytes }) => {
+                let by_shadow = (missed.bytes - self.missed) as f64 / missed.more.max(1) as f64;
+                by_shadow.max(passed.expert_bytes_read as f64 / bank_bytes.max(1) as f64)
+            }
         };
-        (self.stats, self.missed) = (stats, missed.map_or(0, |missed| missed.bytes));
+        (self.stats, self.missed) = (stats, experts.map_or(0, |experts| experts.missed.bytes));
         if passed.bytes_read == 0 { 0.0 } else { passed.stall.as_secs_f64() / passed.bytes_read as f64 * not_read }
     }
 }
@@ -32,26 +46,36 @@ mod tests {
 
     use super::*;
 
+    fn after(passes: u64, bytes_read: u64, waited: u64) -> StreamStats {
+        StreamStats { passes, bytes_read, stall: Duration::from_secs(waited), ..StreamStats::default() }
+    }
+
     #[test]
     fn memory_is_worth_what_passes_have_waited_for() {
         let mut valued = Valued::default();
-        let after = |passes, bytes_read, waited| StreamStats {
-            passes,
-            bytes_read,
-            stall: Duration::from_secs(waited),
-            ..StreamStats::default()
-        };
-        assert_eq!(valued.worth(after(0, 0, 0), None), 0.0);
+        let mut worth = |stats| valued.worth(stats, false, None);
+        assert_eq!(worth(after(0, 0, 0)), 0.0);
         // Four passes have read 1000 bytes and waited 2 ms for each: a byte that stays saves four of them.
-        assert_eq!(valued.worth(after(4, 1000, 2), None), 4.0 * 2.0 / 1000.0);
-        assert_eq!(valued.worth(after(4, 1000, 2), None), 0.0, "no pass since");
-        assert_eq!(valued.worth(after(9, 1000, 3), None), 0.0, "nothing was read");
-        assert_eq!(valued.worth(after(10, 2000, 3), None), 0.0, "nobody waited");
-        // Of experts, 50 bytes more would have held 300 of the bytes that were read.
+        assert_eq!(worth(after(4, 1000, 2)), 4.0 * 2.0 / 1000.0);
+        assert_eq!(worth(after(4, 1000, 2)), 0.0, "no pass since");
+        assert_eq!(worth(after(9, 1000, 3)), 0.0, "nothing was read");
+        assert_eq!(worth(after(10, 2000, 3)), 0.0, "nobody waited");
+    }
+
+    #[test]
+    fn of_experts_it_is_worth_what_more_of_them_would_have_saved() {
         let mut valued = Valued::default();
-        let missed = |bytes| Some(MissedByALittle { bytes, more: 50 });
-        assert_eq!(valued.worth(after(1, 1000, 1), missed(100)), 1.0 / 1000.0 * 2.0);
-        assert_eq!(valued.worth(after(2, 2000, 2), missed(400)), 1.0 / 1000.0 * 6.0);
-        assert_eq!(valued.worth(after(3, 3000, 3), missed(400)), 0.0);
+        let mut worth = |passes, missed, read, all_bands_stay| {
+            let missed = MissedByALittle { bytes: missed, more: 50 };
+            let stats = StreamStats { expert_bytes_read: read, ..after(passes, 1000 * passes, passes) };
+            valued.worth(stats, all_bands_stay, Some(ExpertFigures { missed, bank_bytes: 500 }))
+        };
+        // 50 bytes more would have held 100, and then 300, of the bytes that were read.
+        assert_eq!(worth(1, 100, 500, true), 1.0 / 1000.0 * 2.0);
+        assert_eq!(worth(2, 400, 1000, true), 1.0 / 1000.0 * 6.0);
+        // Nothing lay there for long enough; a twentieth of the experts more would not have been read.
+        assert_eq!(worth(3, 400, 2000, true), 1.0 / 1000.0 * 2.0);
+        // A byte more goes to bands.
+        assert_eq!(worth(4, 700, 3000, false), 1.0 / 1000.0);
     }
 }

@@ -1,11 +1,20 @@
 //! Directories, whole and incomplete.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use strata_io::{ExactFile, RandomAccessFile};
 use strata_weights::{Catalog, IndexProblem, WeightError};
 
 use crate::files::{safetensors, write};
 
 const ONE: &str = r#"{"one":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 const TWO: &str = r#"{"two":{"dtype":"F16","shape":[3],"data_offsets":[0,6]}}"#;
+
+const ONE_AND_TWO: &str = concat!(
+    r#"{"one":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"#,
+    r#""two":{"dtype":"F16","shape":[3],"data_offsets":[8,14]}}"#
+);
 
 /// A directory with shards one.safetensors and two.safetensors under this index.
 fn sharded(index: &str) -> (tempfile::TempDir, Result<Catalog, WeightError>) {
@@ -54,6 +63,37 @@ fn one_file_shards_or_loose_files() {
         if tensor == "one" && a.ends_with(first) && c.ends_with(second)),
         "{error}"
     );
+}
+
+#[test]
+fn shards_that_are_open_are_taken_as_their_index_says() {
+    let open = |dir: &Path, index: &str| {
+        write(dir, "two.safetensors", &safetensors(ONE_AND_TWO, 14));
+        write(dir, "model.safetensors.index.json", index.as_bytes());
+        // In the order of their opening, not of the index.
+        let files = ["two.safetensors", "one.safetensors"].map(|name| {
+            let file = ExactFile::open(dir.join(name)).unwrap();
+            Arc::new(file) as Arc<dyn RandomAccessFile>
+        });
+        Catalog::from_shards(&dir.join("model.safetensors.index.json"), files.into())
+    };
+    let (dir, _) = sharded("{}");
+    // Of the tensor that both have, the index means one.
+    let catalog = open(dir.path(), r#"{"weight_map":{"one":"one.safetensors","two":"two.safetensors"}}"#).unwrap();
+    assert!(catalog.path_of(catalog.get("one").unwrap()).ends_with("one.safetensors"));
+    assert!(catalog.path_of(catalog.get("two").unwrap()).ends_with("two.safetensors"));
+    for (index, is_refused) in [
+        (
+            r#"{"weight_map":{"two":"one.safetensors"}}"#,
+            (|problem| matches!(problem, IndexProblem::TensorNotInShard { .. })) as fn(&_) -> bool,
+        ),
+        (r#"{"weight_map":{"two":"three.safetensors"}}"#, |problem| {
+            matches!(problem, IndexProblem::MissingShard { .. })
+        }),
+    ] {
+        let error = open(dir.path(), index).unwrap_err();
+        assert!(matches!(&error, WeightError::Index { problem, .. } if is_refused(problem)), "{error}");
+    }
 }
 
 #[test]

@@ -17,7 +17,8 @@ use tempfile::TempDir;
 
 const EIO: i32 = 5;
 const LAYERS: usize = 3;
-const EXPERTS: usize = 6;
+// More than are under way at a time.
+const EXPERTS: usize = 12;
 const CHOSEN: u32 = 2;
 const WIDTH: usize = 64;
 

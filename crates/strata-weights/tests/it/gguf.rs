@@ -1,8 +1,10 @@
 //! GGUF files, whole, cut into parts, and lying in every way.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use proptest::prelude::*;
+use strata_io::{ExactFile, RandomAccessFile};
 use strata_kernels::DType;
 use strata_weights::{
     Catalog, ElementType, GgufHeader, GgufProblem, GroupSpec, Metadata, MetadataValue, Number, Numbers, Role,
@@ -323,6 +325,27 @@ fn parts_make_one_model_whichever_is_named() {
     let model = strata_weights::model_name(&dir.path().join("m-00001-of-00003.gguf"));
     assert_eq!(model.as_deref(), Some("m"));
     assert_eq!(strata_weights::model_name(Path::new("x/model.q4.gguf")).as_deref(), Some("model.q4"));
+}
+
+#[test]
+fn parts_that_are_open_are_compared_too() {
+    let dir = tempfile::tempdir().unwrap();
+    put_parts(dir.path());
+    let open = |parts: &[u32]| {
+        let files = parts.iter().map(|part| {
+            let file = ExactFile::open(dir.path().join(format!("m-{part:05}-of-00003.gguf"))).unwrap();
+            Arc::new(file) as Arc<dyn RandomAccessFile>
+        });
+        Catalog::from_gguf_files(files.collect())
+    };
+    assert_eq!(open(&[1, 2, 3]).unwrap().files().len(), 3);
+    for (parts, key) in [(&[1, 3, 2][..], "split.no"), (&[1, 2], "split.count"), (&[1], "split.count")] {
+        let error = open(parts).unwrap_err();
+        assert!(
+            matches!(&error, WeightError::Gguf { problem: GgufProblem::PartMismatch { key: of, .. }, .. } if *of == key),
+            "{parts:?}: {error}"
+        );
+    }
 }
 
 #[test]

@@ -121,6 +121,14 @@ fn a_name_is_fetched_once_and_then_runs_like_a_path() {
     let damaged = place.ended(&["verify", "org/tiny"]);
     assert_eq!(damaged.code, Some(2));
     assert!(damaged.stderr.contains("readlink -f") && damaged.stdout.contains("damaged: model.safetensors"));
+    // All that is damaged is told, small files too.
+    let config = fs::canonicalize(snapshot.join("config.json")).unwrap();
+    fs::write(&config, format!("{} ", fs::read_to_string(&config).unwrap())).unwrap();
+    let damaged = place.ended(&["verify", "org/tiny"]);
+    assert_eq!(damaged.code, Some(2));
+    for part in ["model.safetensors", "config.json"] {
+        assert!(damaged.stdout.contains(&format!("damaged: {part}")), "{part} in {}", damaged.stdout);
+    }
 }
 
 #[test]
