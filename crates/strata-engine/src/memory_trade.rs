@@ -8,8 +8,8 @@
 //! of skis fares who has hired others until they had cost as much as a pair. (Karlin, Manasse, Rudolph and Sleator,
 //! Competitive Snoopy Caching, 1988.)
 //!
-//! Memory changes hands between passes in two steps, so that both together never exceed the budget: weights give up bands, and
-//! KV grows once they have; or KV withdraws blocks, and weights grow once their pages have been given back.
+//! Memory changes hands between passes in two steps, so that both together never exceed the budget: weights give up
+//! bands, and KV grows once they have; or KV withdraws blocks, and weights grow once their pages have been given back.
 
 /// What KV has and could use, between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -22,7 +22,8 @@ pub struct KvDemand {
     pub cached: usize,
     /// Blocks that the next passes would use besides: for the next tokens of who runs, and for those who wait.
     pub wanted: usize,
-    /// Seconds in which a block would be computed again, or read if it lies on disk too; `None` while that is not known.
+    /// Seconds in which a block would be computed again, or read if it lies on disk too; `None` while that is not
+    /// known.
     pub recompute: Option<f64>,
 }
 

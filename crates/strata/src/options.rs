@@ -293,9 +293,9 @@ pub struct TimelineOption {
 /// What is remembered of a streamed mixture.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct ExpertCountsOption {
-    /// Of a mixture of experts that does not fit into memory, neither use nor keep how often each expert was used, which
-    /// otherwise is kept in ~/.cache/strata/experts and says from the start which experts stay in memory. Answers do
-    /// not depend on it
+    /// Of a mixture of experts that does not fit into memory, neither use nor keep how often each expert was used,
+    /// which otherwise is kept in ~/.cache/strata/experts and says from the start which experts stay in memory.
+    /// Answers do not depend on it
     #[arg(long, help_heading = ENGINE, hide_short_help = true)]
     pub no_expert_counts: bool,
 }

@@ -28,8 +28,8 @@ impl Valued {
         let not_read = match experts.filter(|_| all_bands_stay) {
             // A byte of bands that stays is a byte less to read in each pass.
             None => passed.passes as f64,
-            // Where memory holds a slab for too short a time to tell what more would do, as under chunks of prompts, any
-            // slab is as good as another, and what stays is not read with its share of all that is.
+            // Where memory holds slabs for too short a time to tell what more would do, as under chunks of prompts, one
+            // is as good as another, and what stays is not read with its share of all that is.
             Some(ExpertFigures { missed, bank_bytes }) => {
                 let by_shadow = (missed.bytes - self.missed) as f64 / missed.more.max(1) as f64;
                 by_shadow.max(passed.expert_bytes_read as f64 / bank_bytes.max(1) as f64)
