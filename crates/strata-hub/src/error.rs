@@ -193,7 +193,7 @@ impl HubProblem {
         match self {
             Self::Unreachable { .. } => {
                 "look at the network and at HF_ENDPOINT, then run it again: what came is kept. --offline uses what the \
-                 cache has"
+                 cache has. If a file or folder here is meant, its path is wrong"
                     .into()
             }
             Self::NoTls { .. } => {
@@ -218,6 +218,9 @@ impl HubProblem {
                 "look for the name at {endpoint}; if it is private, set HF_TOKEN; if a folder here is meant, its path \
                  is wrong"
             ),
+            Self::Choice(ChoiceProblem::NoSuchTag { available, .. }) if available.is_empty() => {
+                "leave the tag out: it chooses among GGUF files".into()
+            }
             Self::Choice(ChoiceProblem::NoSuchTag { .. }) => "take one of those, or leave the tag out".into(),
             Self::Choice(ChoiceProblem::NoWeights { .. }) => {
                 "choose a model that has *.safetensors or *.gguf; many are there in both forms under other names".into()

@@ -37,7 +37,9 @@ pub enum WeightError {
     #[error(transparent)]
     Experts(#[from] crate::experts::ArenaError),
     /// Experts that do not fit, on a device with memory of its own.
-    #[error("experts that do not fit are streamed to the processor only: leave --device out, or give it more memory")]
+    #[error(
+        "experts that do not fit are streamed to the processor only: leave --device out, or give more --gpu-memory"
+    )]
     ExpertsOnDevice,
     /// A safetensors header that cannot be trusted.
     #[error("{}: {problem}; the file is damaged or no safetensors file: fetch it again", file.display())]

@@ -14,6 +14,7 @@ use strata_weights::experts::Arena;
 use strata_weights::{Catalog, StreamMonitor, StreamedWeights};
 
 use crate::fingerprint::Fingerprint;
+use crate::report::report;
 use crate::user_folders;
 use counts_file::CountsFile;
 
@@ -54,7 +55,11 @@ impl KeptCounts {
         user_folders::create_private(file.path()).with_context(|| format!("cannot make {}", folder.display()))?;
         file.check_writable()?;
         let known = file.read().and_then(|counts| match counts {
-            Some(counts) => Ok(arena.warm(&counts)?),
+            Some(counts) => {
+                arena.warm(&counts)?;
+                report!("experts {:>10}  begin with how often earlier runs have used them", "");
+                Ok(())
+            }
             None => Ok(()),
         });
         if let Err(error) = known {

@@ -68,7 +68,7 @@ pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
         return ModelDir::open(Some(&found.path()));
     }
     let dir = from_headers(&found)?;
-    report!("{}", announcement(&found, None));
+    report!("{}", announcement(&found, "would be", None));
     Ok(dir)
 }
 
@@ -120,7 +120,7 @@ fn fetched(
     }
     found.check_room()?;
     let plan = check(&from_headers(&found)?)?;
-    report!("{}", announcement(&found, plan.as_ref()));
+    report!("{}", announcement(&found, "to be", plan.as_ref()));
     fetch(&found)?;
     let path = found.path();
     drop(found);
@@ -164,7 +164,7 @@ fn forget_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-fn announcement(found: &HubModel<'_>, plan: Option<&MemoryPlan>) -> String {
+fn announcement(found: &HubModel<'_>, is: &str, plan: Option<&MemoryPlan>) -> String {
     let (all, missing) = (Bytes(found.bytes()).to_string(), Bytes(found.bytes_missing()).to_string());
     let of = if all == missing { String::new() } else { format!(" of {all}") };
     let free = found.bytes_free().map_or_else(String::new, |free| format!("; the disk has {} free", Bytes(free)));
@@ -180,7 +180,7 @@ fn announcement(found: &HubModel<'_>, plan: Option<&MemoryPlan>) -> String {
     };
     let commit = &found.commit[..COMMIT_SHOWN.min(found.commit.len())];
     let (name, files) = (found.name.repository(), found.num_files());
-    format!("{name} at {commit}: {missing}{of} to be fetched, {files} files{free}{fits}")
+    format!("{name} at {commit}: {missing}{of} {is} fetched, {files} files{free}{fits}")
 }
 
 fn fetch(found: &HubModel<'_>) -> Result<()> {

@@ -124,7 +124,9 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     );
     row("scratch", memory.scratch.to_string());
     let (least, to_serve) = (flag(memory.least), flag(memory.least_to_serve));
-    text.push_str(&format!("\nIt needs --memory {least} or more, `strata serve` {to_serve} or more.\n\n"));
+    text.push_str(&format!(
+        "\nIt needs --memory {least} or more, `strata serve` {to_serve} or more. With `strata run`:\n\n"
+    ));
     text.push_str(&format!(
         "  {:>9}  {:>12}  {:>12}  {:>16}  {}\n",
         "--memory", "KV tokens", "context", "such sequences", "weights"

@@ -29,11 +29,17 @@ fn where_the_hub_is_busy_the_cache_is_what_there_is() {
     }
 }
 
-/// Fetches weights of one range while the server does this.
-fn fetches_during(mischief: Mischief) {
+/// A model whose weights are one range.
+fn one_range() -> Place {
     let place = Place::empty();
     place.add("config.json", "{}");
     place.add_weights("model.safetensors", 100_000);
+    place
+}
+
+/// Fetches weights of one range while the server does this.
+fn fetches_during(mischief: Mischief) {
+    let place = one_range();
     let hub = open(&place.settings());
     let found = hub.find(&named("org/name")).unwrap();
     found.fetch_small().unwrap();
@@ -55,9 +61,7 @@ fn downloads_outlive_servers_that_are_busy_for_a_while() {
 
 #[test]
 fn servers_that_stay_busy_are_given_up_in_time() {
-    let place = Place::empty();
-    place.add("config.json", "{}");
-    place.add_weights("model.safetensors", 100_000);
+    let place = one_range();
     let hub = open(&place.settings());
     let found = hub.find(&named("org/name")).unwrap();
     found.fetch_small().unwrap();

@@ -312,12 +312,14 @@ impl Model {
         let latency = LATENCY_S * misses.min(1.0) * *layers as f64;
         let seconds = dense.max(dense_disk) + (expert_disk + latency).max(experts * (1.0 - missed)) + last;
         let (disk, compute) = (dense_disk + expert_disk, dense + experts);
+        let foreseen = disk.max(compute);
         MixtureDecode {
             batch,
             needed,
             read: read + sizes.dense_read as f64,
-            seconds,
-            foreseen: disk.max(compute),
+            // Where little is read, all of it hides behind what there is to compute.
+            seconds: seconds.max(foreseen),
+            foreseen,
             disk,
             compute,
         }

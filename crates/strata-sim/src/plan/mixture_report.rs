@@ -78,11 +78,9 @@ impl MixturePlan {
             )?;
         }
         for (batch, tokens) in &self.too_many {
-            writeln!(
-                out,
-                "  {:<16}  the routing is too short: it would take {tokens} tokens",
-                format!("{batch} sequences")
-            )?;
+            let name = format!("{batch} sequences");
+            let options = format!("--ignore-eos --max-tokens {tokens} --record-routing FILE");
+            writeln!(out, "  {name:<16}  the routing is too short: record {tokens} tokens (strata run {options})")?;
         }
         let prompt = &self.prompt;
         writeln!(
@@ -249,7 +247,7 @@ mod tests {
         assert!((one.needed - sizes.of_token as f64).abs() < 1.0 && one.read == sizes.dense_read as f64, "{one:?}");
         assert_eq!(recorded.too_many, [(8, 136)]);
         let report = recorded.report();
-        for part in ["of m, 4 experts for each token instead of 8", "8 sequences", "it would take 136 tokens"] {
+        for part in ["of m, 4 experts for each token instead of 8", "8 sequences", "record 136 tokens"] {
             assert!(report.contains(part), "{part} in {report}");
         }
         assert_eq!(recorded.to_json()["batches_too_large"], json!([8]));
@@ -277,7 +275,7 @@ mod tests {
         let sizes = plans[0].sizes;
         assert_eq!(sizes.of_token, sizes.bank / 16, "8 of 128");
         for decode in plans.iter().flat_map(|plan| &plan.decode) {
-            assert!(decode.seconds >= decode.foreseen * 0.999, "{decode:?}");
+            assert!(decode.seconds >= decode.foreseen, "{decode:?}");
             assert!(decode.needed >= sizes.of_token as f64 * 0.99 && decode.needed <= (sizes.of_token * 8) as f64);
         }
         assert!(plans[0].report().contains("do not fit") && plans[3].to_json()["decode"][1]["batch"] == 8);

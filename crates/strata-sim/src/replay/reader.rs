@@ -47,7 +47,8 @@ impl TraceError {
             Self::Read { .. } => "name a readable file",
             Self::Line { problem: LineProblem::TooMany, .. } => "cut the trace, for instance with `head -n`",
             Self::Empty { .. } | Self::Line { .. } => {
-                "give a trace as Mooncake (JSON lines) or Azure (CSV) publish theirs, or correct the line"
+                "give a trace as Mooncake (JSON lines) or Azure (CSV) publish theirs, or one of `strata run \
+                 --record-routing`, or correct the line"
             }
         }
     }
