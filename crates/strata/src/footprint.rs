@@ -52,9 +52,19 @@ impl Footprint {
             let (count, bytes) = lengths.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
             Self::of_vocabulary(count, bytes)
         });
+        counted.at_least_measured()
+    }
+
+    /// What it will be with a vocabulary of so many entries of usual lengths, which takes long to open where it is
+    /// large.
+    pub fn ahead(entries: usize) -> Self {
+        Self::of_vocabulary(entries.min(ENTRIES_MAX) as u64, 0).at_least_measured()
+    }
+
+    fn at_least_measured(self) -> Self {
         give_back_freed();
         let (resident, peak) = (HostMemory::read().resident, peak_resident());
-        let (kept, opening) = (counted.kept.max(Bytes(resident)), counted.opening.max(Bytes(peak)));
+        let (kept, opening) = (self.kept.max(Bytes(resident)), self.opening.max(Bytes(peak)));
         Self { kept, opening, huge_pages: false }.among_huge_pages(huge_pages_unasked())
     }
 

@@ -146,13 +146,13 @@ fn from_headers(found: &HubModel<'_>) -> Result<ModelDir> {
     ModelDir::of(found.path(), catalog)
 }
 
-/// Divides memory as loading will. The tokenizer is here already, being small or part of a header.
+/// Divides memory as loading will, but for a tokenizer that is not opened yet: a refusal should come at once.
 fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<MemoryPlan>> {
     if limits.compute.device != DeviceOption::Cpu {
         // A GPU's memory is known once it is asked.
         return Ok(None);
     }
-    let surroundings = Surroundings { footprint: Footprint::of(dir.tokenizer().ok().as_ref()), audience };
+    let surroundings = Surroundings { footprint: Footprint::ahead(dir.config.vocab_size), audience };
     Ok(Some(dir.divide(budget(limits)?, limits, &surroundings)?.plan))
 }
 
