@@ -1,12 +1,12 @@
 //! Who gets memory while weights are streamed: KV or weights. A planner: no I/O, no clock.
 //!
 //! Blocks that sequences hold, or would hold if there were more, come first: without them nothing is computed. Weights
-//! have the rest, since with less memory passes wait longer for them. In between are cached blocks without holders,
-//! which would have to be computed again if they were gone and somebody came who begins alike. When that will be is
-//! not known, so they stay until passes have waited as long for the weights that lay there instead as computing the
-//! blocks again would take. Whoever knew the future would do half as much of both at the least: so the owner of a pair
-//! of skis fares who has hired others until they had cost as much as a pair. (Karlin, Manasse, Rudolph and Sleator,
-//! Competitive Snoopy Caching, 1988.)
+//! have the rest, since with less memory passes wait longer for them. In between are cached blocks without holders: if
+//! they are evicted, a later prompt with the same prefix computes them again. When one will come is not known, so this
+//! is the ski-rental problem. Keeping the blocks costs rent, the time that passes wait for weights which could lie
+//! there; computing them again is the price. A step of blocks is evicted once its rent has reached its price, which
+//! costs about twice what the best choice in hindsight would. (Karlin, Manasse, Rudolph and Sleator, Competitive Snoopy
+//! Caching, 1988.)
 //!
 //! Memory changes hands between passes in two steps, so that both together never exceed the budget: weights give up
 //! bands, and KV grows once they have; or KV withdraws blocks, and weights grow once their pages have been given back.
@@ -64,7 +64,7 @@ pub struct MemoryTrade {
     step: usize,
     /// Calls in a row that found KV larger than it need be.
     calm: u32,
-    /// Seconds that passes have waited for weights because KV is larger than it need be.
+    /// Seconds that passes have waited for weights because cached blocks lie in their place.
     rent: f64,
     demand: KvDemand,
     /// What weights were last given, and before that.

@@ -32,7 +32,7 @@ pub enum HubProblem {
         /// What happened.
         message: String,
     },
-    /// Nobody who speaks https can be believed.
+    /// The system has no root certificates, so that no TLS server can be verified.
     #[error("https cannot be used here: {message}")]
     NoTls {
         /// What the system lacks.
@@ -90,7 +90,7 @@ pub enum HubProblem {
         /// The folder of the cache.
         cache: PathBuf,
     },
-    /// A server asks for a longer wait than anybody is made to wait.
+    /// A server asks for a longer wait (Retry-After) than a download makes anybody wait.
     #[error("{address} answered {status} and asks to come again in {seconds} s")]
     Later {
         /// Who.
@@ -165,8 +165,8 @@ impl HubProblem {
         )
     }
 
-    /// Whether a file may have to be asked for at another place than where it was.
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    /// Whether the address that a redirect led to may have expired, so that the Hub has to be asked for a new one.
+    pub(crate) fn may_have_moved(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Status { status, .. } => (400..500).contains(status) && !is_busy(*status),
@@ -174,13 +174,13 @@ impl HubProblem {
         }
     }
 
-    /// Whether the Hub cannot be asked now, whatever was asked for.
-    pub(crate) fn is_of_now(&self) -> bool {
-        self.may_pass() || matches!(self, Self::NoTls { .. } | Self::Later { .. })
+    /// Whether the Hub is unavailable at the moment, whatever was asked for: the cache may answer in its place.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.is_transient() || matches!(self, Self::NoTls { .. } | Self::Later { .. })
     }
 
-    /// Whether the same request may be answered after a short while.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Whether the same request may succeed after a short wait.
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Status { status, .. } => is_busy(*status),

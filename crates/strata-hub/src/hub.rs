@@ -87,7 +87,7 @@ impl Hub {
         };
         let Some(web) = &self.web else { return cached().map_err(error) };
         match self.find_on(web, name) {
-            Err(problem) if problem.is_of_now() => {
+            Err(problem) if problem.is_unavailable() => {
                 let Ok(cached) = cached() else { return Err(error(problem)) };
                 tracing::warn!("{problem}; taking {} as it is in the cache", name.repository());
                 Ok(cached)

@@ -16,7 +16,7 @@ pub struct HubPatience {
 }
 
 impl Default for HubPatience {
-    /// That of a person.
+    /// Long enough for a download to outlive a short outage, short enough for a person to wait.
     fn default() -> Self {
         let (wait, wait_max) = (Duration::from_millis(250), Duration::from_secs(10));
         Self { wait, wait_max, answer: Duration::from_secs(60), standstill: Duration::from_secs(120) }

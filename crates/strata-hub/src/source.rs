@@ -12,7 +12,7 @@ use crate::error::HubProblem;
 use crate::ranges::content_range;
 use crate::web::{Web, shown, unreachable};
 
-/// The wait before another attempt from which on people are told why nothing comes.
+/// Retries that wait longer than this are told, as the progress bar stands still.
 const TOLD_FROM: Duration = Duration::from_secs(2);
 
 /// A file on the Hub.
@@ -65,7 +65,7 @@ impl FileSource {
             Some(url) => match self.web.get(url, Some(range.clone())).await {
                 Ok(found) => found,
                 // A signature has run out, or the file lies elsewhere now: the Hub knows.
-                Err(problem) if problem.is_elsewhere() => {
+                Err(problem) if problem.may_have_moved() => {
                     *self.direct.lock().unwrap_or_else(PoisonError::into_inner) = None;
                     self.web.get(self.resolve.clone(), Some(range.clone())).await?
                 }
@@ -129,7 +129,7 @@ impl FileSource {
                 (wait, moved) = (patience.wait, Instant::now());
             }
             if let Err(problem) = outcome {
-                if moved.elapsed() > patience.standstill || !problem.may_pass() {
+                if moved.elapsed() > patience.standstill || !problem.is_transient() {
                     return Err(problem);
                 }
                 tracing::debug!("{}: {problem}; going on at byte {at}", self.path);

@@ -33,7 +33,7 @@ mod victims;
 
 pub use arena::Arena;
 pub use error::ArenaError;
-pub use figures::{ArenaFigures, MissedByALittle, PrefetchFigures, VisitFigures};
+pub use figures::{ArenaFigures, PrefetchFigures, ShadowHits, VisitFigures};
 pub use foresight::Foresight;
 pub use scores::SlabCounts;
 pub use shape::ArenaShape;

@@ -573,10 +573,11 @@ impl ElasticWeights for StreamedWeights {
     fn worth(&mut self) -> f64 {
         let figures = |experts: &ExpertDriver| {
             let arena = experts.arena();
-            ExpertFigures { missed: arena.missed_by_a_little(), bank_bytes: arena.shape().bank_bytes() }
+            ExpertFigures { missed: arena.shadow_hits(), bank_bytes: arena.shape().bank_bytes() }
         };
         let experts = self.experts.as_ref().map(figures);
-        let all_bands_stay = self.resident_bytes() >= self.monitor.swept_bytes();
+        // Asked in each turn of the engine: a dense model's many bands are not walked for it.
+        let all_bands_stay = experts.is_some() && self.resident_bytes() >= self.monitor.swept_bytes();
         self.valued.worth(self.driver.recorder().stats, all_bands_stay, experts)
     }
 

@@ -1,7 +1,7 @@
 //! The planner of experts: visits, placements, budgets.
 
 use super::error::ArenaError;
-use super::figures::{ArenaFigures, MissedByALittle};
+use super::figures::{ArenaFigures, ShadowHits};
 use super::scores::{Scores, SlabCounts};
 use super::shape::ArenaShape;
 use super::slab::{Placement, SlabId, SlabSlot};
@@ -341,11 +341,11 @@ impl Arena {
         self.figures
     }
 
-    /// What a little more memory would have saved so far.
-    pub fn missed_by_a_little(&self) -> MissedByALittle {
+    /// The misses that a slightly larger arena would have hit.
+    pub fn shadow_hits(&self) -> ShadowHits {
         let sizes = self.shadow_slots.iter().zip(self.shape.class_bytes());
         let ArenaFigures { decode, chunks, .. } = &self.figures;
-        MissedByALittle {
+        ShadowHits {
             bytes: decode.shadow_bytes + chunks.shadow_bytes,
             more: sizes.map(|(slots, bytes)| slots * bytes).sum(),
         }

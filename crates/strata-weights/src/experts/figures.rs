@@ -32,7 +32,7 @@ pub struct VisitFigures {
     pub wanted_bytes: u64,
     /// Bytes of the misses.
     pub miss_bytes: u64,
-    /// Bytes of the misses that would have been hits with a little more memory; see [`MissedByALittle`].
+    /// Bytes of the misses that a slightly larger arena would have hit; see [`ShadowHits`].
     pub shadow_bytes: u64,
 }
 
@@ -49,11 +49,11 @@ pub struct PrefetchFigures {
     pub used_bytes: u64,
 }
 
-/// What an arena that is a little larger would have read less.
+/// Misses that a slightly larger arena, the shadow, would have hit. Ghost entries of evicted slabs tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MissedByALittle {
-    /// Bytes of the misses so far that would have been hits.
+pub struct ShadowHits {
+    /// Their bytes, since the arena was made.
     pub bytes: u64,
-    /// By how many bytes it would be larger: a sixteenth of all slabs.
+    /// By how many bytes the shadow is larger: a sixteenth of all slabs.
     pub more: u64,
 }

@@ -52,8 +52,9 @@ impl Foresight {
         }
     }
 
-    /// Whether it is worth the work to guess what `layer` will want.
-    pub fn is_of_use(&mut self, layer: u32) -> bool {
+    /// Whether it is worth the work to guess what `layer` will want; to be asked once before each of its visits, as a
+    /// layer whose guesses were wrong is tried again after some.
+    pub fn should_guess(&mut self, layer: u32) -> bool {
         let index = layer as usize;
         if self.missing[index] < MISSING_MIN {
             return false;
@@ -157,7 +158,7 @@ mod tests {
         }
         foresight.guess(1, &GUESSES);
         assert_eq!(all(&mut foresight), [4, 1], "the second choice was never right");
-        assert!(foresight.is_of_use(1));
+        assert!(foresight.should_guess(1));
         for _ in 0..80 {
             foresight.guess(1, &GUESSES);
             foresight.came(1, &[(0, 1), (2, 1)], 5);
@@ -167,7 +168,7 @@ mod tests {
         foresight.guess(0, &GUESSES);
         assert_eq!(all(&mut foresight), [4, 1, 6], "each layer has its own rates");
         let tried = (0..2 * PAUSE).filter(|_| {
-            let tries = foresight.is_of_use(1);
+            let tries = foresight.should_guess(1);
             foresight.came(1, &[(0, 1), (2, 1)], 5);
             tries
         });
@@ -177,10 +178,10 @@ mod tests {
     #[test]
     fn nothing_is_guessed_where_little_is_missing() {
         let mut foresight = foresight();
-        assert!(foresight.is_of_use(0));
+        assert!(foresight.should_guess(0));
         (0..20).for_each(|_| foresight.came(0, &[(0, 1), (1, 1)], 1));
-        assert!(!foresight.is_of_use(0) && foresight.is_of_use(1));
+        assert!(!foresight.should_guess(0) && foresight.should_guess(1));
         (0..40).for_each(|_| foresight.came(0, &[(0, 1), (1, 1), (2, 1)], 5));
-        assert!(foresight.is_of_use(0));
+        assert!(foresight.should_guess(0));
     }
 }

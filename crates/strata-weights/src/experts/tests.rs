@@ -313,7 +313,7 @@ fn the_shadow_arena_tells_what_more_memory_would_save() {
     let figures = arena.figures().decode;
     assert!(figures.shadow_bytes > 0);
     assert_eq!(figures.miss_bytes - 12 * 10, figures.shadow_bytes, "but for the first of each");
-    assert_eq!(arena.missed_by_a_little(), MissedByALittle { bytes: figures.shadow_bytes, more: 20 });
+    assert_eq!(arena.shadow_hits(), ShadowHits { bytes: figures.shadow_bytes, more: 20 });
 }
 
 #[test]

@@ -21,8 +21,8 @@ const LOAD_ATTEMPTS: u32 = 3;
 /// The most bytes of slots that are allocated at a time.
 const ROW_BYTES: usize = 256 << 20;
 
-/// Nothing more is read ahead while so many reads are in flight, of which a slab may take several: what a visit waits
-/// for comes first, and the disk has something to do when it has come.
+/// Slabs are read ahead only while fewer reads than this are in flight (a slab takes up to three), so that they delay a
+/// visit's own reads little and the disk does not run idle.
 const READS_BEFORE_AHEAD: usize = 4;
 
 /// Reads slabs into slots, and hands them out as they come.
@@ -143,7 +143,7 @@ impl ExpertDriver {
 
     /// Whether it is worth the work to guess what a group will want.
     pub fn looks_ahead(&mut self, group: usize) -> bool {
-        self.reads_ahead && self.layer_of(group).is_some_and(|layer| self.foresight.is_of_use(layer))
+        self.reads_ahead && self.layer_of(group).is_some_and(|layer| self.foresight.should_guess(layer))
     }
 
     /// Reads guesses ahead, or not.

@@ -1,18 +1,18 @@
-//! What memory is worth to streamed weights: a pure sum over what passes have waited for.
+//! The marginal value of memory for streamed weights: how many seconds of waiting one more byte would save.
 
 use super::telemetry::StreamStats;
-use crate::experts::MissedByALittle;
+use crate::experts::ShadowHits;
 
-/// What tells how much of all experts would not have been read with more memory.
+/// What the value of memory for experts follows from.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertFigures {
-    /// By a little more.
-    pub missed: MissedByALittle,
+    /// What a slightly larger arena would have hit.
+    pub missed: ShadowHits,
     /// Bytes of all experts.
     pub bank_bytes: u64,
 }
 
-/// What was known when memory was valued last.
+/// The counters at the last valuation, from which the next one counts.
 #[derive(Debug, Default)]
 pub struct Valued {
     stats: StreamStats,
@@ -28,8 +28,8 @@ impl Valued {
         let not_read = match experts.filter(|_| all_bands_stay) {
             // A byte of bands that stays is a byte less to read in each pass.
             None => passed.passes as f64,
-            // Where memory holds slabs for too short a time to tell what more would do, as under chunks of prompts, one
-            // is as good as another, and what stays is not read with its share of all that is.
+            // A small arena, and any arena under chunks of prompts, evicts slabs too soon for the shadow to count hits.
+            // Then routing is taken to be uniform: each byte kept saves its share of the bytes read.
             Some(ExpertFigures { missed, bank_bytes }) => {
                 let by_shadow = (missed.bytes - self.missed) as f64 / missed.more.max(1) as f64;
                 by_shadow.max(passed.expert_bytes_read as f64 / bank_bytes.max(1) as f64)
@@ -66,7 +66,7 @@ mod tests {
     fn of_experts_it_is_worth_what_more_of_them_would_have_saved() {
         let mut valued = Valued::default();
         let mut worth = |passes, missed, read, all_bands_stay| {
-            let missed = MissedByALittle { bytes: missed, more: 50 };
+            let missed = ShadowHits { bytes: missed, more: 50 };
             let stats = StreamStats { expert_bytes_read: read, ..after(passes, 1000 * passes, passes) };
             valued.worth(stats, all_bands_stay, Some(ExpertFigures { missed, bank_bytes: 500 }))
         };
