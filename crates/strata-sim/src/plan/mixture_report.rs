@@ -79,7 +79,8 @@ impl MixturePlan {
         }
         for (batch, tokens) in &self.too_many {
             let name = format!("{batch} sequences");
-            let options = format!("--ignore-eos --max-tokens {tokens} --record-routing FILE");
+            // The last token of an answer goes through no layer.
+            let options = format!("--ignore-eos --max-tokens {} --record-routing FILE", tokens + 1);
             writeln!(out, "  {name:<16}  the routing is too short: record {tokens} tokens (strata run {options})")?;
         }
         let prompt = &self.prompt;
@@ -247,7 +248,11 @@ mod tests {
         assert!((one.needed - sizes.of_token as f64).abs() < 1.0 && one.read == sizes.dense_read as f64, "{one:?}");
         assert_eq!(recorded.too_many, [(8, 136)]);
         let report = recorded.report();
-        for part in ["of m, 4 experts for each token instead of 8", "8 sequences", "record 136 tokens"] {
+        for part in [
+            "of m, 4 experts for each token instead of 8",
+            "8 sequences",
+            "record 136 tokens (strata run --ignore-eos --max-tokens 137",
+        ] {
             assert!(report.contains(part), "{part} in {report}");
         }
         assert_eq!(recorded.to_json()["batches_too_large"], json!([8]));
