@@ -22,13 +22,13 @@ def main() -> None:
     if shutil.which("valgrind") is None:
         sys.exit("valgrind is not installed (on Debian: apt-get install valgrind)")
     # Few random cases: what is looked for does not depend on many.
-    environment = {**os.environ, "STRATA_CPU": "avx2", "PROPTEST_CASES": os.environ.get("PROPTEST_CASES", "4")}
+    environment = {**os.environ, "INTERBED_CPU": "avx2", "PROPTEST_CASES": os.environ.get("PROPTEST_CASES", "4")}
     wanted = sys.argv[1:]
     failed = []
     for program in programs():
         command = [*VALGRIND, str(program), *wanted, "--test-threads=1", "--skip", "pool::"]
         print(f"{program.name} {' '.join(wanted)}", flush=True)
-        if subprocess.run(command, cwd=ROOT / "crates" / "strata-kernels", env=environment, check=False).returncode:
+        if subprocess.run(command, cwd=ROOT / "crates" / "interbed-kernels", env=environment, check=False).returncode:
             failed.append(program.name)
     if failed:
         sys.exit(f"memcheck found something in {', '.join(failed)}; what and where stands above")
@@ -36,13 +36,13 @@ def main() -> None:
 
 def programs() -> list[Path]:
     """The test programs of the kernels, built."""
-    command = ["cargo", "test", "--package", "strata-kernels", "--lib", "--test", "it", "--no-run"]
+    command = ["cargo", "test", "--package", "interbed-kernels", "--lib", "--test", "it", "--no-run"]
     command += ["--message-format", "json-render-diagnostics"]
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if built.returncode != 0:
         sys.exit("the tests do not build; the reason stands above")
     messages = [json.loads(line) for line in built.stdout.splitlines()]
-    wanted = ("strata_kernels", "it")
+    wanted = ("interbed_kernels", "it")
     return [Path(m["executable"]) for m in messages if m.get("executable") and m["target"]["name"] in wanted]
 
 

@@ -10,15 +10,15 @@ venv() {
     fi
 }
 
-# serve_storyteller STRATA FOLDER [OPTION…]: starts the server and sets $url and $server; it ends with the script.
+# serve_storyteller INTERBED FOLDER [OPTION…]: starts the server and sets $url and $server; it ends with the script.
 serve_storyteller() {
-    local strata="$1" model="$2/storyteller" log="$2/server.log"
+    local interbed="$1" model="$2/storyteller" log="$2/server.log"
     shift 2
     mkdir -p "$model"
     cp models/storyteller/* "$model"
     cp tools/clients/template.jinja "$model/chat_template.jinja"
     true >"$log"
-    "$strata" serve "$model" --port 0 "$@" >"$log" 2>&1 &
+    "$interbed" serve "$model" --port 0 "$@" >"$log" 2>&1 &
     server=$!
     trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
     url=""

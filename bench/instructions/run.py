@@ -59,7 +59,7 @@ def parse() -> argparse.Namespace:
 
 def build() -> Path:
     """The program that runs one kernel."""
-    command = ["cargo", "build", "--release", "--package", "strata-kernels", "--example", "instructions"]
+    command = ["cargo", "build", "--release", "--package", "interbed-kernels", "--example", "instructions"]
     command += ["--message-format", "json-render-diagnostics"]
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if built.returncode != 0:

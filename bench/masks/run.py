@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What masks cost the decode: serves MODEL with STRATA, the binary, and has SEQUENCES answers decoded at once, in turns
-without a schema and with one. Usage: run.py STRATA MODEL [SEQUENCES [TOKENS [TURNS [TEMPERATURE]]]]. A model with a
-large vocabulary is made by `strata synth --like llama-3.2-1b`. Figures are tokens per second of decode, over all
+"""What masks cost the decode: serves MODEL with INTERBED, the binary, and has SEQUENCES answers decoded at once, in turns
+without a schema and with one. Usage: run.py INTERBED MODEL [SEQUENCES [TOKENS [TURNS [TEMPERATURE]]]]. A model with a
+large vocabulary is made by `interbed synth --like llama-3.2-1b`. Figures are tokens per second of decode, over all
 answers. At a temperature above 0, an answer without a schema is drawn among all tokens of the vocabulary, which takes
 longer than drawing it among the few that a schema allows: 0 shows masks alone."""
 

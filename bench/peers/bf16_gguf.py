@@ -67,7 +67,7 @@ def write(source: Path, target: Path) -> None:
     writer.add_tokenizer_model("no_vocab")
     files = sorted(source.glob("*.safetensors"))
     if not files:
-        raise NotConvertible(f"{source} holds no *.safetensors; make it with `strata synth`")
+        raise NotConvertible(f"{source} holds no *.safetensors; make it with `interbed synth`")
     for file in files:
         # NumPy has no bf16, so the bits come through PyTorch.
         with safe_open(file, framework="pt") as tensors:
@@ -102,7 +102,7 @@ def gguf_name(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="Hugging Face directory, for instance from `strata synth`")
+    parser.add_argument("source", type=Path, help="Hugging Face directory, for instance from `interbed synth`")
     parser.add_argument("target", type=Path, help="GGUF file to write")
     options = parser.parse_args()
     try:

@@ -24,7 +24,7 @@ class MemoryCgroup:
     def __init__(self, limit_bytes: int):
         self.limit_bytes = limit_bytes
         self.version, parent = hierarchy()
-        self.folder = parent / f"strata-peers-{os.getpid()}"
+        self.folder = parent / f"interbed-peers-{os.getpid()}"
 
     def __enter__(self) -> "MemoryCgroup":
         try:

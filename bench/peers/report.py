@@ -5,7 +5,7 @@ import statistics
 from shapes import label
 
 # Columns, in this order, for what was measured at all.
-ENGINES = ("llama.cpp", "vllm", "transformers", "openvino", "Strata")
+ENGINES = ("llama.cpp", "vllm", "transformers", "openvino", "Interbed")
 TITLES = {"vllm": "vLLM CPU", "openvino": "OpenVINO GenAI"}
 
 
@@ -13,18 +13,18 @@ def median(values) -> float:
     return statistics.median(values)
 
 
-def document(machine, results, strata_version: str) -> dict:
+def document(machine, results, interbed_version: str) -> dict:
     """Everything that was measured, with medians, as one JSON object."""
-    versions = {"Strata": strata_version}
+    versions = {"Interbed": interbed_version}
     for result in results:
         versions.update(result["versions"])
         for shape in result["shapes"]:
             shape["median"] = {engine: median(values) for engine, values in shape.get("rounds", {}).items()}
             if shape.get("bounds"):
                 shape["bound"], shape["share_of_bound"] = median(shape["bounds"]), median(shape["shares"])
-            best = max((value for engine, value in shape["median"].items() if engine != "Strata"), default=None)
-            if best and "Strata" in shape["median"]:
-                shape["times_best_peer"] = shape["median"]["Strata"] / best
+            best = max((value for engine, value in shape["median"].items() if engine != "Interbed"), default=None)
+            if best and "Interbed" in shape["median"]:
+                shape["times_best_peer"] = shape["median"]["Interbed"] / best
     return {"machine": machine.to_json(), "limits": limits(results), "versions": versions, "results": results}
 
 
@@ -55,7 +55,7 @@ def markdown(document: dict) -> str:
             cells = [f"{label(shape['kind'], shape['size'])}, {result['weights']}"]
             for engine in engines:
                 value = shape["median"].get(engine)
-                cells.append(figure(value, bold=engine == "Strata"))
+                cells.append(figure(value, bold=engine == "Interbed"))
             share, ratio = shape.get("share_of_bound"), shape.get("times_best_peer")
             cells += [figure(shape.get("bound")), f"{share:.0%}" if share else "-", f"{ratio:.2f}" if ratio else "-"]
             lines.append("| " + " | ".join(cells) + " |")

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Measures Strata beside other engines on the same models and prints a Markdown table.
+"""Measures Interbed beside other engines on the same models and prints a Markdown table.
 
 Every engine computes the same shapes with the same number of threads. They take turns: in each round each engine is
 measured once, in an order that moves on from round to round, while the others sleep (stopped, not just idle). A round's
-figure is the median of its passes, the table's is the median of the rounds. The machine's limits come from `strata
+figure is the median of its passes, the table's is the median of the rounds. The machine's limits come from `interbed
 bench`, which measures them beside every pass of its own.
 
 Make the engines' environment and the models first, for instance:
 
   bench/peers/setup.sh peers
-  strata synth --like llama-3.2-1b models/bf16
-  strata synth --like llama-3.2-1b --dtype q8_0 models/q8_0
+  interbed synth --like llama-3.2-1b models/bf16
+  interbed synth --like llama-3.2-1b --dtype q8_0 models/q8_0
   peers/bin/python bench/peers/run.py --model models/bf16 --gguf models/q8_0/model.gguf
 
 Run nothing else meanwhile."""
@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 
 import report
-import strata
+import interbed
 from machine import Machine
 from peer import Peer, PeerFailed
 from shapes import MOST_PREFILL_PASSES, NotComparable, Shape, weights_of
@@ -42,15 +42,15 @@ def main() -> None:
             f"the Python module gguf is missing from {sys.executable}; make an environment with `bench/peers/setup.sh "
             "DIRECTORY` and run this with DIRECTORY/bin/python"
         )
-    if not options.strata.exists():
-        sys.exit(f"{options.strata} is missing; build it with `cargo build --release`, or name it with --strata")
+    if not options.interbed.exists():
+        sys.exit(f"{options.interbed} is missing; build it with `cargo build --release`, or name it with --interbed")
     models = [options.model] if options.model else []
     models += options.gguf
     if not models:
-        sys.exit("nothing to measure; give --model DIRECTORY (bf16) or --gguf FILE (`strata synth` makes both)")
+        sys.exit("nothing to measure; give --model DIRECTORY (bf16) or --gguf FILE (`interbed synth` makes both)")
     for model in [*models, *([options.bf16_gguf] if options.bf16_gguf else [])]:
         if not model.exists():
-            sys.exit(f"{model} does not exist; `strata synth` makes models of random weights")
+            sys.exit(f"{model} does not exist; `interbed synth` makes models of random weights")
     try:
         models = {model: weights_of(model) for model in models}
     except NotComparable as problem:
@@ -59,7 +59,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     if options.work is None:
-        options.work = Path(tempfile.mkdtemp(prefix="strata-peers-"))
+        options.work = Path(tempfile.mkdtemp(prefix="interbed-peers-"))
         options.keep_conversions = False
     options.work.mkdir(parents=True, exist_ok=True)
     say(f"logs are in {options.work}")
@@ -69,7 +69,7 @@ def main() -> None:
     except KeyboardInterrupt:
         say("interrupted; nothing is left running")
         sys.exit(130)
-    document = report.document(machine, results, strata.version(options.strata))
+    document = report.document(machine, results, interbed.version(options.interbed))
     if options.json:
         options.json.write_text(json.dumps(document, indent=2) + "\n")
     print(report.markdown(document))
@@ -92,7 +92,7 @@ def parse() -> argparse.Namespace:
     passes = f"passes of each turn, of a prefill at most {MOST_PREFILL_PASSES} (6)"
     parser.add_argument("--steps", type=int, default=6, help=passes)
     parser.add_argument("--peers", type=names, help="only these of llama.cpp, vllm, transformers, openvino")
-    parser.add_argument("--strata", type=Path, default=HERE.parents[1] / "target/release/strata", help="the program")
+    parser.add_argument("--interbed", type=Path, default=HERE.parents[1] / "target/release/interbed", help="the program")
     parser.add_argument("--work", type=Path, help="folder for logs and conversions, which are kept for the next run")
     parser.add_argument("--patience", type=float, default=1200, help="seconds that an engine may take to answer (1200)")
     parser.add_argument("--json", type=Path, help="also write everything that was measured to this file")
@@ -125,11 +125,11 @@ def compare(model: Path, weights: str, options) -> dict:
     try:
         start_peers(model, subject, folder, options, peers, notes)
         for turn in range(options.rounds):
-            engines = ["Strata", *peers]
+            engines = ["Interbed", *peers]
             for engine in engines[turn % len(engines) :] + engines[: turn % len(engines)]:
                 say(f"{subject}, round {turn + 1} of {options.rounds}: {engine}")
-                if engine == "Strata":
-                    take_strata_turn(model, subject, folder, shapes, options, measured, notes)
+                if engine == "Interbed":
+                    take_interbed_turn(model, subject, folder, shapes, options, measured, notes)
                 else:
                     take_turn(peers[engine], subject, shapes, options, measured, notes)
     finally:
@@ -211,12 +211,12 @@ def take_turn(peer: Peer, subject: str, shapes, options, measured, notes) -> Non
         series.append(shape.tokens / report.median(passes))
 
 
-def take_strata_turn(model: Path, subject: str, folder: Path, shapes, options, measured, notes) -> None:
+def take_interbed_turn(model: Path, subject: str, folder: Path, shapes, options, measured, notes) -> None:
     try:
-        log = folder / "strata.log"
-        found = strata.measure(options.strata, model, shapes, options.threads, options.steps, log)
-    except strata.StrataFailed as failure:
-        note = f"Strata: {subject}: {failure}"
+        log = folder / "interbed.log"
+        found = interbed.measure(options.interbed, model, shapes, options.threads, options.steps, log)
+    except interbed.InterbedFailed as failure:
+        note = f"Interbed: {subject}: {failure}"
         if note not in notes:
             notes.append(note)
         return
@@ -226,7 +226,7 @@ def take_strata_turn(model: Path, subject: str, folder: Path, shapes, options, m
         if line is None:
             continue
         entry = measured.setdefault(shape, {})
-        entry.setdefault("rounds", {}).setdefault("Strata", []).append(line["value"])
+        entry.setdefault("rounds", {}).setdefault("Interbed", []).append(line["value"])
         entry.setdefault("bounds", []).append(line["bound"])
         entry.setdefault("shares", []).append(line["share_of_bound"])
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a Python environment with the engines that Strata is compared with. Some GB, and some minutes for llama.cpp.
+# Makes a Python environment with the engines that Interbed is compared with. Some GB, and some minutes for llama.cpp.
 #
 #   bench/peers/setup.sh DIRECTORY [ENGINE...]
 #

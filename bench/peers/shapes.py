@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-# `strata bench` times a prompt no more often than this in a turn, so the others do not either.
+# `interbed bench` times a prompt no more often than this in a turn, so the others do not either.
 MOST_PREFILL_PASSES = 5
 
 
@@ -56,7 +56,7 @@ def weights_of_directory(model: Path) -> str:
     if said != "bfloat16":
         raise NotComparable(
             f"{model}: config.json gives its type as {said or 'nothing'}, but only bfloat16 is compared, as the other "
-            "engines compute in it; make such a model with `strata synth --dtype bf16`"
+            "engines compute in it; make such a model with `interbed synth --dtype bf16`"
         )
     return "bf16"
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measures Strata beside other engines on a model larger than the memory they get, and prints a Markdown table.
+"""Measures Interbed beside other engines on a model larger than the memory they get, and prints a Markdown table.
 
 Each engine runs alone, in a memory cgroup of its own with a hard limit, and starts with a cold page cache. They take
 turns: in each round each engine is started, measured and ended once, in an order that moves on from round to round.
 Needs Linux and root, and disk for the model twice where it comes as a directory (llama.cpp reads GGUF only):
 
   bench/peers/setup.sh peers llama.cpp torch
-  strata synth --like llama-3-8b models/8b
-  strata synth --like llama-3-8b --gguf models/8b-gguf
-  strata pack models/8b models/8b.strata
-  peers/bin/python bench/peers/stream.py --model models/8b --packed models/8b.strata \
+  interbed synth --like llama-3-8b models/8b
+  interbed synth --like llama-3-8b --gguf models/8b-gguf
+  interbed pack models/8b models/8b.interbed
+  peers/bin/python bench/peers/stream.py --model models/8b --packed models/8b.interbed \
     --gguf models/8b-gguf/model.gguf --limit 6G
 
 Run nothing else meanwhile."""
@@ -22,7 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import strata
+import interbed
 import stream_report
 from cgroup import CgroupFailed, MemoryCgroup, drop_page_cache, hierarchy
 from machine import Machine
@@ -30,7 +30,7 @@ from peer import Peer, PeerFailed
 from run import HERE, close, interrupt, names, say
 from shapes import NotComparable, weights_of
 
-ENGINES = ("Strata", "Strata-packed", "llama.cpp-mapped", "accelerate")
+ENGINES = ("Interbed", "Interbed-packed", "llama.cpp-mapped", "accelerate")
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -47,7 +47,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     if options.work is None:
-        options.work = Path(tempfile.mkdtemp(prefix="strata-peers-"))
+        options.work = Path(tempfile.mkdtemp(prefix="interbed-peers-"))
     options.work.mkdir(parents=True, exist_ok=True)
     say(f"logs are in {options.work}")
     machine = Machine.here(options.threads)
@@ -62,7 +62,7 @@ def main() -> None:
         say("interrupted; nothing is left running, and what was measured follows")
     except (CgroupFailed, NotComparable) as failure:
         sys.exit(str(failure))
-    document = stream_report.document(machine, options, turns, strata.version(options.strata))
+    document = stream_report.document(machine, options, turns, interbed.version(options.interbed))
     if options.json:
         options.json.write_text(json.dumps(document, indent=2) + "\n")
     print(stream_report.markdown(document))
@@ -72,9 +72,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face directory in bf16, or a GGUF file")
     parser.add_argument("--gguf", type=Path, help="the same model as GGUF, for llama.cpp, where --model is a directory")
-    parser.add_argument("--packed", type=Path, help="the same model from `strata pack`, for turns of Strata with it")
+    parser.add_argument("--packed", type=Path, help="the same model from `interbed pack`, for turns of Interbed with it")
     parser.add_argument("--limit", type=size, required=True, help="memory that each engine gets, such as 6G (6 GiB)")
-    parser.add_argument("--memory", type=size, help="what Strata is told with --memory (limit less 1/32)")
+    parser.add_argument("--memory", type=size, help="what Interbed is told with --memory (limit less 1/32)")
     resident = "accelerate's max_memory (three quarters of the limit; where that fails, less in the next round)"
     parser.add_argument("--accelerate-memory", type=size, help=resident)
     parser.add_argument("--tokens", type=int, default=4, help="tokens of each turn that count, at one sequence (4)")
@@ -83,14 +83,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each engine (3)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", type=names, help=f"only these of {', '.join(ENGINES)}")
-    parser.add_argument("--strata", type=Path, default=HERE.parents[1] / "target/release/strata", help="the program")
+    parser.add_argument("--interbed", type=Path, default=HERE.parents[1] / "target/release/interbed", help="the program")
     parser.add_argument("--work", type=Path, help="folder for logs")
     parser.add_argument("--patience", type=float, default=1200, help="seconds that an engine may take to answer (1200)")
     parser.add_argument("--json", type=Path, help="also write everything that was measured to this file")
     options = parser.parse_args()
     if min(options.tokens, options.prompt_tokens, options.batch, options.rounds, options.threads) < 1:
         parser.error("numbers count from 1")
-    given = [engine for engine in ENGINES if engine != "Strata-packed" or options.packed]
+    given = [engine for engine in ENGINES if engine != "Interbed-packed" or options.packed]
     options.only = options.only or given
     unknown = [engine for engine in options.only if engine not in given]
     if unknown:
@@ -118,12 +118,12 @@ def unmet(options):
             f"the Python module gguf is missing from {sys.executable}; make an environment with `bench/peers/setup.sh "
             "DIRECTORY` and run this with DIRECTORY/bin/python"
         )
-    if {"Strata", "Strata-packed"} & set(options.only) and not options.strata.exists():
-        yield f"{options.strata} is missing; build it with `cargo build --release`, or name it with --strata"
+    if {"Interbed", "Interbed-packed"} & set(options.only) and not options.interbed.exists():
+        yield f"{options.interbed} is missing; build it with `cargo build --release`, or name it with --interbed"
     models = [options.model] + ([options.gguf] if options.gguf else [])
     for model in models + ([options.packed] if options.packed else []):
         if not model.exists():
-            yield f"{model} does not exist; `strata synth` makes models of random weights"
+            yield f"{model} does not exist; `interbed synth` makes models of random weights"
     try:
         kinds = {weights_of(model).lower() for model in models}
         if len(kinds) > 1:
@@ -146,11 +146,11 @@ def take_turn(engine: str, number: int, options) -> dict:
     drop_page_cache()
     with MemoryCgroup(options.limit) as group:
         try:
-            if engine in ("Strata", "Strata-packed"):
-                measure_strata(turn, group, options)
+            if engine in ("Interbed", "Interbed-packed"):
+                measure_interbed(turn, group, options)
             else:
                 measure_peer(turn, group, options)
-        except (PeerFailed, strata.StrataFailed) as failure:
+        except (PeerFailed, interbed.InterbedFailed) as failure:
             turn["note"] = str(failure)
             if engine == "accelerate":
                 options.accelerate_memory = int(options.accelerate_memory * RESIDENT_SHARE)
@@ -158,13 +158,13 @@ def take_turn(engine: str, number: int, options) -> dict:
     return turn
 
 
-def measure_strata(turn: dict, group: MemoryCgroup, options) -> None:
+def measure_interbed(turn: dict, group: MemoryCgroup, options) -> None:
     turn["memory_bytes"] = options.memory
-    log = options.work / "strata.log"
-    model = options.packed if turn["engine"] == "Strata-packed" else options.model
+    log = options.work / "interbed.log"
+    model = options.packed if turn["engine"] == "Interbed-packed" else options.model
     turn.update(
-        strata.measure_stream(
-            options.strata, model, group.launcher(), options.memory, options.threads, options.tokens,
+        interbed.measure_stream(
+            options.interbed, model, group.launcher(), options.memory, options.threads, options.tokens,
             options.prompt_tokens, options.batch, log, options.patience,
         )
     )
@@ -177,7 +177,7 @@ def measure_peer(turn: dict, group: MemoryCgroup, options) -> None:
         turn["resident_bytes"] = options.accelerate_memory
         further = ["--resident-bytes", str(options.accelerate_memory)]
     elif options.gguf is None:
-        raise PeerFailed("takes GGUF only; give the model as one with --gguf (`strata synth --gguf` makes it)")
+        raise PeerFailed("takes GGUF only; give the model as one with --gguf (`interbed synth --gguf` makes it)")
     else:
         model = options.gguf
     # Cache for the prompt with its answer, or for all sequences of the batch with theirs.

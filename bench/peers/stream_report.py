@@ -2,16 +2,16 @@
 
 from report import figure, median
 
-TITLES = {"Strata-packed": "Strata, packed", "llama.cpp-mapped": "llama.cpp (mapped)", "accelerate": "accelerate (disk offload)"}
+TITLES = {"Interbed-packed": "Interbed, packed", "llama.cpp-mapped": "llama.cpp (mapped)", "accelerate": "accelerate (disk offload)"}
 
 
-def document(machine, options, turns, strata_version: str) -> dict:
+def document(machine, options, turns, interbed_version: str) -> dict:
     """Everything that was measured, with medians, as one JSON object."""
     engines = {}
     for name in options.only:
         own = [turn for turn in turns if turn["engine"] == name]
         engines[name] = {
-            "version": strata_version if name.startswith("Strata") else next(iter(values(own, "version")), None),
+            "version": interbed_version if name.startswith("Interbed") else next(iter(values(own, "version")), None),
             "seconds_per_token": middle(median(turn["decode_seconds"]) for turn in own if "decode_seconds" in turn),
             "read_bytes_per_token": middle(values(own, "read_bytes_per_token")),
             "prefill_seconds": middle(values(own, "prefill_seconds")),
@@ -23,7 +23,7 @@ def document(machine, options, turns, strata_version: str) -> dict:
             "kills": sum(turn["killed"] for turn in own),
             "turns": own,
         }
-    reference = engines.get("Strata", {})
+    reference = engines.get("Interbed", {})
     for found in engines.values():
         for name, key in (("decode_times_slower", "seconds_per_token"), ("prefill_times_slower", "prefill_seconds")):
             found[name] = found[key] / reference[key] if found[key] and reference.get(key) else None
@@ -43,13 +43,13 @@ def markdown(document: dict) -> str:
         f"{machine['memory_gb']} GB, {machine['system']}; {machine['threads']} threads. {settings['model']} in a "
         f"memory cgroup of {settings['limit_bytes'] / 2**30:.2f} GiB, cold; medians of {settings['rounds']} rounds.",
         "",
-        "| | " + " | ".join(titles) + " | decode, x Strata's time | prefill, x Strata's time |",
+        "| | " + " | ".join(titles) + " | decode, x Interbed's time | prefill, x Interbed's time |",
         "|---|" + "---:|" * (len(titles) + 2),
     ]
     for name, found in engines.items():
         per_token = found["seconds_per_token"]
         cells = [
-            f"**{TITLES.get(name, name)}**" if name.startswith("Strata") else TITLES[name],
+            f"**{TITLES.get(name, name)}**" if name.startswith("Interbed") else TITLES[name],
             precise(per_token),
             precise(per_token and 1 / per_token),
             precise(found["read_bytes_per_token"] is not None and found["read_bytes_per_token"] / 1e9),
@@ -62,9 +62,9 @@ def markdown(document: dict) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "The peak counts the page cache, which grows to the limit where files are read through it."]
-    share = engines.get("Strata", {}).get("share_of_bound")
+    share = engines.get("Interbed", {}).get("share_of_bound")
     if share:
-        lines += ["", f"Strata's decode reaches {share:.0%} of the bound that this disk set in the same run."]
+        lines += ["", f"Interbed's decode reaches {share:.0%} of the bound that this disk set in the same run."]
     lines += ["", "Versions: " + "; ".join(found["version"] for found in engines.values() if found["version"]) + "."]
     notes = [
         f"{turn['engine']}, round {turn['round']}: {turn['note']}{' (killed for memory)' if turn['killed'] else ''}"

@@ -107,7 +107,7 @@ class Subscriber(threading.Thread):
     def run(self):
         while True:
             topic, number, payload = self.events.recv_multipart()
-            assert topic == b"kv@strata", topic
+            assert topic == b"kv@interbed", topic
             if RANDOM.random() < 0.05:
                 self.lost += 1
                 continue
@@ -151,7 +151,7 @@ def metric(name, label=""):
 
 
 def cached_blocks():
-    return int(metric("strata:kv_blocks", 'state="cached"'))
+    return int(metric("interbed:kv_blocks", 'state="cached"'))
 
 
 def prompt():
@@ -198,7 +198,7 @@ def main():
             assert cached == expected, f"{cached} tokens were found, {expected} were expected"
             found += cached > 0
             settled(subscriber)
-    evictions = metric("strata:kv_evictions_total")
+    evictions = metric("interbed:kv_evictions_total")
     assert found and subscriber.lost and subscriber.repeated and evictions, "the load was too light to show anything"
     print(
         f"KV events: {subscriber.expected} batches, {subscriber.lost} lost and {subscriber.repeated} repeated; "

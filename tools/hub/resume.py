@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fetches a model of gigabytes from a Hub on this machine, kills the download with SIGKILL, and has it go on.
 
-    cargo build -p strata && cargo build -p strata-hub --example hub_of_folder --features testing
+    cargo build -p interbed && cargo build -p interbed-hub --example hub_of_folder --features testing
     tools/hub/resume.py FOLDER_OF_A_MODEL [SECONDS_UNTIL_THE_KILL]
 
 Prints what came before and after, what came twice, and how long it took. Nothing but the standard library is needed;
@@ -38,7 +38,7 @@ def main():
         variables = dict(os.environ, HF_ENDPOINT=endpoint, HF_HUB_CACHE=cache)
         variables.pop("HF_TOKEN", None)
         # What is packed is fetched first; the pack itself is not wanted.
-        fetch = [BUILT / "strata", "pack", NAME, "/nonexistent/model.strata"]
+        fetch = [BUILT / "interbed", "pack", NAME, "/nonexistent/model.interbed"]
         begun = time.monotonic()
         first = subprocess.Popen(fetch, env=variables, stderr=subprocess.DEVNULL)
         time.sleep(seconds)
@@ -57,7 +57,7 @@ def main():
         print(f"it went on in {took:.1f} s: {after:,} further bytes; {before + after - size:,} beyond the weights in all")
         print("\n".join(told) or second.stderr)
         begun = time.monotonic()
-        verified = subprocess.run([BUILT / "strata", "verify", NAME], env=variables, capture_output=True, text=True)
+        verified = subprocess.run([BUILT / "interbed", "verify", NAME], env=variables, capture_output=True, text=True)
         print(f"verify, {time.monotonic() - begun:.1f} s: {verified.stdout}{verified.stderr}")
         python(cache)
     hub.stdin.close()

@@ -1,4 +1,4 @@
-"""Checks the live page in a real browser, and takes its pictures. Usage: check.py STRATA FOLDER [quick]
+"""Checks the live page in a real browser, and takes its pictures. Usage: check.py INTERBED FOLDER [quick]
 
 FOLDER is for what the checks write: logs, a model, pictures. Without pictures it is quick.
 """

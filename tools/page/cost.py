@@ -1,5 +1,5 @@
 """What a viewer costs: decode with one that reads and does not draw, over decode without. Usage:
-cost.py STRATA FOLDER [ROUNDS [OPTION…]], with options of `strata serve`.
+cost.py INTERBED FOLDER [ROUNDS [OPTION…]], with options of `interbed serve`.
 
 Rounds with and without a viewer take turns, so that what else the machine does meets both alike. On a busy machine the
 processor time of the server says more than the speed.

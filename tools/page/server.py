@@ -1,4 +1,4 @@
-"""Servers of Strata, as the checks of the page need them."""
+"""Servers of Interbed, as the checks of the page need them."""
 
 import json
 import re

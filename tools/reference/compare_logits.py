@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares logits that Strata wrote with those of `transformers` for the same model directory and tokens.
+"""Compares logits that Interbed wrote with those of `transformers` for the same model directory and tokens.
 
-    strata logits MODEL --tokens 1,2,3 > logits.json
+    interbed logits MODEL --tokens 1,2,3 > logits.json
     compare_logits.py MODEL --tokens 1,2,3 --json logits.json
 
 The file is a JSON object {"logits": [[...], ...]} with one row a token. The relative error of a row is its largest
@@ -22,7 +22,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="model directory")
     parser.add_argument("--tokens", required=True, help="token ids, separated by commas")
-    parser.add_argument("--json", type=Path, required=True, help="file with the logits that Strata wrote")
+    parser.add_argument("--json", type=Path, required=True, help="file with the logits that Interbed wrote")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"],
                         help="type in which the reference computes (default float32)")
     parser.add_argument("--tolerance", type=float, help="exit with 1 if the relative error is larger")

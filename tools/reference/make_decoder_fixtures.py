@@ -25,7 +25,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from gguf_families import gguf_mxfp4
 from reference import FP4, dequantized_fp8
 
-DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/strata-model/tests/fixtures/decoders"
+DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/interbed-model/tests/fixtures/decoders"
 # The least, whose numbers float32 has only as subnormals; usual ones; the largest; and NaN.
 SCALES = [0, 1, 2, 3, 4, 20, 64, 100, *range(112, 132), 140, 160, 190, 220, 240, 250, 251, 252, 253, 254, 255, 127]
 

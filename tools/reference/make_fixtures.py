@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from reference import SCALED_LLAMA, granite_config, greedy, open_model, prompt_logits
 
-DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/strata-model/tests/fixtures"
+DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/interbed-model/tests/fixtures"
 GREEDY_TOKENS = 64
 MARGIN_MIN = 1e-3
 # A model that repeats one token tests nothing.

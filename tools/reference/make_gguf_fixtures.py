@@ -25,7 +25,7 @@ import gguf_families
 from gguf_families import llama3_factors, neighbours, tensor_names
 
 ROOT = Path(__file__).resolve().parents[2]
-FIXTURES = ROOT / "crates/strata-model/tests/fixtures"
+FIXTURES = ROOT / "crates/interbed-model/tests/fixtures"
 DEFAULT_OUT = FIXTURES / "gguf"
 
 # Case, and into how many parts it is cut.

@@ -3,8 +3,8 @@
 
 - `TYPE.blocks`, `TYPE.f32`: random bytes with finite scales, and their numbers.
 - `numbers.f32`: numbers to encode; `TYPE.gguf_blocks`: what `gguf` makes of them, for the types that both encode.
-- `TYPE.encoded`, `TYPE.encoded_f32`: what Strata makes of them, and what `gguf` reads from that. The former is written
-  by Strata's own test, so it takes two rounds after a change of the encoder (see README.md).
+- `TYPE.encoded`, `TYPE.encoded_f32`: what Interbed makes of them, and what `gguf` reads from that. The former is written
+  by Interbed's own test, so it takes two rounds after a change of the encoder (see README.md).
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
-DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/strata-kernels/tests/fixtures/quantized"
+DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/interbed-kernels/tests/fixtures/quantized"
 NUMBERS = 1024
 
 # Where the half floats of a block are; they must be finite, for NaN equals nothing.
@@ -43,7 +43,8 @@ def random_blocks(name, rng):
         bits[0] = 0x8003
         blocks[:, at : at + 2] = bits.astype("<u2").view(numpy.uint8).reshape(-1, 2)
     if name == "MXFP4":
-        # Every kind of exponent: the two least are encoded differently, 252 is the largest whose numbers are all finite.
+        # Every kind of exponent: the two least are encoded differently, 252 is the largest whose numbers are all
+        # finite.
         blocks[:, 0] = numpy.resize([0, 1, 2, 120, 127, 128, 140, 252], len(blocks))
     return blocks
 
@@ -76,7 +77,7 @@ def main():
     for name in ["Q8_0", "Q4_0", "Q4_K", "MXFP4"]:
         encoded = out / f"{name.lower()}.encoded"
         if not encoded.exists():
-            print(f"{encoded.name} is missing: run Strata's test with STRATA_WRITE_FIXTURES=1, then this again")
+            print(f"{encoded.name} is missing: run Interbed's test with INTERBED_WRITE_FIXTURES=1, then this again")
             continue
         blocks = numpy.frombuffer(encoded.read_bytes(), dtype=numpy.uint8).reshape(1, -1)
         floats = quants.dequantize(blocks, GGMLQuantizationType[name]).astype("<f4")

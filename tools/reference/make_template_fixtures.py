@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 from transformers.utils.chat_template_utils import render_jinja_template
 
-DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/strata-model/tests/fixtures/templates"
+DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/interbed-model/tests/fixtures/templates"
 
 CHAT = [
     {"role": "system", "content": "You tell stories."},

@@ -1,7 +1,7 @@
 """Servers that share KV in a store: what one has computed another finds, tenants and strangers find nothing, damage is
 a miss, and a store that is silent, gone or full changes no answer and holds nobody up.
 
-Usage: check.py STRATA FOLDER, the binary and a folder for files.
+Usage: check.py INTERBED FOLDER, the binary and a folder for files.
 """
 
 import atexit
@@ -21,7 +21,7 @@ import urllib.request
 import boto3
 import botocore.config
 
-STRATA, FOLDER = sys.argv[1], sys.argv[2]
+INTERBED, FOLDER = sys.argv[1], sys.argv[2]
 PROMPTS, TOKENS = 20, 600
 
 
@@ -60,7 +60,7 @@ class Redis:
 class Server:
     def __init__(self, store, *options, **environment):
         more = ["--kv-remote", store] if store else []
-        arguments = [STRATA, "serve", "models/storyteller", "--port", "0", "--served-model-name", "model"]
+        arguments = [INTERBED, "serve", "models/storyteller", "--port", "0", "--served-model-name", "model"]
         arguments += ["--block-size", "16", "--memory", "600M", *more, *options]
         environment = {**os.environ, "RUST_LOG": "error", **environment}
         self.process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment)
@@ -89,7 +89,7 @@ class Server:
         with urllib.request.urlopen(asked, timeout=120) as answer:
             answer = json.load(answer)
         usage = answer["usage"]
-        found = usage.get("strata", {}).get("remote", {}).get("loaded_tokens", 0)
+        found = usage.get("interbed", {}).get("remote", {}).get("loaded_tokens", 0)
         return answer["choices"][0]["text"], found, time.monotonic() - began
 
     def figure(self, name):
@@ -100,8 +100,8 @@ class Server:
         """Until all that is to be stored is."""
         before = -1
         for _ in range(200):
-            stored = self.figure("strata:kv_remote_stored_blocks_total")
-            if self.figure("strata:kv_remote_queued_blocks") == 0 and stored == before:
+            stored = self.figure("interbed:kv_remote_stored_blocks_total")
+            if self.figure("interbed:kv_remote_queued_blocks") == 0 and stored == before:
                 return stored
             before = stored
             time.sleep(0.1)
@@ -152,7 +152,7 @@ def main():
         assert found(stranger, sets[0], expected[0]) == 0, "who lacks the key has found something"
     with Server(redis.address, *own, "--kv-dtype", "q8") as other:
         texts(other, sets[0])
-        assert other.figure("strata:kv_remote_hit_blocks_total") == 0, "KV of another type was found"
+        assert other.figure("interbed:kv_remote_hit_blocks_total") == 0, "KV of another type was found"
     print("who lacks the key finds nothing, nor who keeps KV otherwise")
 
     # Damage: some bytes of every object.
@@ -160,7 +160,7 @@ def main():
         redis.ask("SETRANGE", name, "1000", "damaged")
     with Server(redis.address, *own) as third:
         assert found(third, sets[0], expected[0]) == 0
-        wrong = third.figure("strata:kv_remote_wrong_objects_total")
+        wrong = third.figure("interbed:kv_remote_wrong_objects_total")
         assert wrong >= PROMPTS - 2, wrong
         third.settle()
     with Server(redis.address, *own) as fourth:
@@ -195,7 +195,7 @@ def main():
         redis.start()
         for attempt in range(100):
             texts(server, [prompts(1000 + attempt)[0]])
-            if server.figure("strata:kv_remote_paused") == 0 and redis.ask("KEYS", "*"):
+            if server.figure("interbed:kv_remote_paused") == 0 and redis.ask("KEYS", "*"):
                 break
             time.sleep(1)
         else:
@@ -214,7 +214,7 @@ def main():
     with Server(full.address) as first:
         for asked, answers in zip(sets, expected):
             assert texts(first, asked) == answers
-        errors = first.figure("strata:kv_remote_write_errors_total")
+        errors = first.figure("interbed:kv_remote_write_errors_total")
         print(f"a store that is full refuses {errors:.0f} writes, and no answer changes")
         assert errors > 0
     full.kill()
@@ -226,14 +226,14 @@ def main():
         endpoint = f"http://127.0.0.1:{port}"
         named = dict(region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test")
         retries = botocore.config.Config(retries=dict(max_attempts=20))
-        boto3.client("s3", endpoint_url=endpoint, config=retries, **named).create_bucket(Bucket="strata-kv")
+        boto3.client("s3", endpoint_url=endpoint, config=retries, **named).create_bucket(Bucket="interbed-kv")
         s3 = dict(AWS_ENDPOINT_URL=endpoint, AWS_REGION="us-east-1", AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test")
-        with Server("s3://strata-kv/some/where", *own, **s3) as first:
+        with Server("s3://interbed-kv/some/where", *own, **s3) as first:
             assert texts(first, sets[5]) == expected[5]
             print(f"{first.settle():.0f} blocks are in a bucket")
-        with Server("s3://strata-kv/some/where", *own, **s3) as second:
+        with Server("s3://interbed-kv/some/where", *own, **s3) as second:
             count = found(second, sets[5], expected[5])
-            blocks = second.figure("strata:kv_remote_hit_blocks_total")
+            blocks = second.figure("interbed:kv_remote_hit_blocks_total")
             print(f"another server finds {count} of {PROMPTS} prompts there, {blocks:.0f} blocks")
             # It is a slow one: what is computed faster is not waited for.
             assert blocks > 0

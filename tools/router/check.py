@@ -1,7 +1,7 @@
 """Two servers behind a router that follows their KV events: prefixes go where they are cached, and a dead server takes
 only what it was computing with it.
 
-Usage: check.py STRATA, the binary. Runs examples/router/run.
+Usage: check.py INTERBED, the binary. Runs examples/router/run.
 """
 
 import concurrent.futures
@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 
-STRATA = sys.argv[1]
+INTERBED = sys.argv[1]
 ROUTER = "http://127.0.0.1:8791"
 GROUPS, TURNS, ROUNDS = 8, 4, 8
 
@@ -72,7 +72,7 @@ def requests_of(url):
 
 def main():
     alone = subprocess.Popen(
-        [STRATA, "serve", "models/storyteller", "--port", "0", "--served-model-name", "model", "--block-size", "16"],
+        [INTERBED, "serve", "models/storyteller", "--port", "0", "--served-model-name", "model", "--block-size", "16"],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "RUST_LOG": "error"},
     )
     try:
@@ -83,7 +83,7 @@ def main():
         alone.wait()
 
     fleet = subprocess.Popen(
-        ["examples/router/run", STRATA], stdout=subprocess.PIPE, text=True, start_new_session=True,
+        ["examples/router/run", INTERBED], stdout=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "PORT": ROUTER.rsplit(":", 1)[1], "METRICS_PORT": "28791", "RUST_LOG": "error"},
     )
     try:

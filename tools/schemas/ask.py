@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Serves the small model of FOLDER with STRATA, the binary, and asks it questions with tools of which one must be
-called. Usage: ask.py FOLDER STRATA; ends with 1 if an answer is neither a valid call nor said to be cut off."""
+"""Serves the small model of FOLDER with INTERBED, the binary, and asks it questions with tools of which one must be
+called. Usage: ask.py FOLDER INTERBED; ends with 1 if an answer is neither a valid call nor said to be cut off."""
 
 import collections
 import json

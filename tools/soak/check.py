@@ -206,7 +206,7 @@ async def idle():
     """What the process holds once nobody is served."""
     for _ in range(1200):
         found = await metrics()
-        used = sum_of(found, "strata:kv_blocks", 'state="used"')
+        used = sum_of(found, "interbed:kv_blocks", 'state="used"')
         if used == sum_of(found, "vllm:num_requests_running") == sum_of(found, "vllm:num_requests_waiting") == 0:
             break
         await asyncio.sleep(0.1)
@@ -239,8 +239,8 @@ async def main():
     await load(SECONDS)
     after = await idle()
     found = await metrics()
-    leaks = sum_of(found, "strata:kv_leaks_found_total")
-    overhead = quantile(found, "strata:kv_allocation_seconds", 0.99)
+    leaks = sum_of(found, "interbed:kv_leaks_found_total")
+    overhead = quantile(found, "interbed:kv_allocation_seconds", 0.99)
     print(f"{sum(done.values())} connections: " + ", ".join(f"{count} {kind}" for kind, count in sorted(done.items())))
     print(f"before: {before}\nafter:  {after}\nscheduling takes at most {overhead * 1e3:g} ms in 99 of 100 steps")
     assert leaks == 0, f"{leaks} leaks"

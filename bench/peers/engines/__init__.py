@@ -1,1 +1,1 @@
-"""The engines that Strata is compared with: one file each, all with the same few methods (see `base.py`)."""
+"""The engines that Interbed is compared with: one file each, all with the same few methods (see `base.py`)."""

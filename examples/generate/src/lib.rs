@@ -4,15 +4,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use strata_device::{Bytes, Cpu, KvPool, usable_cores};
-use strata_engine::{Engine, EngineConfig, Limits, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory};
-use strata_kernels::KvDType;
-use strata_kv::KvConfig;
-use strata_model::config::ModelConfig;
-use strata_model::generation_config::GenerationConfig;
-use strata_model::tokenizer::Tokenizer;
-use strata_model::{Model, layers};
-use strata_weights::{Catalog, ResidentWeights};
+use interbed_device::{Bytes, Cpu, KvPool, usable_cores};
+use interbed_engine::{Engine, EngineConfig, Limits, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory};
+use interbed_kernels::KvDType;
+use interbed_kv::KvConfig;
+use interbed_model::config::ModelConfig;
+use interbed_model::generation_config::GenerationConfig;
+use interbed_model::tokenizer::Tokenizer;
+use interbed_model::{Model, layers};
+use interbed_weights::{Catalog, ResidentWeights};
 
 /// Tokens of a KV block, and how many blocks there are: together, all tokens that requests may have at a time.
 const BLOCK_SIZE: usize = 16;
@@ -75,9 +75,9 @@ pub fn open(dir: &Path) -> Result<Opened> {
 
 #[cfg(test)]
 mod tests {
+    use interbed_engine::text::{TextOptions, TextStream};
+    use interbed_engine::{Request, SamplingParams};
     use std::sync::Arc;
-    use strata_engine::text::{TextOptions, TextStream};
-    use strata_engine::{Request, SamplingParams};
 
     use super::*;
 

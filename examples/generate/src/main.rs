@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use generate::open;
-use strata_engine::text::{TextOptions, TextStream};
-use strata_engine::{Request, SamplingParams};
+use interbed_engine::text::{TextOptions, TextStream};
+use interbed_engine::{Request, SamplingParams};
 
 /// Longest continuation, in tokens.
 const TOKENS: usize = 60;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use strata_engine::Runner;
-use strata_kv::BlockCopy;
-use strata_model::{BatchSequence, LogitRow, Logits, SequenceBlocks};
+use interbed_engine::Runner;
+use interbed_kv::BlockCopy;
+use interbed_model::{BatchSequence, LogitRow, Logits, SequenceBlocks};
 
 /// Bytes that the next one depends on.
 const CONTEXT: usize = 3;

@@ -1,5 +1,5 @@
-//! Strata's engine over a runner of one's own: it continues a text with what most often follows the last three bytes in
-//! a text file. It schedules, batches, caches prefixes and samples exactly as it does for a language model.
+//! Interbed's engine over a runner of one's own: it continues a text with what most often follows the last three bytes
+//! in a text file. It schedules, batches, caches prefixes and samples exactly as it does for a language model.
 //!
 //! ```console
 //! $ cargo run --release -p own-runner -- README.md "The KV cache "
@@ -11,8 +11,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use strata_engine::{Engine, EngineConfig, Event, Limits, PreemptionMode, Request, SamplingParams, SchedulerConfig};
-use strata_kv::KvConfig;
+use interbed_engine::{Engine, EngineConfig, Event, Limits, PreemptionMode, Request, SamplingParams, SchedulerConfig};
+use interbed_kv::KvConfig;
 
 use followers::Followers;
 
@@ -79,7 +79,7 @@ mod tests {
             engine.handle().submit(Request { prompt, params: params.clone(), ..Request::default() }).expect("room")
         };
         let streams: Vec<_> = prompts.iter().map(submit).collect();
-        let read = |mut events: strata_engine::EventStream| {
+        let read = |mut events: interbed_engine::EventStream| {
             let mut answer = Vec::new();
             while let Some(event) = events.blocking_next() {
                 match event {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use generate::open;
-use strata_model::chat_template::ChatTemplate;
-use strata_server::ServerConfig;
+use interbed_model::chat_template::ChatTemplate;
+use interbed_server::ServerConfig;
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -37,7 +37,7 @@ async fn main() -> Result<()> {
         ended().await;
         ended()
     };
-    strata_server::serve(config, model.engine.handle(), Arc::new(model.tokenizer), template, listener, stop).await;
+    interbed_server::serve(config, model.engine.handle(), Arc::new(model.tokenizer), template, listener, stop).await;
     Ok(())
 }
 

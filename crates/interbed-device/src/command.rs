@@ -1,0 +1,411 @@
+//! The operations of a pass, as commands to a device.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use interbed_kernels::{Activation, AttentionLayer, AttentionSpan, KvLayer, RopeStyle};
+
+use crate::{HostBuffer, KvFrame, PlacedBytes, Tensor, Weights};
+
+/// The most products in one [`Command::Products`], and so the most bands of weights that one command can use.
+pub const PRODUCTS_MAX: usize = 16;
+
+/// The most results of one command's products. Each is the result of a whole matrix, of which a command may have
+/// several bands.
+pub const OUTS_MAX: usize = 4;
+
+/// The most numbers that [`Command::Best`] takes of a row.
+pub const BEST_MAX: usize = 65;
+
+/// The most numbers of a row of which it takes the greatest.
+pub const BEST_WIDTH_MAX: usize = 1 << 22;
+
+/// The most places that one command reads and writes.
+const ACCESSES_MAX: usize = 8 + 2 * PRODUCTS_MAX;
+
+/// One operation. Numbers are f32 in [`Tensor`]s; shapes follow from the lengths.
+///
+/// A device reads everything that a command borrows before [`submit`](crate::Device::submit) returns, and copies what
+/// it needs for longer; for [`Weights`], it keeps their memory alive instead.
+pub enum Command<'a> {
+    /// Writes numbers from the host: `values` is called once, with a slice as long as `out`.
+    Fill {
+        /// Any shape.
+        out: Tensor,
+        /// Writes the whole slice.
+        values: &'a dyn Fn(&mut [f32]),
+    },
+    /// `out[i] = table[rows[i]] * multiplier`.
+    Gather {
+        /// `[any, width]`
+        table: &'a Weights,
+        /// `[tokens]`
+        rows: &'a [u32],
+        /// 1.0 for none.
+        multiplier: f32,
+        /// `[tokens, width]`
+        out: Tensor,
+    },
+    /// Moves some rows, in ascending order, to the front of a tensor.
+    KeepRows {
+        /// `[tokens, width]`
+        tensor: Tensor,
+        /// Numbers in a row.
+        width: usize,
+        /// The rows to keep.
+        rows: &'a [u32],
+    },
+    /// `out[t] = sum over s of factors[t][s] * from[places[t][s]]`, of rows; the sum is made in the order of `s`. With
+    /// one place for each and a factor of 1, it gathers rows.
+    Combine {
+        /// `[any, width]`
+        from: Tensor,
+        /// Numbers in a row.
+        width: usize,
+        /// `[rows of out, places of each]`, rows of `from`
+        places: &'a [u32],
+        /// Same shape as `places`.
+        factors: &'a [f32],
+        /// `[any, width]`
+        out: Tensor,
+    },
+    /// `out = x / rms(x) * weight`, for each row.
+    Norm {
+        /// `[tokens, width]`
+        x: Tensor,
+        /// `[width]`
+        weight: &'a Weights,
+        /// Added to the mean square.
+        epsilon: f32,
+        /// Same shape as `x`; may be `x` itself.
+        out: Tensor,
+    },
+    /// `sum += branch * scale`, then writes the norm of `sum` to `out`.
+    AddAndNorm {
+        /// `[tokens, width]`
+        sum: Tensor,
+        /// Same shape as `sum`.
+        branch: Tensor,
+        /// 1.0 for none.
+        scale: f32,
+        /// `[width]`
+        weight: &'a Weights,
+        /// Added to the mean square.
+        epsilon: f32,
+        /// Same shape as `sum`.
+        out: Tensor,
+    },
+    /// `sum += branch * scale`.
+    Add {
+        /// Any shape.
+        sum: Tensor,
+        /// Same shape as `sum`.
+        branch: Tensor,
+        /// 1.0 for none.
+        scale: f32,
+    },
+    /// `x *= by`.
+    Scale {
+        /// Any shape.
+        x: Tensor,
+        /// The factor.
+        by: f32,
+    },
+    /// `out[t][r] = sum over c of x[t][c] * weights[r][c] + bias[r]`, for each of `products`. With `gate`, products
+    /// come in pairs over the same rows; the first result of a pair becomes `gate(first) * second`, the second is
+    /// scratch.
+    Products {
+        /// `[tokens, cols]`
+        x: Tensor,
+        /// Numbers in a row of `x`.
+        cols: usize,
+        /// The bands to multiply with, in ascending order of rows for each `out`: at most [`PRODUCTS_MAX`], with at
+        /// most [`OUTS_MAX`] results.
+        products: &'a [BandProduct<'a>],
+        /// The activation of a gated network.
+        gate: Option<Activation>,
+    },
+    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or what [`Activation`] says), for some columns `c`: what
+    /// [`Products`](Self::Products) does with its `gate`, where the products of a pair were computed apart.
+    Gate {
+        /// `[tokens, width]`
+        gate: Tensor,
+        /// Same shape as `gate`.
+        up: Tensor,
+        /// Numbers in a row of either.
+        width: usize,
+        /// The columns.
+        columns: Range<usize>,
+        /// The activation.
+        activation: Activation,
+    },
+    /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
+    StoreKv {
+        /// Where the layer lies in a block.
+        layer: KvLayer,
+        /// The batch.
+        sequences: KvSequences<'a>,
+        /// Which elements of a head form pairs.
+        style: RopeStyle,
+        /// `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated
+        cos: Tensor,
+        /// Same shape as `cos`.
+        sin: Tensor,
+        /// `[tokens, heads, head_dim]`
+        q: Tensor,
+        /// `[tokens, num_kv_heads, head_dim]`
+        k: Tensor,
+        /// Same shape as `k`.
+        v: Tensor,
+    },
+    /// Attention of every token to the KV of its own sequence, as far as that is held: see
+    /// [`attention`](interbed_kernels::attention).
+    Attend {
+        /// What the layer computes.
+        layer: AttentionLayer,
+        /// Where the KV is that the sequences hold: a frame of this layer's, or, without one, the KV blocks.
+        frame: Option<&'a KvFrame>,
+        /// The batch, or some of it.
+        sequences: KvSequences<'a>,
+        /// A score for each head that takes its share of the weights and has no value: `[heads]`, not scaled.
+        sinks: Option<&'a Weights>,
+        /// `[tokens, heads, head_dim]`
+        q: Tensor,
+        /// `[tokens, heads, ATTENTION_STATE]`, if some of a sequence is held at another time; otherwise empty.
+        state: Tensor,
+        /// Same shape as `q`.
+        out: Tensor,
+    },
+    /// The greatest numbers of each row, greatest first and among equals the first: pairs of their place in the row and
+    /// the number. NaN comes before all others, and -0.0 equals 0.0.
+    Best {
+        /// `[rows, width]`, with at most [`BEST_WIDTH_MAX`] numbers in a row.
+        x: Tensor,
+        /// Numbers in a row.
+        width: usize,
+        /// How many of them are wanted: at most `width` and [`BEST_MAX`].
+        count: usize,
+        /// `[rows, count, 2]`
+        out: Tensor,
+    },
+    /// Copies bytes of weights into the device's own memory.
+    CopyWeights {
+        /// Host memory. If the device [shares](crate::Device::share) it, the bytes are read when the command is
+        /// executed, and the device keeps the memory until then.
+        from: &'a Arc<HostBuffer>,
+        /// Which of its bytes.
+        range: Range<usize>,
+        /// Memory that [`Device::allocate`](crate::Device::allocate) gave.
+        to: &'a PlacedBytes,
+        /// Where in it they go.
+        at: usize,
+    },
+    /// Copies whole KV blocks, as pairs `(source, destination)`, one after the other.
+    CopyBlocks {
+        /// The copies.
+        copies: &'a [(u32, u32)],
+    },
+    /// The content of a tensor is not needed any more, and is unspecified until it is written again.
+    Discard {
+        /// Any shape.
+        tensor: Tensor,
+    },
+    /// Copies a tensor to where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
+    Download {
+        /// Any shape.
+        from: Tensor,
+    },
+}
+
+/// A product of activations with some rows of a matrix.
+#[derive(Debug, Clone)]
+pub struct BandProduct<'a> {
+    /// The weights of these rows, `[rows, cols]`.
+    pub weights: &'a Weights,
+    /// The numbers of these rows in the whole matrix.
+    pub rows: Range<usize>,
+    /// The whole matrix's bias.
+    pub bias: Option<&'a Weights>,
+    /// The whole matrix's result, `[tokens, all rows]`.
+    pub out: Tensor,
+}
+
+/// Where the KV of a batch's sequences lies.
+#[derive(Debug, Clone, Copy)]
+pub struct KvSequences<'a> {
+    /// One span for each sequence, in the order of their rows.
+    pub spans: &'a [AttentionSpan],
+    /// The block tables, of which each span names a part.
+    pub tables: &'a [u32],
+}
+
+/// A place that a command reads or writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operand {
+    /// Some numbers in tensor memory.
+    Tensor(Tensor),
+    /// Some columns of a tensor of rows.
+    Columns {
+        /// `[rows, any]`
+        tensor: Tensor,
+        /// The first column.
+        start: usize,
+        /// Behind the last.
+        end: usize,
+    },
+    /// The KV blocks.
+    Kv,
+    /// The place where the host reads a downloaded tensor.
+    Host(Tensor),
+    /// Some bytes of weights in the device's own memory, by its number.
+    Weights {
+        /// See [`PlacedBytes::number`].
+        memory: usize,
+        /// The first of them.
+        start: usize,
+        /// Behind the last.
+        end: usize,
+    },
+}
+
+impl Operand {
+    /// Whether a write to one may change what is read from the other.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tensor(one), Self::Tensor(other)) | (Self::Host(one), Self::Host(other)) => one.overlaps(other),
+            (&Self::Columns { tensor, start, end }, &Self::Columns { tensor: of, start: from, end: to }) => {
+                if tensor == of { start < to && from < end } else { tensor.overlaps(&of) }
+            }
+            (Self::Columns { tensor, .. }, Self::Tensor(other))
+            | (Self::Tensor(other), Self::Columns { tensor, .. }) => tensor.overlaps(other),
+            (Self::Kv, Self::Kv) => true,
+            (&Self::Weights { memory, start, end }, &Self::Weights { memory: of, start: from, end: to }) => {
+                memory == of && start < to && from < end
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A place that a command uses, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Use {
+    /// The place.
+    pub place: Operand,
+    /// Whether the place is written; it may be read as well.
+    pub writes: bool,
+}
+
+impl Use {
+    /// Whether two commands with these uses must be executed in order.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        (self.writes || other.writes) && self.place.overlaps(&other.place)
+    }
+}
+
+impl Command<'_> {
+    /// Everything that the command reads and writes, except weights in host memory: barriers are derived from it.
+    pub fn uses(&self) -> ArrayVec<Use, ACCESSES_MAX> {
+        let mut uses = ArrayVec::new();
+        let mut add = |place, writes| {
+            let used = Use { place, writes };
+            // Bands of one matrix have the same bias.
+            if !uses.contains(&used) {
+                uses.push(used);
+            }
+        };
+        let of_weights = |weights: &Weights| {
+            let (memory, range) = weights.place();
+            memory.number().map(|memory| Operand::Weights { memory, start: range.start, end: range.end })
+        };
+        match *self {
+            Self::Fill { out, .. } => add(Operand::Tensor(out), true),
+            Self::Gather { out, table, .. } => {
+                of_weights(table).into_iter().for_each(|place| add(place, false));
+                add(Operand::Tensor(out), true);
+            }
+            Self::KeepRows { tensor, .. } => add(Operand::Tensor(tensor), true),
+            Self::Combine { from, out, .. } => {
+                add(Operand::Tensor(from), false);
+                add(Operand::Tensor(out), true);
+            }
+            Self::Norm { x, out, weight, .. } => {
+                of_weights(weight).into_iter().for_each(|place| add(place, false));
+                add(Operand::Tensor(x), false);
+                add(Operand::Tensor(out), true);
+            }
+            Self::AddAndNorm { sum, branch, out, weight, .. } => {
+                of_weights(weight).into_iter().for_each(|place| add(place, false));
+                add(Operand::Tensor(sum), true);
+                add(Operand::Tensor(branch), false);
+                add(Operand::Tensor(out), true);
+            }
+            Self::Add { sum, branch, .. } => {
+                add(Operand::Tensor(sum), true);
+                add(Operand::Tensor(branch), false);
+            }
+            Self::Scale { x, .. } => add(Operand::Tensor(x), true),
+            Self::Discard { tensor } => add(Operand::Tensor(tensor), true),
+            Self::Products { x, products, .. } => {
+                add(Operand::Tensor(x), false);
+                for product in products {
+                    let Range { start, end } = product.rows;
+                    add(Operand::Columns { tensor: product.out, start, end }, true);
+                    let read = of_weights(product.weights).into_iter().chain(product.bias.and_then(of_weights));
+                    read.for_each(|place| add(place, false));
+                }
+            }
+            Self::Gate { gate, up, columns: Range { start, end }, .. } => {
+                add(Operand::Columns { tensor: gate, start, end }, true);
+                add(Operand::Columns { tensor: up, start, end }, false);
+            }
+            Self::StoreKv { cos, sin, q, k, v, .. } => {
+                add(Operand::Tensor(cos), false);
+                add(Operand::Tensor(sin), false);
+                add(Operand::Tensor(q), true);
+                add(Operand::Tensor(k), true);
+                add(Operand::Tensor(v), false);
+                add(Operand::Kv, true);
+            }
+            Self::Attend { frame, sinks, q, state, out, .. } => {
+                sinks.and_then(of_weights).into_iter().for_each(|place| add(place, false));
+                add(Operand::Tensor(q), false);
+                if frame.is_none() {
+                    add(Operand::Kv, false);
+                }
+                add(Operand::Tensor(state), true);
+                add(Operand::Tensor(out), true);
+            }
+            Self::Best { x, out, .. } => {
+                add(Operand::Tensor(x), false);
+                add(Operand::Tensor(out), true);
+            }
+            Self::CopyWeights { ref range, to, at, .. } => {
+                let memory = to.number().expect("copies go to a device's own memory");
+                add(Operand::Weights { memory, start: at, end: at + range.len() }, true);
+            }
+            Self::CopyBlocks { .. } => add(Operand::Kv, true),
+            Self::Download { from } => {
+                add(Operand::Tensor(from), false);
+                add(Operand::Host(from), true);
+            }
+        }
+        uses
+    }
+}
+
+/// What [`Command::Best`] leaves of one row, into `out` `[count, 2]`: in one look at the row, each number put in its
+/// place among those that are kept.
+pub(crate) fn best_of_row(row: &[f32], out: &mut [f32]) {
+    let (out, _) = out.as_chunks_mut::<2>();
+    let is_before = |one: f32, other: f32| one > other || one.is_nan() && !other.is_nan();
+    for (place, &number) in row.iter().enumerate() {
+        let kept = place.min(out.len());
+        let at = out[..kept].partition_point(|&[_, other]| !is_before(number, other));
+        if at < out.len() {
+            out[at..].rotate_right(1);
+            out[at] = [place as f32, number + 0.0];
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A device that finds missing waits: it executes submitted commands at random, in any legal order, and refuses
+//! submissions that use the same memory without an order between them. Plain arithmetic in f32; for tests.
+
+mod bytes;
+mod operations;
+
+use std::sync::Arc;
+
+use interbed_kernels::KvLayout;
+
+use crate::{Command, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
+pub use bytes::ReferenceBytes;
+use operations::{DeviceMemory, Operation};
+
+/// Number of queues, as numbered by [`index_of`].
+const QUEUES: usize = 4;
+
+/// For each queue, the number of the last submission that is known to have been executed.
+type Known = [u64; QUEUES];
+
+/// See the module's documentation.
+pub struct ReferenceDevice {
+    memory: DeviceMemory,
+    capacity: usize,
+    /// Commands that were submitted but not executed, in the order of submission.
+    pending: Vec<Pending>,
+    /// Submissions that the host does not know to be complete, in the order of submission.
+    open: Vec<Open>,
+    /// What the last submission to each queue had to come after; later ones must come after it too.
+    last: [Known; QUEUES],
+    /// What the host has waited for.
+    host: Known,
+    submitted: u64,
+    random: u64,
+    /// Whether copies read host memory when they are executed, instead of when they are submitted.
+    shares: bool,
+}
+
+/// A command that has yet to be executed.
+struct Pending {
+    number: u64,
+    queue: Queue,
+    /// Submissions that must be executed before this command.
+    after: Known,
+    uses: Vec<Use>,
+    operation: Operation,
+}
+
+/// A submission that others may have to wait for.
+struct Open {
+    token: Token,
+    after: Known,
+    uses: Vec<Use>,
+}
+
+impl ReferenceDevice {
+    /// A device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution. All
+    /// memory is poisoned, so that reading anything before it is written shows in the results. With an odd seed, the
+    /// device [shares](Device::share) host memory.
+    pub fn new(needs: &PassNeeds, layout: &KvLayout, seed: u64) -> Self {
+        let capacity = needs.tensors.bytes() / size_of::<f32>();
+        Self {
+            memory: DeviceMemory::poisoned(capacity, layout.block_size()),
+            capacity,
+            pending: Vec::new(),
+            open: Vec::new(),
+            last: [[0; QUEUES]; QUEUES],
+            host: [0; QUEUES],
+            submitted: 0,
+            random: seed,
+            shares: !seed.is_multiple_of(2),
+        }
+    }
+
+    /// Executes one of the commands that may be executed now, chosen at random. Returns false if there is none.
+    fn execute_any(&mut self) -> bool {
+        let ready: Vec<_> = (0..self.pending.len()).filter(|&index| self.is_ready(index)).collect();
+        if ready.is_empty() {
+            return false;
+        }
+        let chosen = ready[self.next_random() as usize % ready.len()];
+        let pending = self.pending.remove(chosen);
+        (pending.operation)(&mut self.memory);
+        true
+    }
+
+    /// Whether nothing is pending that the command must come after.
+    fn is_ready(&self, index: usize) -> bool {
+        let command = &self.pending[index];
+        self.pending[..index].iter().all(|earlier| {
+            let waited_for = earlier.number <= command.after[index_of(earlier.queue)];
+            let in_order = earlier.queue == command.queue && conflict(&earlier.uses, &command.uses);
+            !(waited_for || in_order)
+        })
+    }
+
+    /// The next number of splitmix64.
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.random;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn tensor_capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
+        let number = self.submitted + 1;
+        let mut after = self.last[index_of(queue)];
+        raise(&mut after, &self.host);
+        for token in waits {
+            assert!(token.number <= self.submitted, "a wait for what has not been submitted never ends");
+            raise(&mut after, &self.last_of(*token));
+        }
+        let uses: Vec<_> = commands.iter().flat_map(Command::uses).collect();
+        let unordered = self.open.iter().find(|earlier| {
+            let ordered = earlier.token.queue == queue || earlier.token.number <= after[index_of(earlier.token.queue)];
+            !ordered && conflict(&earlier.uses, &uses)
+        });
+        if let Some(first) = unordered {
+            return Err(DeviceError::Unordered { first: first.token.number, second: number });
+        }
+        for command in commands {
+            let uses: Vec<_> = command.uses().into_iter().collect();
+            for used in &uses {
+                if let (Operand::Host(tensor), true) = (used.place, used.writes) {
+                    self.memory.poison_host(tensor);
+                }
+            }
+            self.pending.push(Pending { number, queue, after, uses, operation: operations::of(command, self.shares) });
+        }
+        self.submitted = number;
+        self.last[index_of(queue)] = after;
+        let token = Token { queue, number };
+        self.open.push(Open { token, after, uses });
+        // While the host continues, the device executes a random number of commands, sometimes none.
+        for _ in 0..self.next_random() % 4 {
+            self.execute_any();
+        }
+        Ok(token)
+    }
+
+    fn copies_downloads(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
+        let known = self.last_of(token);
+        while self.pending.iter().any(|pending| pending.number <= known[index_of(pending.queue)]) {
+            assert!(self.execute_any(), "submissions only wait for earlier ones, so something can be executed");
+        }
+        raise(&mut self.host, &known);
+        let host = self.host;
+        self.open.retain(|earlier| earlier.token.number > host[index_of(earlier.token.queue)]);
+        Ok(())
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        let known = self.last_of(token);
+        let is_pending = self.pending.iter().any(|pending| pending.number <= known[index_of(pending.queue)]);
+        if is_pending {
+            self.execute_any();
+        } else {
+            self.complete(token)?;
+        }
+        Ok(!is_pending)
+    }
+
+    fn share(&mut self, _memory: &HostBuffer) -> bool {
+        self.shares
+    }
+
+    fn computes_on_host(&self) -> bool {
+        true
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        Ok(PlacedBytes::Reference(Arc::new(ReferenceBytes::poisoned(len))))
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        let read = Use { place: Operand::Host(tensor), writes: false };
+        // Submissions that the host has waited for are no longer open.
+        match self.open.iter().find(|earlier| conflict(&earlier.uses, &[read])) {
+            Some(writer) => Err(DeviceError::ReadTooEarly { writer: writer.token.number }),
+            None => Ok(self.memory.host(tensor)),
+        }
+    }
+}
+
+impl ReferenceDevice {
+    /// What has been executed once `token` is complete: its queue up to it, and everything that this had to come after.
+    fn last_of(&self, token: Token) -> Known {
+        let mut known = self.host;
+        for earlier in &self.open {
+            if earlier.token.queue == token.queue && earlier.token.number <= token.number {
+                raise(&mut known, &earlier.after);
+            }
+        }
+        let own = &mut known[index_of(token.queue)];
+        *own = (*own).max(token.number);
+        known
+    }
+}
+
+fn index_of(queue: Queue) -> usize {
+    match queue {
+        Queue::Compute => 0,
+        Queue::Upload => 1,
+        Queue::Download => 2,
+        Queue::Host => 3,
+    }
+}
+
+fn raise(known: &mut Known, by: &Known) {
+    known.iter_mut().zip(by).for_each(|(known, by)| *known = (*known).max(*by));
+}
+
+fn conflict(some: &[Use], others: &[Use]) -> bool {
+    some.iter().any(|one| others.iter().any(|other| one.conflicts(other)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,515 @@
+//! A GPU as a device, by Vulkan: tensors, KV blocks and kernels on it; commands are recorded, and handed over some at a
+//! time.
+//!
+//! Everything that a command borrows is copied when it is submitted: small things into a ring of host memory that
+//! kernels read, weights in host memory too. So weights may lie anywhere; what is used often belongs on the GPU
+//! ([`Device::place`]).
+
+mod agreement;
+mod arguments;
+mod block_tables;
+mod chunks;
+mod downloads;
+mod error;
+mod gpu;
+mod gpu_queue;
+mod host_queue;
+mod host_rates;
+mod integers;
+mod kernels;
+mod kv;
+mod loader;
+mod memory;
+mod rates;
+mod record;
+mod stats;
+mod timestamps;
+
+use std::sync::Arc;
+
+use interbed_kernels::{DType, KvLayout};
+
+use crate::{
+    Command, Cpu, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use,
+};
+use arguments::{Arguments, PIECE_MAX};
+use block_tables::BlockTables;
+use chunks::Chunks;
+use downloads::Downloads;
+use gpu_queue::GpuQueue;
+use host_queue::{HostQueue, Input};
+use integers::Integers;
+use kernels::Kernels;
+use kv::GpuKv;
+use record::Recorder;
+use timestamps::Clock;
+
+pub use error::GpuError;
+pub use gpu::Gpu;
+pub use host_rates::HostRates;
+pub use integers::ProductArithmetic;
+pub use loader::{GpuInfo, Vulkan};
+pub use memory::{GpuBuffer, Heap};
+pub use rates::CopyRates;
+pub use stats::DeviceStats;
+pub use timestamps::DeviceEvent;
+
+/// See the module.
+pub struct VulkanDevice {
+    host: Option<HostQueue>,
+    /// They wait for each other: all end their work before any of them is dropped.
+    queues: [GpuQueue; 3],
+    kernels: Kernels,
+    tensors: Arc<GpuBuffer>,
+    /// Room for parts of attention.
+    scratch: Arc<GpuBuffer>,
+    kv: GpuKv,
+    integers: Integers,
+    /// Room for the greatest numbers of parts of rows.
+    best_room: Arc<GpuBuffer>,
+    arguments: Arguments,
+    block_tables: BlockTables,
+    chunks: Chunks,
+    downloads: Downloads,
+    /// Where KV blocks come to the host.
+    block_room: Option<Arc<GpuBuffer>>,
+    submitted: u64,
+    /// Times that the host had to wait for room in the ring of arguments.
+    waits_for_room: u64,
+    /// Whether the driver has shared all host memory that it was asked to.
+    shares: bool,
+    /// Bytes to the GPU and to the host, beside arguments and downloads.
+    beside: [u64; 2],
+    /// The last submission of each queue that the host has waited for.
+    known: [u64; 3],
+    name: Arc<str>,
+    /// Set if times are noted.
+    clock: Option<Clock>,
+    gpu: Arc<Gpu>,
+}
+
+impl VulkanDevice {
+    /// Bytes of GPU memory that passes of these `needs` take, without weights and KV.
+    pub fn pass_bytes(needs: &PassNeeds, arithmetic: ProductArithmetic) -> usize {
+        let scratch = needs.attention_scratch.saturating_mul(size_of::<f32>());
+        needs
+            .tensors
+            .bytes()
+            .saturating_add(scratch)
+            .saturating_add(Integers::bytes(needs, arithmetic))
+            .saturating_add(record::room_bytes(needs))
+    }
+
+    /// A device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
+    ///
+    /// # Errors
+    /// When the GPU has no such memory, or cannot keep KV of this layout.
+    pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, layout: &KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
+        Self::with_products(gpu, needs, layout, num_blocks, ProductArithmetic::Float)
+    }
+
+    /// The same, where products with quantised weights are computed in this arithmetic.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or when the GPU lacks that arithmetic.
+    pub fn with_products(
+        gpu: &Arc<Gpu>,
+        needs: &PassNeeds,
+        layout: &KvLayout,
+        num_blocks: usize,
+        arithmetic: ProductArithmetic,
+    ) -> Result<Self, GpuError> {
+        let mut heads = (0..layout.num_layers()).map(|layer| layout.layer(layer).head_dim());
+        if let Some(head_dim) = heads.find(|head_dim| !head_dim.is_multiple_of(4)) {
+            return Err(GpuError::Heads { head_dim });
+        }
+        Ok(Self {
+            host: None,
+            queues: [GpuQueue::new(gpu, false)?, GpuQueue::new(gpu, true)?, GpuQueue::new(gpu, true)?],
+            kernels: Kernels::new(gpu)?,
+            tensors: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.tensors.bytes())?),
+            scratch: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.attention_scratch * size_of::<f32>())?),
+            kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
+            integers: Integers::new(gpu, needs, arithmetic)?,
+            best_room: Arc::new(GpuBuffer::new(gpu, Heap::Device, record::room_bytes(needs))?),
+            arguments: Arguments::new(gpu)?,
+            block_tables: BlockTables::default(),
+            chunks: Chunks::default(),
+            downloads: Downloads::default(),
+            block_room: None,
+            submitted: 0,
+            waits_for_room: 0,
+            shares: true,
+            beside: [0; 2],
+            known: [0; 3],
+            name: gpu.info().name.as_str().into(),
+            clock: None,
+            gpu: Arc::clone(gpu),
+        })
+    }
+
+    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if it can give those of these types
+    /// the bits that the GPU would give them, which is tried. Says whether it can. Comes before the first pass.
+    ///
+    /// # Errors
+    /// When the GPU or its driver fails.
+    pub fn compute_on_host(&mut self, cpu: Cpu, dtypes: &[DType]) -> Result<bool, DeviceError> {
+        // The host adds up as the GPU does in f32, and has no bytes.
+        let in_integers = dtypes.iter().any(|&dtype| self.integers.address(dtype).is_some());
+        let order = if in_integers { None } else { self.order_of_sums(dtypes)? };
+        self.host = order.map(|order| HostQueue::new(&self.gpu, cpu, order)).transpose()?;
+        Ok(self.host.is_some())
+    }
+
+    /// How often the host has waited for the GPU although nobody asked for a result: because it was so far ahead that
+    /// there was no room for what it hands over.
+    pub fn waits_for_room(&self) -> u64 {
+        self.waits_for_room
+    }
+
+    /// What the GPU has been used for.
+    pub fn stats(&self) -> DeviceStats {
+        let [memory_used, memory_budget] = self.gpu.used();
+        DeviceStats {
+            name: Arc::clone(&self.name),
+            memory_used,
+            memory_budget,
+            bytes_to_device: self.arguments.bytes_put() + self.beside[0],
+            bytes_to_host: self.downloads.bytes() + self.beside[1],
+            waits_for_room: self.waits_for_room,
+        }
+    }
+
+    /// Waits for everything that was submitted.
+    ///
+    /// # Errors
+    /// When the GPU fails.
+    pub fn settle(&mut self) -> Result<(), GpuError> {
+        self.queues.iter_mut().try_for_each(GpuQueue::settle)
+    }
+
+    /// Notes from now on when batches of commands run, as far as the GPU's queues can tell.
+    ///
+    /// # Errors
+    /// When the GPU refuses.
+    pub fn note_times(&mut self) -> Result<(), GpuError> {
+        for (own, queue) in self.queues.iter_mut().zip(QUEUES) {
+            own.note_times(queue)?;
+        }
+        self.clock = Some(Clock::new(&self.gpu));
+        Ok(())
+    }
+
+    /// The batches that were done since the last call, queue by queue, if times are noted.
+    ///
+    /// # Errors
+    /// When the GPU fails.
+    pub fn take_times(&mut self) -> Result<Vec<DeviceEvent>, GpuError> {
+        let Some(clock) = &mut self.clock else { return Ok(Vec::new()) };
+        let mut batches = Vec::new();
+        for queue in &mut self.queues {
+            batches.extend(queue.take_times()?);
+        }
+        Ok(clock.events(&batches).collect())
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Copies what a KV block holds to the host, once everything submitted before is done.
+    ///
+    /// # Errors
+    /// When the GPU fails; what is in `into` then means nothing.
+    ///
+    /// # Panics
+    /// If there is no such block, or `into` is longer.
+    pub fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+        let room = match self.block_room.take() {
+            Some(room) => room,
+            None => Arc::new(GpuBuffer::new(&self.gpu, Heap::Readback, self.kv.layout().block_bytes())?),
+        };
+        let token = self.copy_block(block, true, (&room, 0), into.len())?;
+        self.try_complete(token)?;
+        self.beside[1] += into.len() as u64;
+        // SAFETY: the copy into it is done, and nothing else uses it.
+        into.copy_from_slice(unsafe { room.on_host(0..into.len()) });
+        self.block_room = Some(room);
+        Ok(())
+    }
+
+    /// Has `write` write the first `len` bytes of a KV block, before everything that is submitted later.
+    ///
+    /// # Errors
+    /// When the GPU fails, or has no memory.
+    ///
+    /// # Panics
+    /// If there is no such block, or `len` is more than it has.
+    pub fn write_block(&mut self, block: u32, len: usize, write: impl FnOnce(&mut [u8])) -> Result<(), DeviceError> {
+        self.make_room()?;
+        let submission = (COMPUTE, self.submitted + 1);
+        let put = self.arguments.put(submission, len, write)?;
+        self.copy_block(block, false, (&put.buffer, put.offset), len)?;
+        Ok(())
+    }
+
+    /// Copies a block's first bytes to `room`, or from it.
+    fn copy_block(
+        &mut self,
+        block: u32,
+        is_read: bool,
+        room: (&Arc<GpuBuffer>, usize),
+        len: usize,
+    ) -> Result<Token, GpuError> {
+        // In the queue of passes, so that it is ordered with them.
+        let (queue, number) = (Queue::Compute, self.submitted + 1);
+        self.begin(COMPUTE, number, &[])?;
+        self.submitted = number;
+        let gpu_queue = &mut self.queues[COMPUTE];
+        let commands = gpu_queue.operation(&[Use { place: Operand::Kv, writes: !is_read }]);
+        let (slab, offset) = self.kv.place(block);
+        assert!(len <= self.kv.layout().block_bytes());
+        let (from, to) =
+            if is_read { ((&**slab, offset), (&**room.0, room.1)) } else { ((&**room.0, room.1), (&**slab, offset)) };
+        record::copy(&self.gpu, commands, from, to, len);
+        if is_read {
+            gpu_queue.barrier();
+        }
+        gpu_queue.keep(Arc::clone(room.0));
+        gpu_queue.end()?;
+        Ok(Token { queue, number })
+    }
+
+    /// Begins a submission behind `waits`, which are handed over if they have not been.
+    fn begin(&mut self, gpu_queue: usize, number: u64, waits: &[Token]) -> Result<(), GpuError> {
+        let mut signals = Vec::new();
+        for token in waits {
+            let Some(of) = index_of(token.queue) else {
+                signals.extend(self.host.as_ref().map(|host| host.signal_of(token.number)));
+                continue;
+            };
+            if of == gpu_queue || self.queues[of].is_done(token.number)? {
+                continue;
+            }
+            self.queues[of].hand_over_to(token.number)?;
+            signals.push(self.queues[of].signal_of(token.number));
+        }
+        self.queues[gpu_queue].begin(number, signals)
+    }
+
+    /// Makes room in the ring of arguments, if much of it is in use.
+    fn make_room(&mut self) -> Result<(), GpuError> {
+        while let Some((gpu_queue, number)) = self.arguments.oldest() {
+            let own = &mut self.queues[gpu_queue];
+            if !own.is_done(number)? {
+                if !self.arguments.is_tight() {
+                    return Ok(());
+                }
+                own.wait(number)?;
+                self.waits_for_room += 1;
+            }
+            self.arguments.give_back_oldest();
+        }
+        Ok(())
+    }
+
+    fn try_submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, GpuError> {
+        let Some(of) = index_of(queue) else { return self.submit_to_host(commands, waits) };
+        self.make_room()?;
+        let number = self.submitted + 1;
+        self.begin(of, number, waits)?;
+        self.submitted = number;
+        let Self {
+            host,
+            queues,
+            kernels,
+            tensors,
+            scratch,
+            kv,
+            integers,
+            best_room,
+            arguments,
+            block_tables,
+            downloads,
+            known,
+            beside,
+            gpu,
+            ..
+        } = self;
+        let gpu_queue = &mut queues[of];
+        let mut recorder = Recorder {
+            gpu,
+            gpu_queue,
+            submission: (of, number),
+            kernels,
+            arguments,
+            block_tables,
+            downloads,
+            tensors,
+            scratch,
+            kv,
+            integers,
+            best_room,
+            known: *known,
+            in_place: &mut beside[0],
+        };
+        if let Some(host) = host {
+            host.check()?;
+            let of_host = waits.iter().filter(|token| token.queue == Queue::Host).map(|token| token.number).max();
+            while let Some(results) = of_host.and_then(|number| host.take_results(number)) {
+                *recorder.in_place += recorder.take_in(&results);
+            }
+            commands.iter().for_each(|command| host.forget(&command.uses()));
+        }
+        commands.iter().try_for_each(|command| recorder.record(command))?;
+        gpu_queue.end()?;
+        Ok(Token { queue, number })
+    }
+
+    /// Has the host compute products, once it has their activations.
+    ///
+    /// # Panics
+    /// If the commands are others, or there is no such queue.
+    fn submit_to_host(&mut self, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, GpuError> {
+        let &[Command::Products { x, cols, products, gate: None }] = commands else {
+            panic!("the host computes products, one command at a time")
+        };
+        let known = self.host.as_ref().expect("the device has a queue of the host").input(x);
+        let input = match known {
+            Some(input) => input,
+            None => self.bring_to_host(x, waits)?,
+        };
+        let (host, number) = (self.host.as_mut().expect("as above"), self.submitted + 1);
+        host.submit(number, input, cols, products)?;
+        self.submitted = number;
+        Ok(Token { queue: Queue::Host, number })
+    }
+
+    /// Copies activations to where the host computes with them.
+    fn bring_to_host(&mut self, x: Tensor, waits: &[Token]) -> Result<Input, GpuError> {
+        let number = self.submitted + 1;
+        self.begin(COMPUTE, number, waits)?;
+        self.submitted = number;
+        let Self { host, queues, tensors, beside, gpu, .. } = self;
+        let (host, gpu_queue) = (host.as_mut().expect("the device has a queue of the host"), &mut queues[COMPUTE]);
+        let room = host.room_for(x)?;
+        let commands = gpu_queue.operation(&[Use { place: Operand::Tensor(x), writes: false }]);
+        let (start, len) = (x.range().start * size_of::<f32>(), x.len() * size_of::<f32>());
+        record::copy(gpu, commands, (&**tensors, start), (&*room, 0), len);
+        beside[1] += len as u64;
+        // The host reads it once it knows that this is done, and waits for it soon.
+        gpu_queue.barrier();
+        gpu_queue.keep(Arc::clone(&room));
+        gpu_queue.hand_over()?;
+        Ok(host.set_input(x, room, gpu_queue.signal_of(number)))
+    }
+
+    fn try_complete(&mut self, token: Token) -> Result<(), GpuError> {
+        if let Some(host) = &self.host {
+            host.check()?;
+        }
+        let Some(of) = index_of(token.queue) else {
+            return self.host.as_ref().map_or(Ok(()), |host| host.wait(token.number));
+        };
+        self.queues[of].wait(token.number)?;
+        self.known[of] = self.known[of].max(token.number);
+        // What was computed with results of the host is as good as those.
+        self.host.as_ref().map_or(Ok(()), HostQueue::check)
+    }
+}
+
+impl Drop for VulkanDevice {
+    fn drop(&mut self) {
+        // The host first: it ends what the queues wait for.
+        self.host = None;
+        self.gpu.wait_idle();
+    }
+}
+
+impl Device for VulkanDevice {
+    fn tensor_capacity(&self) -> usize {
+        self.tensors.len() / size_of::<f32>()
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
+        let submitted = self.try_submit(queue, commands, waits);
+        if submitted.is_err() {
+            self.integers.forget();
+        }
+        Ok(submitted?)
+    }
+
+    fn copies_downloads(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
+        Ok(self.try_complete(token)?)
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        match index_of(token.queue) {
+            Some(of) => {
+                // Whoever asks again and again would never see the end of what is not handed over.
+                self.queues[of].hand_over_to(token.number)?;
+                Ok(self.queues[of].is_done(token.number)?)
+            }
+            None => Ok(self.host.as_ref().map_or(Ok(true), |host| host.is_done(token.number))?),
+        }
+    }
+
+    fn share(&mut self, memory: &HostBuffer) -> bool {
+        // What was refused once is not asked for again: drivers have limits to how much memory they share.
+        self.shares = self.shares && GpuBuffer::share(&self.gpu, memory).is_ok();
+        GpuBuffer::shared(&self.gpu, memory).is_some()
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        let (buffer, (gpu_queue, number)) = self.downloads.find(tensor).expect("the host reads what was downloaded");
+        if number > self.known[gpu_queue] {
+            return Err(DeviceError::ReadTooEarly { writer: number });
+        }
+        // SAFETY: the submission that wrote it is done; the next one that does comes through `&mut self`, as does every
+        // other reference.
+        let bytes = unsafe { buffer.on_host(0..tensor.len() * size_of::<f32>()) };
+        Ok(bytemuck::cast_slice_mut(bytes))
+    }
+
+    fn computes_on_host(&self) -> bool {
+        self.host.is_some()
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        Ok(PlacedBytes::Gpu(Arc::new(self.chunks.take(&self.gpu, len)?)))
+    }
+
+    fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {
+        let to = self.allocate(bytes.len())?;
+        let mut last = None;
+        for at in (0..bytes.len()).step_by(PIECE_MAX) {
+            let range = at..(at + PIECE_MAX).min(bytes.len());
+            let copy = Command::CopyWeights { from: bytes, range, to: &to, at };
+            last = Some(self.submit(Queue::Upload, &[copy], &[])?);
+        }
+        // Kernels read these weights without waiting for their copy.
+        last.map_or(Ok(()), |token| self.complete(token))?;
+        Ok(to)
+    }
+}
+
+/// The GPU's queues, in their order.
+const QUEUES: [Queue; 3] = [Queue::Compute, Queue::Upload, Queue::Download];
+
+/// The queue of kernels, among them.
+const COMPUTE: usize = 0;
+
+/// A queue's place among them; `None` for the host's.
+fn index_of(queue: Queue) -> Option<usize> {
+    match queue {
+        Queue::Compute => Some(COMPUTE),
+        Queue::Upload => Some(1),
+        Queue::Download => Some(2),
+        Queue::Host => None,
+    }
+}

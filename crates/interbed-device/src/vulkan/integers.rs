@@ -1,0 +1,86 @@
+//! Products with quantised weights in integers, as the processor computes them: activations become bytes, once for all
+//! products of the same ones.
+
+use std::fmt;
+use std::sync::Arc;
+
+use interbed_kernels::DType;
+
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::memory::{GpuBuffer, Heap};
+use crate::{Operand, PassNeeds, Tensor, Use};
+
+/// Numbers of activations that share a scale, and the bytes that they take with it and the sums of their halves.
+pub(super) const BLOCK: usize = 32;
+pub(super) const BLOCK_BYTES: usize = 48;
+
+/// How products with quantised weights are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProductArithmetic {
+    /// Weights become f32, and activations stay as they are.
+    #[default]
+    Float,
+    /// Activations become bytes with a scale for each 32, as on the processor, and bytes are multiplied.
+    Integer,
+}
+
+impl fmt::Display for ProductArithmetic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Float => "float",
+            Self::Integer => "integer",
+        })
+    }
+}
+
+/// Room for activations as bytes, and what is in it.
+pub(super) struct Integers {
+    /// `None` if products are not computed so.
+    pub room: Option<Arc<GpuBuffer>>,
+    /// The activations that the room has as bytes.
+    pub holds: Option<Tensor>,
+}
+
+impl Integers {
+    /// Bytes of room for passes of these `needs`.
+    pub fn bytes(needs: &PassNeeds, arithmetic: ProductArithmetic) -> usize {
+        match arithmetic {
+            ProductArithmetic::Float => 0,
+            ProductArithmetic::Integer => {
+                needs.tokens.saturating_mul(needs.product_cols.div_ceil(BLOCK)).saturating_mul(BLOCK_BYTES)
+            }
+        }
+    }
+
+    /// Room for passes of these `needs`, if products are computed in integers.
+    ///
+    /// # Errors
+    /// When the GPU cannot compute so, or has no memory.
+    pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, arithmetic: ProductArithmetic) -> Result<Self, GpuError> {
+        if arithmetic == ProductArithmetic::Float {
+            return Ok(Self { room: None, holds: None });
+        }
+        if !gpu.info().has_dot_products {
+            return Err(GpuError::NoDotProducts { gpu: gpu.info().name.clone() });
+        }
+        let room = GpuBuffer::new(gpu, Heap::Device, Self::bytes(needs, arithmetic))?;
+        Ok(Self { room: Some(Arc::new(room)), holds: None })
+    }
+
+    /// Something with these uses is computed: what it overwrites is not held any more.
+    pub fn note(&mut self, uses: &[Use]) {
+        let overwrites = |x: Tensor| uses.iter().any(|used| used.writes && used.place.overlaps(&Operand::Tensor(x)));
+        self.holds = self.holds.filter(|&x| !overwrites(x));
+    }
+
+    /// What was recorded may never be computed.
+    pub fn forget(&mut self) {
+        self.holds = None;
+    }
+
+    /// Where products with weights of this type find their activations, if they find bytes.
+    pub fn address(&self, dtype: DType) -> Option<u64> {
+        self.room.as_ref().filter(|_| !dtype.is_plain() && !dtype.is_decoded()).map(|room| room.address())
+    }
+}

@@ -1,0 +1,649 @@
+//! Commands as kernels and copies.
+
+mod best;
+mod quantise;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ash::vk;
+use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvLayer, RopeStyle, SEGMENT};
+
+use super::arguments::{Arguments, Put};
+use super::block_tables::BlockTables;
+use super::downloads::Downloads;
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::gpu_queue::GpuQueue;
+use super::host_queue::{HostResult, HostResults};
+use super::integers::Integers;
+use super::kernels::{
+    AttentionPush, AttentionTile, CombinePush, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels,
+    MergePush, NormPush, Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
+};
+use super::kv::GpuKv;
+use super::memory::GpuBuffer;
+use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Use, Weights};
+
+pub(super) use best::room_bytes;
+
+/// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
+const GROUPS_MAX: usize = 32_768;
+
+/// Workgroups of attention that keep a large GPU busy.
+const GROUPS_WANTED: usize = 512;
+
+/// Numbers in front of a part's sums: greatest score and total.
+const PART_HEAD: usize = 2;
+
+/// The number by which tiles call their first part.
+const PARTS_FROM: u32 = 2;
+
+/// A window that no position is beyond.
+const WINDOW_MAX: usize = 1 << 30;
+
+/// Bytes of a number in tensors.
+const NUMBER: usize = size_of::<f32>();
+
+/// Records the commands of one submission.
+pub(super) struct Recorder<'a> {
+    pub gpu: &'a Arc<Gpu>,
+    pub gpu_queue: &'a mut GpuQueue,
+    /// The queue's number, and that of the submission.
+    pub submission: (usize, u64),
+    pub kernels: &'a mut Kernels,
+    pub arguments: &'a mut Arguments,
+    pub block_tables: &'a mut BlockTables,
+    pub downloads: &'a mut Downloads,
+    pub tensors: &'a Arc<GpuBuffer>,
+    /// Room for parts of attention.
+    pub scratch: &'a Arc<GpuBuffer>,
+    pub kv: &'a GpuKv,
+    pub integers: &'a mut Integers,
+    /// Room for the greatest numbers of parts of rows.
+    pub best_room: &'a Arc<GpuBuffer>,
+    /// The last submission of each queue that the host has waited for.
+    pub known: [u64; 3],
+    /// Counts bytes that are copied from host memory where they lie.
+    pub in_place: &'a mut u64,
+}
+
+impl Recorder<'_> {
+    /// Records one command.
+    ///
+    /// # Errors
+    /// When there is no memory for what it needs, or a kernel cannot be made.
+    pub fn record(&mut self, command: &Command<'_>) -> Result<(), GpuError> {
+        let uses = &command.uses()[..];
+        self.integers.note(uses);
+        match *command {
+            Command::Fill { out, values } => {
+                let put = self.put_numbers(out.len(), values)?;
+                self.copy_to_tensor(uses, &put, out);
+            }
+            Command::Gather { table, rows, multiplier, out } => self.gather(uses, table, rows, multiplier, out)?,
+            Command::KeepRows { tensor, width, rows } => {
+                let numbers = self.put(bytemuck::cast_slice(rows))?;
+                let push =
+                    KeepRowsPush { x: self.address(tensor), numbers, width: width as u32, rows: rows.len() as u32 };
+                let groups = width.div_ceil(self.kernels.threads());
+                self.run(uses, Kernel::KeepRows, &push, [groups, 1])?;
+            }
+            Command::Combine { from, width, places, factors, out } => {
+                let rows = out.len() / width;
+                let push = CombinePush {
+                    from: self.address(from),
+                    result: self.address(out),
+                    places: self.put(bytemuck::cast_slice(places))?,
+                    factors: self.put(bytemuck::cast_slice(factors))?,
+                    width: width as u32,
+                    rows: rows as u32,
+                    each: (places.len() / rows) as u32,
+                    unused: 0,
+                };
+                let groups = width.div_ceil(self.kernels.threads());
+                self.run(uses, Kernel::Combine, &push, [groups, rows.min(GROUPS_MAX)])?;
+            }
+            Command::Norm { x, weight, epsilon, out } => {
+                self.norm(uses, x, None, weight, epsilon, out)?;
+            }
+            Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
+                self.norm(uses, sum, Some((branch, scale)), weight, epsilon, out)?;
+            }
+            Command::Add { sum, branch, scale } => {
+                self.elementwise(uses, Elementwise::Add, [sum, branch], scale)?;
+            }
+            Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, [x, x], by)?,
+            Command::Products { x, cols, products, gate } => {
+                let tokens = x.len() / cols;
+                let bytes = self.quantise(x, cols, products)?;
+                let uses: Vec<Use> = uses.iter().copied().chain(bytes).collect();
+                let commands = self.gpu_queue.operation(&uses);
+                for product in products {
+                    self.product(commands, x, cols, tokens, product)?;
+                }
+                if let Some(activation) = gate {
+                    self.gpu_queue.barrier();
+                    for pair in products.chunks_exact(2) {
+                        let (outs, width) = ([pair[0].out, pair[1].out], pair[0].out.len() / tokens);
+                        self.gate(commands, Elementwise::gate(activation), tokens, outs, width, &pair[0].rows)?;
+                    }
+                }
+            }
+            Command::Gate { gate, up, width, ref columns, activation } => {
+                let commands = self.gpu_queue.operation(uses);
+                let operation = Elementwise::gate(activation);
+                self.gate(commands, operation, gate.len() / width, [gate, up], width, columns)?;
+            }
+            Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
+                self.store_kv(uses, layer, sequences, style, [cos, sin], [q, k, v])?;
+            }
+            Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
+                self.attend(uses, layer, frame, sequences, sinks, [q, state, out])?;
+            }
+            Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
+            Command::CopyWeights { from, ref range, to, at } => {
+                let PlacedBytes::Gpu(to) = to else { panic!("copies go to memory that this GPU gave") };
+                if let Some(shared) = GpuBuffer::shared(self.gpu, from) {
+                    let commands = self.gpu_queue.operation(uses);
+                    copy(self.gpu, commands, (shared, range.start), (to, at), range.len());
+                    self.gpu_queue.keep_on_host(Arc::clone(from));
+                    *self.in_place += range.len() as u64;
+                } else {
+                    let from = &from.as_slice()[range.clone()];
+                    let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
+                    let commands = self.gpu_queue.operation(uses);
+                    copy(self.gpu, commands, (&put.buffer, put.offset), (to, at), from.len());
+                    self.gpu_queue.keep(put.buffer);
+                }
+                self.gpu_queue.keep(Arc::clone(to));
+            }
+            Command::CopyBlocks { copies } => {
+                for &(source, destination) in copies {
+                    // One after the other: each uses all KV.
+                    let commands = self.gpu_queue.operation(uses);
+                    let (from, to) = (self.kv.place(source), self.kv.place(destination));
+                    let len = self.kv.layout().block_bytes();
+                    copy(self.gpu, commands, (from.0, from.1), (to.0, to.1), len);
+                }
+            }
+            Command::Discard { .. } => {}
+            Command::Download { from } => {
+                let known = self.known;
+                let is_read = |(gpu_queue, number): (usize, u64)| number <= known[gpu_queue];
+                let room = self.downloads.room(self.gpu, from, self.submission, is_read)?;
+                let commands = self.gpu_queue.operation(uses);
+                copy(self.gpu, commands, (self.tensors, from.range().start * NUMBER), (&room, 0), from.len() * NUMBER);
+                // The host reads it once it knows that this is done.
+                self.gpu_queue.barrier();
+                self.gpu_queue.keep(room);
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(
+        &mut self,
+        uses: &[Use],
+        table: &Weights,
+        rows: &[u32],
+        multiplier: f32,
+        out: Tensor,
+    ) -> Result<(), GpuError> {
+        let cols = table.cols();
+        assert_eq!(out.len(), rows.len() * cols);
+        let Some((buffer, offset)) = on_gpu(table) else {
+            // A few rows of a table that stays on the host.
+            let matrix = table.matrix();
+            let put = self.put_numbers(out.len(), |numbers| {
+                for (&row, numbers) in rows.iter().zip(numbers.chunks_exact_mut(cols)) {
+                    matrix.widen_row(row as usize, numbers);
+                    numbers.iter_mut().for_each(|number| *number *= multiplier);
+                }
+            })?;
+            self.copy_to_tensor(uses, &put, out);
+            return Ok(());
+        };
+        let (table_at, buffer) = (buffer.address() + offset as u64, Arc::clone(buffer));
+        self.gpu_queue.keep(buffer);
+        assert!(rows.iter().all(|&row| (row as usize) < table.rows()), "a row beyond the table");
+        let push = GatherPush {
+            table: table_at,
+            numbers: self.put(bytemuck::cast_slice(rows))?,
+            result: self.address(out),
+            row_bytes: row_bytes(table),
+            cols: cols as u32,
+            patches: patches(table),
+            multiplier,
+            rows: rows.len() as u32,
+            unused: 0,
+        };
+        self.run(uses, Kernel::Gather(Number::of(table.dtype())), &push, in_rows(rows.len()))
+    }
+
+    fn norm(
+        &mut self,
+        uses: &[Use],
+        x: Tensor,
+        branch: Option<(Tensor, f32)>,
+        weight: &Weights,
+        epsilon: f32,
+        out: Tensor,
+    ) -> Result<(), GpuError> {
+        let cols = weight.cols();
+        let rows = x.len() / cols;
+        let push = NormPush {
+            x: self.address(x),
+            branch: branch.map_or(0, |(branch, _)| self.address(branch)),
+            weight: self.weights(weight)?,
+            result: self.address(out),
+            cols: cols as u32,
+            weight_type: Number::of(weight.dtype()).get(),
+            epsilon,
+            scale: branch.map_or(0.0, |(_, scale)| scale),
+            rows: rows as u32,
+            unused: 0,
+        };
+        self.run(uses, Kernel::Norm, &push, in_rows(rows))
+    }
+
+    fn elementwise(
+        &mut self,
+        uses: &[Use],
+        operation: Elementwise,
+        [a, b]: [Tensor; 2],
+        factor: f32,
+    ) -> Result<(), GpuError> {
+        assert_eq!(a.len(), b.len());
+        let (columns, stride) = (a.len() as u32, 0);
+        let push = ElementwisePush { a: self.address(a), b: self.address(b), columns, stride, factor, rows: 1 };
+        let groups = a.len().div_ceil(self.kernels.threads()).min(GROUPS_MAX);
+        self.run(uses, Kernel::Elementwise(operation), &push, [groups, 1])
+    }
+
+    /// One product; `commands` come after what it depends on.
+    fn product(
+        &mut self,
+        commands: vk::CommandBuffer,
+        x: Tensor,
+        cols: usize,
+        tokens: usize,
+        product: &BandProduct<'_>,
+    ) -> Result<(), GpuError> {
+        let (weights, rows) = (product.weights, product.rows.len());
+        let number = Number::of(weights.dtype());
+        let stride = product.out.len() / tokens;
+        let (bias, bias_type) = match product.bias {
+            None => (0, 0),
+            Some(bias) => {
+                let first = product.rows.start * bias.dtype().block_bytes();
+                (self.weights(bias)? + first as u64, Number::of(bias.dtype()).get())
+            }
+        };
+        let bytes = self.integers.address(weights.dtype());
+        let push = ProductPush {
+            weights: self.weights(weights)?,
+            x: bytes.unwrap_or(self.address(x)),
+            bias,
+            result: self.address(product.out) + (product.rows.start * NUMBER) as u64,
+            row_bytes: row_bytes(weights),
+            rows: rows as u32,
+            cols: cols as u32,
+            stride: stride as u32,
+            tokens: tokens as u32,
+            patches: patches(weights),
+            bias_type,
+            unused: 0,
+        };
+        let shape = ProductShape::of(tokens);
+        let groups = tokens.div_ceil(shape.tokens) * rows.div_ceil(shape.rows * self.kernels.subgroups());
+        let kernel = match bytes {
+            Some(_) => Kernel::IntegerProduct(number, shape),
+            None => Kernel::Product(number, shape),
+        };
+        self.gpu_queue.count_multiply_adds(tokens as u64 * rows as u64 * cols as u64);
+        self.kernels.run(commands, kernel, &push, in_rows(groups))
+    }
+
+    /// `gate = activation(gate) * up` in some columns.
+    fn gate(
+        &mut self,
+        commands: vk::CommandBuffer,
+        operation: Elementwise,
+        tokens: usize,
+        [gate, up]: [Tensor; 2],
+        width: usize,
+        columns: &Range<usize>,
+    ) -> Result<(), GpuError> {
+        let start = (columns.start * NUMBER) as u64;
+        let push = ElementwisePush {
+            a: self.address(gate) + start,
+            b: self.address(up) + start,
+            columns: columns.len() as u32,
+            stride: width as u32,
+            factor: 0.0,
+            rows: tokens as u32,
+        };
+        let groups = [columns.len().div_ceil(self.kernels.threads()), tokens].map(|groups| groups.min(GROUPS_MAX));
+        self.kernels.run(commands, Kernel::Elementwise(operation), &push, groups)
+    }
+
+    /// Copies what the host has computed to where it belongs.
+    pub fn take_in(&mut self, results: &HostResults) -> u64 {
+        let mut bytes = 0;
+        for result in &results.products {
+            let HostResult { start, tokens, ref rows, out } = *result;
+            let place = result.place();
+            let uses = [Use { place, writes: true }];
+            self.integers.note(&uses);
+            let commands = self.gpu_queue.operation(&uses);
+            let (width, first) = (out.len() / tokens, out.range().start + rows.start);
+            let pieces = (0..tokens).map(|token| Piece {
+                from: (start + token * rows.len()) * NUMBER,
+                to: (first + token * width) * NUMBER,
+                len: rows.len() * NUMBER,
+            });
+            bytes += (tokens * rows.len() * NUMBER) as u64;
+            copy_pieces(self.gpu, commands, &results.buffer, self.tensors, pieces);
+        }
+        self.gpu_queue.keep(Arc::clone(&results.buffer));
+        bytes
+    }
+
+    fn store_kv(
+        &mut self,
+        uses: &[Use],
+        layer: KvLayer,
+        sequences: KvSequences<'_>,
+        style: RopeStyle,
+        [cos, sin]: [Tensor; 2],
+        [q, k, v]: [Tensor; 3],
+    ) -> Result<(), GpuError> {
+        let (head_dim, block_size) = (layer.head_dim(), layer.block_size());
+        let table = self.block_tables.of(self.gpu, self.kv, sequences)?;
+        let mut slots = Vec::new();
+        for (span, &start) in sequences.spans.iter().zip(&table.starts) {
+            for position in span.first_position..span.first_position + span.tokens {
+                let (block, slot) = ((position - span.held.start) / block_size, position % block_size);
+                slots.push(table.addresses[start as usize + block] + (slot * layer.slot_bytes()) as u64);
+            }
+        }
+        let tokens = slots.len();
+        let push = StoreKvPush {
+            q: self.address(q),
+            k: self.address(k),
+            v: self.address(v),
+            cos: self.address(cos),
+            sin: self.address(sin),
+            slots: self.put(bytemuck::cast_slice(&slots))?,
+            heads: (q.len() / tokens / head_dim) as u32,
+            kv_heads: layer.num_kv_heads() as u32,
+            first_key: layer.key_offset(0) as u32,
+            head_bytes: (block_size * layer.slot_bytes()) as u32,
+            to_values: layer.value_offset() as u32,
+            tokens: tokens as u32,
+        };
+        let neighbours = are_neighbours(style);
+        let rotated = 2 * (cos.len() / tokens) as u32;
+        let kernel = Kernel::StoreKv { dtype: layer.dtype(), head_dim: head_dim as u32, neighbours, rotated };
+        let heads = (push.heads + 2 * push.kv_heads) as usize;
+        self.run(uses, kernel, &push, in_rows(tokens * heads))
+    }
+
+    fn attend(
+        &mut self,
+        uses: &[Use],
+        layer: AttentionLayer,
+        frame: Option<&KvFrame>,
+        sequences: KvSequences<'_>,
+        sinks: Option<&Weights>,
+        [q, state, out]: [Tensor; 3],
+    ) -> Result<(), GpuError> {
+        let (blocks, starts, kv) = match frame {
+            None => {
+                let table = self.block_tables.of(self.gpu, self.kv, sequences)?;
+                self.gpu_queue.keep(Arc::clone(&table.memory));
+                (table.memory.address(), table.starts.clone(), layer.kv)
+            }
+            Some(frame) => {
+                let kv = layer.kv.alone();
+                let first = self.put(frame.bytes())?;
+                let blocks = frame.bytes().len() / kv.block_bytes();
+                let addresses: Vec<_> = (0..blocks).map(|block| first + (block * kv.block_bytes()) as u64).collect();
+                (self.put(bytemuck::cast_slice(&addresses))?, vec![0; sequences.spans.len()], kv)
+            }
+        };
+        let (head_dim, sharing) = (kv.head_dim(), layer.heads / kv.num_kv_heads());
+        let rows = attention_rows(head_dim);
+        let tile_heads = sharing.min(rows);
+        let mut tiles = Vec::new();
+        let mut row = 0;
+        for (span, &table) in sequences.spans.iter().zip(&starts) {
+            tiles_of(span, table, row, rows / tile_heads, layer.window, &mut tiles);
+            row += span.tokens;
+        }
+        let head_tiles = kv.num_kv_heads() * sharing.div_ceil(tile_heads);
+        // Where there are few tiles, the segments of long contexts are computed side by side, if there is room for
+        // their parts.
+        let most = tiles.iter().map(AttentionTile::segments).max().unwrap_or(0);
+        let room = self.scratch.len() / NUMBER / (row * layer.heads * (head_dim + PART_HEAD)).max(1);
+        let is_split = tiles.len() * head_tiles < GROUPS_WANTED
+            && (2..=room).contains(&most)
+            && tiles.iter().all(|tile| tile.part == 0 && tile.continued == 0);
+        let counts: Vec<u32> =
+            tiles.iter().flat_map(|tile| std::iter::repeat_n(tile.segments() as u32, tile.tokens as usize)).collect();
+        let scores: u64 = tiles.iter().map(|tile| u64::from(tile.tokens) * u64::from(tile.end - tile.from)).sum();
+        self.gpu_queue.count_multiply_adds(2 * scores * (layer.heads * head_dim) as u64);
+        if is_split {
+            tiles = tiles.iter().flat_map(AttentionTile::split).collect();
+        }
+        assert!(
+            state.len() == row * layer.heads * ATTENTION_STATE || tiles.iter().all(|t| t.part == 0 && t.continued == 0),
+            "attention that goes on later has a state"
+        );
+        let push = AttentionPush {
+            q: self.address(q),
+            result: self.address(out),
+            state: self.address(state),
+            parts: self.scratch.address(),
+            tiles: self.put(bytemuck::cast_slice(&tiles))?,
+            blocks,
+            sinks: sinks.map_or(Ok(0), |sinks| self.weights(sinks))?,
+            heads: layer.heads as u32,
+            sharing: sharing as u32,
+            tile_heads: tile_heads as u32,
+            block_size: kv.block_size() as u32,
+            first_key: kv.key_offset(0) as u32,
+            head_bytes: (kv.block_size() * kv.slot_bytes()) as u32,
+            to_values: kv.value_offset() as u32,
+            window: layer.window.map_or(0, |window| window.min(WINDOW_MAX) as u32),
+            parts_per_row: most as u32,
+            scale: layer.scale,
+            sink_type: sinks.map_or(0, |sinks| Number::of(sinks.dtype()).get()),
+            unused: 0,
+        };
+        let kernel = Kernel::Attention { dtype: kv.dtype(), head_dim: head_dim as u32 };
+        let groups = [tiles.len(), head_tiles];
+        if !is_split {
+            return self.run(uses, kernel, &push, groups);
+        }
+        let merge = MergePush {
+            parts: push.parts,
+            result: push.result,
+            counts: self.put(bytemuck::cast_slice(&counts))?,
+            sinks: push.sinks,
+            heads: push.heads,
+            parts_per_row: push.parts_per_row,
+            sink_type: push.sink_type,
+            unused: 0,
+        };
+        let commands = self.gpu_queue.operation(uses);
+        // The parts' room is no tensor: who used it before is done first, and they are all there before the merge.
+        self.gpu_queue.barrier();
+        self.kernels.run(commands, kernel, &push, groups)?;
+        self.gpu_queue.barrier();
+        self.kernels.run(commands, Kernel::Merge(head_dim as u32), &merge, [layer.heads, row])
+    }
+
+    fn run<P: bytemuck::Pod>(
+        &mut self,
+        uses: &[Use],
+        kernel: Kernel,
+        push: &P,
+        groups: [usize; 2],
+    ) -> Result<(), GpuError> {
+        let commands = self.gpu_queue.operation(uses);
+        self.kernels.run(commands, kernel, push, groups)
+    }
+
+    fn address(&self, tensor: Tensor) -> u64 {
+        self.tensors.address() + (tensor.range().start * NUMBER) as u64
+    }
+
+    /// Where kernels find weights: on the GPU, or in a copy of them in host memory.
+    fn weights(&mut self, weights: &Weights) -> Result<u64, GpuError> {
+        match on_gpu(weights) {
+            Some((buffer, offset)) => {
+                self.gpu_queue.keep(Arc::clone(buffer));
+                Ok(buffer.address() + offset as u64)
+            }
+            None => self.put(weights.matrix().bytes()),
+        }
+    }
+
+    /// A copy of `bytes` for kernels.
+    fn put(&mut self, bytes: &[u8]) -> Result<u64, GpuError> {
+        let put = self.arguments.put(self.submission, bytes.len(), |to| to.copy_from_slice(bytes))?;
+        let address = put.address();
+        self.gpu_queue.keep(put.buffer);
+        Ok(address)
+    }
+
+    /// Numbers that the host writes.
+    fn put_numbers(&mut self, len: usize, values: impl FnOnce(&mut [f32])) -> Result<Put, GpuError> {
+        self.arguments.put(self.submission, len * NUMBER, |bytes| values(bytemuck::cast_slice_mut(bytes)))
+    }
+
+    fn copy_to_tensor(&mut self, uses: &[Use], from: &Put, to: Tensor) {
+        let commands = self.gpu_queue.operation(uses);
+        let at = to.range().start * NUMBER;
+        copy(self.gpu, commands, (&from.buffer, from.offset), (self.tensors, at), to.len() * NUMBER);
+        self.gpu_queue.keep(Arc::clone(&from.buffer));
+    }
+}
+
+/// So many workgroups, and some beyond, in rows of them.
+fn in_rows(groups: usize) -> [usize; 2] {
+    [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)]
+}
+
+impl AttentionTile {
+    /// Segments that the tile attends to.
+    fn segments(&self) -> usize {
+        let segment = SEGMENT as u32;
+        (self.end.div_ceil(segment) - self.from / segment) as usize
+    }
+
+    /// A tile for each segment.
+    fn split(&self) -> impl Iterator<Item = Self> + use<> {
+        let (tile, segment) = (*self, SEGMENT as u32);
+        let first = tile.from / segment;
+        (first..tile.end.div_ceil(segment)).map(move |number| Self {
+            from: tile.from.max(number * segment),
+            end: tile.end.min((number + 1) * segment),
+            part: PARTS_FROM + number - first,
+            ..tile
+        })
+    }
+}
+
+/// The tiles of a span, of `tile_tokens` tokens: `row` is that of its first token, `table` where its addresses begin.
+fn tiles_of(
+    span: &AttentionSpan,
+    table: u32,
+    row: usize,
+    tile_tokens: usize,
+    window: Option<usize>,
+    tiles: &mut Vec<AttentionTile>,
+) {
+    let end = span.first_position + span.tokens;
+    for first in (0..span.tokens).step_by(tile_tokens) {
+        let (position, tokens) = (span.first_position + first, tile_tokens.min(span.tokens - first));
+        let seen = window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let from = seen.max(span.held.start);
+        let to = (position + tokens).min(span.held.end);
+        tiles.push(AttentionTile {
+            token: (row + first) as u32,
+            tokens: tokens as u32,
+            position: position as u32,
+            table,
+            held: span.held.start as u32,
+            from: from.min(to) as u32,
+            end: to as u32,
+            part: u32::from(span.held.end < end),
+            continued: u32::from(seen < span.held.start),
+        });
+    }
+}
+
+/// Records a copy. Whoever calls this keeps both buffers until the submission is done.
+pub(super) fn copy(
+    gpu: &Gpu,
+    commands: vk::CommandBuffer,
+    (from, source): (&GpuBuffer, usize),
+    (to, destination): (&GpuBuffer, usize),
+    len: usize,
+) {
+    copy_pieces(gpu, commands, from, to, [Piece { from: source, to: destination, len }]);
+}
+
+/// Bytes to be copied, and where they lie in either buffer.
+struct Piece {
+    from: usize,
+    to: usize,
+    len: usize,
+}
+
+/// As [`copy`], for several pieces.
+fn copy_pieces(
+    gpu: &Gpu,
+    commands: vk::CommandBuffer,
+    from: &GpuBuffer,
+    to: &GpuBuffer,
+    pieces: impl IntoIterator<Item = Piece>,
+) {
+    let ((source, first), (destination, behind)) = (from.handle(), to.handle());
+    let region = |piece: Piece| {
+        assert!(piece.from + piece.len <= from.len() && piece.to + piece.len <= to.len());
+        let (src_offset, dst_offset) = ((first + piece.from) as u64, (behind + piece.to) as u64);
+        vk::BufferCopy { src_offset, dst_offset, size: piece.len as u64 }
+    };
+    let regions: Vec<_> = pieces.into_iter().filter(|piece| piece.len > 0).map(region).collect();
+    if !regions.is_empty() {
+        // SAFETY: the commands are being recorded, and all ranges lie within their buffers, which outlive the
+        // submission.
+        unsafe { gpu.device().cmd_copy_buffer(commands, source, destination, &regions) };
+    }
+}
+
+/// The GPU's memory in which weights lie, and where in it, if they are there.
+fn on_gpu(weights: &Weights) -> Option<(&Arc<GpuBuffer>, usize)> {
+    match weights.place() {
+        (PlacedBytes::Gpu(buffer), range) => Some((buffer, range.start)),
+        _ => None,
+    }
+}
+
+fn row_bytes(weights: &Weights) -> u32 {
+    let bytes = weights.dtype().row_bytes(weights.cols());
+    bytes.expect("weights have whole rows") as u32
+}
+
+/// The patches of a row, or its scales: what decides where its numbers begin.
+fn patches(weights: &Weights) -> u32 {
+    match weights.dtype() {
+        DType::CodedBf16 { patches } => patches.into(),
+        dtype @ DType::Fp8 => weights.cols().div_ceil(dtype.block_len()) as u32,
+        _ => 0,
+    }
+}

@@ -1,0 +1,119 @@
+//! Weights that an operation reads: where their bytes are, and how they are stored.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use interbed_kernels::{DType, Matrix};
+
+use crate::{GpuBuffer, HostBuffer, ReferenceBytes};
+
+/// Memory that holds weights.
+#[derive(Debug, Clone)]
+pub enum PlacedBytes {
+    /// Host memory.
+    Host(Arc<HostBuffer>),
+    /// Memory of a GPU: only that GPU reads them.
+    Gpu(Arc<GpuBuffer>),
+    /// Memory of the device that finds missing waits.
+    Reference(Arc<ReferenceBytes>),
+}
+
+impl PlacedBytes {
+    /// Bytes in the memory.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Host(buffer) => buffer.len(),
+            Self::Gpu(buffer) => buffer.len(),
+            Self::Reference(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What tells this memory from all others, if it is a device's own, which commands write.
+    pub fn number(&self) -> Option<usize> {
+        match self {
+            Self::Host(_) => None,
+            Self::Gpu(buffer) => Some(Arc::as_ptr(buffer).addr()),
+            Self::Reference(bytes) => Some(Arc::as_ptr(bytes).addr()),
+        }
+    }
+}
+
+impl From<Arc<HostBuffer>> for PlacedBytes {
+    fn from(buffer: Arc<HostBuffer>) -> Self {
+        Self::Host(buffer)
+    }
+}
+
+/// A matrix `[rows, cols]` of weights, or a vector with one row. It keeps its memory alive, so that an operation that a
+/// device executes later still finds it.
+#[derive(Debug, Clone)]
+pub struct Weights {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    memory: PlacedBytes,
+    range: Range<usize>,
+}
+
+impl Weights {
+    /// The bytes of `memory` in `range`, as `[rows, cols]` elements of `dtype`.
+    ///
+    /// # Panics
+    /// If the bytes are not exactly as many as the elements take, or lie beyond the memory.
+    pub fn new(dtype: DType, rows: usize, cols: usize, memory: impl Into<PlacedBytes>, range: Range<usize>) -> Self {
+        let memory = memory.into();
+        let expected = dtype.row_bytes(cols).and_then(|row| row.checked_mul(rows));
+        assert_eq!(Some(range.len()), expected, "[{rows}, {cols}] of {dtype}");
+        assert!(range.end <= memory.len(), "{range:?} of {} bytes", memory.len());
+        Self { dtype, rows, cols, memory, range }
+    }
+
+    /// Some columns of a vector of a plain type.
+    ///
+    /// # Panics
+    /// If it has more than one row, is quantised, or has no such columns.
+    pub fn columns(&self, columns: Range<usize>) -> Self {
+        assert!(self.rows == 1 && self.dtype.is_plain() && columns.end <= self.cols);
+        let (start, size) = (self.range.start, self.dtype.block_bytes());
+        let range = start + columns.start * size..start + columns.end * size;
+        Self { cols: columns.len(), range, memory: self.memory.clone(), ..*self }
+    }
+
+    /// How the elements are stored.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The matrix as kernels of the processor read it.
+    ///
+    /// # Panics
+    /// If it is in a device's own memory.
+    pub fn matrix(&self) -> Matrix<'_> {
+        match &self.memory {
+            PlacedBytes::Host(buffer) => {
+                Matrix::new(self.dtype, self.rows, self.cols, &buffer.as_slice()[self.range.clone()])
+            }
+            _ => panic!("weights in a device's own memory are used by the processor"),
+        }
+    }
+
+    /// Where the matrix lies.
+    pub fn place(&self) -> (&PlacedBytes, Range<usize>) {
+        (&self.memory, self.range.clone())
+    }
+}

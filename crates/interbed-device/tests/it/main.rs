@@ -1,0 +1,5 @@
+//! Integration tests of interbed-device, in one binary.
+
+mod best;
+mod shaders;
+mod vulkan;

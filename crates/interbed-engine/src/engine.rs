@@ -1,0 +1,584 @@
+//! The engine thread: one loop, one owner of scheduler, blocks and model. Each step plans a pass, runs it, and applies
+//! its results.
+
+mod balance;
+mod below;
+mod disk;
+mod gone;
+mod idle_blocks;
+mod long;
+mod remote;
+mod report;
+mod show;
+mod strips;
+mod swaps;
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use interbed_grammar::Vocabulary;
+use interbed_kv::{
+    BlockCopy, BlockManager, CacheChanges, CacheWatcher, ChainRoot, FetchId, IdHasher, KvConfig, KvConfigError,
+    SequenceId,
+};
+use interbed_kv_remote::RemoteTier;
+use interbed_model::{BatchSequence, LogitRow, Logits, Pooling, SequenceBlocks};
+use thiserror::Error;
+
+use crate::group::{Sampling, SequenceGroup, Stage};
+use crate::handle::{EngineShared, Submission};
+use crate::kv_disk::{KvDisk, KvDiskMode};
+use crate::live::Board;
+use crate::masks::MaskWorkers;
+use crate::runner::{PassError, Runner};
+use crate::sampler::Sampler;
+use crate::scheduler::{Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
+use crate::sequence::{Ends, GroupId, Sequence, SequenceStatus};
+use crate::status::Totals;
+use crate::{EngineHandle, Limits, RequestError, TokenId};
+use below::Waits;
+use disk::Disk;
+use long::{DiskFrames, LongSequence};
+use remote::Remote;
+use show::Show;
+use strips::Strips;
+use swaps::Swaps;
+
+/// Everything that an engine is built from besides what computes.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Limits of a pass.
+    pub scheduler: SchedulerConfig,
+    /// The block manager's configuration.
+    pub kv: KvConfig,
+    /// What requests are checked against.
+    pub limits: Limits,
+    /// Tokens that end a sequence.
+    pub eos_token_ids: Vec<TokenId>,
+    /// Time without a completed step, while there is work, after which health is no longer good.
+    pub stall: Duration,
+    /// Time between two turns of an idle engine that still moves memory from KV to weights.
+    pub idle_turn: Duration,
+    /// Check after each step that queues and blocks agree; takes time in proportion to all of them. For tests.
+    pub check_invariants: bool,
+}
+
+/// What an engine may have beside its runner.
+#[derive(Default)]
+pub struct Attachments {
+    /// KV on disk, whose blocks are those of [`Runner::block_bytes`].
+    pub kv_disk: Option<KvDisk>,
+    /// KV in a store that servers share. With `kv_disk` as well, both have to name contents alike.
+    pub kv_remote: Option<RemoteTier>,
+    /// Who is told after each step what the prefix cache has gained and lost.
+    pub cache_watcher: Option<Box<dyn CacheWatcher>>,
+}
+
+/// An engine that could not be started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The KV configuration cannot work.
+    #[error(transparent)]
+    Kv(#[from] KvConfigError),
+    /// The block manager counts on more swap slots than the runner has.
+    #[error(
+        "{wanted} KV blocks are to be swapped out at a time, but swap space has {got} slots; lower num_swap_blocks"
+    )]
+    SwapSlots {
+        /// Slots that the configuration names.
+        wanted: usize,
+        /// Slots that the runner has.
+        got: usize,
+    },
+    /// The system refused a thread.
+    #[error("the engine thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A running engine. Dropping it stops the thread; requests in flight fail with [`RequestError::Stopped`].
+pub struct Engine {
+    handle: EngineHandle,
+    shared: Arc<EngineShared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the engine thread.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(config: EngineConfig, runner: Box<dyn Runner>) -> Result<Self, StartError> {
+        Self::start_with(config, runner, Attachments::default())
+    }
+
+    /// The same, with what is attached.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_with(
+        mut config: EngineConfig,
+        mut runner: Box<dyn Runner>,
+        Attachments { kv_disk: disk, kv_remote: remote, cache_watcher }: Attachments,
+    ) -> Result<Self, StartError> {
+        let mut swap = runner.take_swap().filter(|_| runner.block_bytes().is_some());
+        match (config.kv.num_swap_blocks, swap.as_ref().map(|swap| swap.num_slots())) {
+            (wanted, Some(got)) if wanted > got => return Err(StartError::SwapSlots { wanted, got }),
+            (_, Some(_)) => {}
+            (_, None) => config.kv.num_swap_blocks = 0,
+        }
+        let mut blocks = BlockManager::new(config.kv.clone())?;
+        if let Some(memory) = runner.kv_memory() {
+            blocks.set_usable(memory.blocks_at_start());
+            // Nothing was ever written to the blocks that left.
+            blocks.take_resize();
+        }
+        if cache_watcher.is_some() {
+            blocks.record_changes();
+        }
+        let mut scheduler = Scheduler::new(config.scheduler, blocks);
+        let block_bytes = runner.memory().kv_block.0;
+        if let Some(swap) = &swap {
+            scheduler.set_swap_trial(block_bytes, swap.trial());
+        }
+        if let Some(KvDisk { tier, mode, .. }) = &disk {
+            swap.iter_mut().for_each(|swap| swap.share_threads(tier.threads()));
+            scheduler.name_contents(tier.key_chain().clone(), *mode == KvDiskMode::Mirror);
+            if runner.streams_kv() {
+                scheduler.allow_long(tier.capacity_tokens());
+            }
+        }
+        if let Some(remote) = remote.as_ref().filter(|_| disk.is_none()) {
+            scheduler.name_contents(remote.key_chain().clone(), false);
+        }
+        let strips = runner.strips().map(|strips| Strips::new(strips.config()));
+        let (shared, submissions) =
+            EngineShared::new(config.limits.clone(), config.stall, Board::new(runner.stream_monitor()));
+        let mut worker = Worker {
+            shared: Arc::clone(&shared),
+            submissions,
+            scheduler,
+            runner,
+            swaps: Swaps::new(swap),
+            disk: disk.map(|disk| Disk::new(disk, config.kv.num_blocks)),
+            remote: remote.map(|remote| Remote::new(remote, config.kv.num_blocks)),
+            waiting: HashMap::new(),
+            long: HashMap::new(),
+            sampler: Sampler::default(),
+            masks: MaskWorkers::default(),
+            groups: HashMap::default(),
+            config,
+            plan: StepPlan::default(),
+            tokens: Vec::new(),
+            tables: Vec::new(),
+            strips,
+            copies: Vec::new(),
+            cache_watcher,
+            cache_changes: CacheChanges::default(),
+            totals: Totals::default(),
+            idle_steps: 0,
+            settled: true,
+            show: Show::default(),
+        };
+        // Whoever asks for figures at once gets them.
+        worker.publish();
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            // Constraints recurse on what they allow.
+            .stack_size(Vocabulary::STACK_BYTES)
+            .spawn(move || worker.live())?;
+        Ok(Self { handle: EngineHandle { shared: shared.clone() }, shared, thread: Some(thread) })
+    }
+
+    /// A reference through which requests go in.
+    pub fn handle(&self) -> EngineHandle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            // The worker catches its own panics, so joining cannot fail for one.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Time that an engine with nothing to compute waits for a swap before it looks for new requests.
+const SWAP_WAIT: Duration = Duration::from_millis(5);
+
+/// Time between two looks at what a sequence waits for to be on disk.
+const DISK_WAIT: Duration = Duration::from_millis(1);
+
+/// Steps in a row that may schedule nothing while sequences wait, before health says so.
+const IDLE_STEPS_MAX: u32 = 100;
+
+struct Worker {
+    shared: Arc<EngineShared>,
+    submissions: Receiver<Option<Submission>>,
+    scheduler: Scheduler,
+    runner: Box<dyn Runner>,
+    swaps: Swaps,
+    disk: Option<Disk>,
+    remote: Option<Remote>,
+    /// Those who wait for a fetch.
+    waiting: HashMap<FetchId, Waits>,
+    /// Sequences that are longer than memory.
+    long: HashMap<SequenceId, LongSequence>,
+    sampler: Sampler,
+    masks: MaskWorkers,
+    groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
+    config: EngineConfig,
+    plan: StepPlan,
+    /// Tokens of the batch, sequence by sequence.
+    tokens: Vec<TokenId>,
+    /// Block tables of the batch, likewise.
+    tables: Vec<u32>,
+    /// Where blocks are mapped side by side, if they are.
+    strips: Option<Strips>,
+    copies: Vec<BlockCopy>,
+    cache_watcher: Option<Box<dyn CacheWatcher>>,
+    cache_changes: CacheChanges,
+    totals: Totals,
+    idle_steps: u32,
+    /// Whether memory is divided as it should be under the present demand.
+    settled: bool,
+    show: Show,
+}
+
+impl Worker {
+    /// The engine's thread. When it ends, its channels close, and so clients learn of it.
+    fn live(mut self) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            while self.turn() {}
+            self.finish_below();
+        }));
+        let reason = match outcome {
+            Ok(()) => "the engine was stopped".to_owned(),
+            Err(panic) => {
+                let message = panic
+                    .downcast_ref::<String>()
+                    .map(String::as_str)
+                    .or_else(|| panic.downcast_ref::<&str>().copied())
+                    .unwrap_or("no message");
+                tracing::error!("the engine thread panicked: {message}; every request in flight has failed");
+                format!("the engine thread panicked: {message}")
+            }
+        };
+        self.shared.died(reason);
+    }
+
+    /// One turn of the loop: take in requests, drop those whose client has gone, compute a step. `false` ends it.
+    fn turn(&mut self) -> bool {
+        if !self.take_submissions() {
+            return false;
+        }
+        self.drop_cancelled();
+        self.poll_swaps(Duration::ZERO);
+        self.poll_below(Duration::ZERO);
+        self.balance();
+        if self.scheduler.has_sequences() {
+            self.step();
+        } else if self.scheduler.num_swaps() > 0 {
+            // Their sequences are gone, but their blocks are not free yet. No request waits for that, and health is
+            // about requests.
+            self.no_work_left();
+            self.poll_swaps(SWAP_WAIT);
+        } else if self.num_fetches() > 0 {
+            self.no_work_left();
+            self.poll_below(SWAP_WAIT);
+        }
+        if self.scheduler.is_idle() {
+            self.check_idle();
+        }
+        self.tell_cache_changes();
+        self.publish();
+        self.show();
+        true
+    }
+
+    /// Queues what has arrived; sleeps while there is nothing to do.
+    fn take_submissions(&mut self) -> bool {
+        loop {
+            if self.shared.stopping() {
+                return false;
+            }
+            let settled = self.settled && self.is_settled_below();
+            let turn = (!settled).then_some(self.config.idle_turn);
+            let submission = match (self.scheduler.is_idle(), turn.into_iter().chain(self.show_within()).min()) {
+                (true, None) => self.submissions.recv().map_err(|_| TryRecvError::Disconnected),
+                (true, Some(within)) => self.submissions.recv_timeout(within).map_err(|error| match error {
+                    RecvTimeoutError::Timeout => TryRecvError::Empty,
+                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                }),
+                (false, _) => self.submissions.try_recv(),
+            };
+            match submission {
+                // Somebody may have come to watch.
+                Ok(None) if self.shared.board().is_watched() => return !self.shared.stopping(),
+                Ok(None) => {}
+                Ok(Some(submission)) => {
+                    self.begin(submission);
+                    self.shared.busy();
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// Queues what a request asks for.
+    fn begin(&mut self, Submission { mut request, clients }: Submission) {
+        let namespace = self.runner.cache_namespace(request.prompt.len());
+        let every_row = request.params.prompt_logprobs.is_some() || request.embed == Some(Pooling::Mean);
+        let root = match every_row {
+            // Nothing of the prompt may come from the cache.
+            true => ChainRoot::unshared(),
+            false => {
+                let tenant = request.tenant.map(|tenant| tenant.0);
+                ChainRoot::new(request.cache_salt.as_deref(), namespace).of_tenant(tenant)
+            }
+        };
+        let (id, max_tokens) = (self.scheduler.new_id(), request.params.max_tokens);
+        let ranks_prompt = request.params.prompt_logprobs.is_some();
+        let may_be_long = clients.len() == 1 && request.beam.is_none() && root.is_shared();
+        let EngineConfig { limits, eos_token_ids, .. } = &self.config;
+        let (group, continuation) = SequenceGroup::new(id, &mut request, clients, limits.vocab_size, eos_token_ids);
+        self.groups.insert(GroupId(id.0), group);
+        self.scheduler.add(Arrival {
+            id,
+            group: GroupId(id.0),
+            continuation,
+            prompt: request.prompt,
+            max_tokens,
+            root,
+            priority: request.priority,
+            tenant: request.tenant,
+            explain: request.explain_miss,
+            beams: request.beam.map(|beam| beam.width),
+            may_be_long,
+            ranks_prompt,
+        });
+    }
+
+    fn step(&mut self) {
+        // Whatever this step does, it changes the demand for memory.
+        self.settled = false;
+        let mut plan = std::mem::take(&mut self.plan);
+        self.plan(&mut plan);
+        self.hurry_long(&plan);
+        if plan.entries.is_empty() {
+            self.wait(&plan);
+        } else {
+            self.idle_steps = 0;
+            let begin = Instant::now();
+            self.map_strips(&plan);
+            match self.run(&plan) {
+                Ok(()) => {
+                    self.totals.pass_tokens.record(plan.entries.iter().map(|entry| entry.count as u64).sum());
+                    self.note_prefill(&plan, begin.elapsed());
+                    self.apply(&plan);
+                }
+                // The engine is being stopped: this failure is expected, since nothing waits for the pass to end.
+                Err(_) if self.shared.stopping() => {}
+                Err(PassError::KvLost(lost)) => self.recover_lost(&plan, &lost),
+                Err(PassError::Failed(reason)) => self.fail_all(&plan, &reason),
+            }
+            self.totals.steps += 1;
+        }
+        if self.config.check_invariants {
+            self.scheduler.assert_sound();
+        }
+        self.plan = plan;
+    }
+
+    /// Decides what the next pass computes, tells clients whose sequences were preempted or rejected for it, and begins
+    /// the copies and swaps that have to come before it.
+    fn plan(&mut self, plan: &mut StepPlan) {
+        self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
+        let begin = Instant::now();
+        self.scheduler.schedule(plan);
+        self.begin_fetches(plan);
+        self.totals.allocation_seconds.record(begin.elapsed());
+        self.await_answers(plan);
+        for &id in &plan.preempted {
+            let Some(sequence) = self.scheduler.get_mut(id) else { continue };
+            let swapped = sequence.status == SequenceStatus::Leaving;
+            self.groups.get(&sequence.group).into_iter().for_each(|group| group.preempted(sequence, swapped));
+        }
+        for admitted in plan.admitted.drain(..) {
+            if let Some(miss) = &admitted.miss {
+                let cached = admitted.cached;
+                tracing::debug!("{}: {cached} tokens of its prompt were cached: {}", admitted.id, miss.reason);
+            }
+            let group = self.scheduler.sequence(admitted.id).group;
+            self.on_group(group, |group, stage| group.admitted(&admitted, stage));
+        }
+        for Rejected { sequence, need, limit } in plan.rejected.drain(..) {
+            self.fail(sequence, &RequestError::TooLarge { need, limit });
+        }
+        if let Some(drafter) = self.runner.drafter() {
+            self.scheduler.draft(plan, drafter, self.config.limits.vocab_size);
+        }
+        if self.strips.as_ref().is_some_and(|strips| strips.mapper().hiding().ahead) {
+            self.scheduler.look_ahead(plan);
+        }
+        self.begin_swaps(plan);
+    }
+
+    /// Computes the pass, and samples each row as it comes.
+    fn run(&mut self, plan: &StepPlan) -> Result<(), PassError> {
+        let Self { scheduler, groups, tokens, tables, runner, sampler, masks, config, disk, strips, .. } = self;
+        // First, so that they are computed while the rest is prepared.
+        for entry in plan.entries.iter().filter(|entry| entry.samples()) {
+            let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
+            groups.get_mut(&sequence.group).into_iter().for_each(|group| group.begin_masks(sequence, masks));
+        }
+        tokens.clear();
+        tables.clear();
+        let table = |id| scheduler.blocks().block_table(id).expect("a running sequence holds blocks");
+        for entry in &plan.entries {
+            tokens.extend_from_slice(&scheduler.sequence(entry.id).tokens_from(entry.start)[..entry.count]);
+        }
+        let places = match strips {
+            Some(strips) => strips.blocks(runner.as_mut()),
+            None => vec![None; plan.entries.len()],
+        };
+        for (entry, _) in plan.entries.iter().zip(&places).filter(|(_, place)| place.is_none()) {
+            tables.extend(table(entry.id).iter().map(|block| block.0));
+        }
+        let block_size = scheduler.blocks().block_size();
+        let (mut tokens, mut tables) = (&tokens[..], &tables[..]);
+        let batch: Vec<_> = plan
+            .entries
+            .iter()
+            .zip(places)
+            .map(|(entry, place)| {
+                let sequence = scheduler.sequence(entry.id);
+                let blocks = place.unwrap_or_else(|| {
+                    let blocks = tables.split_off(..table(entry.id).len());
+                    SequenceBlocks::Listed(blocks.expect("all of them were appended"))
+                });
+                BatchSequence {
+                    tokens: tokens.split_off(..entry.count).expect("all of them were appended"),
+                    first_position: entry.start,
+                    prompt_len: sequence.prompt_len,
+                    below: scheduler.blocks().blocks_below(entry.id) * block_size,
+                    blocks,
+                    logits: groups[&sequence.group].wanted_rows(sequence, entry),
+                }
+            })
+            .collect();
+        let eos = &config.eos_token_ids;
+        let mut sink = |row: LogitRow, logits: Logits<'_>| {
+            let entry = &plan.entries[row.sequence];
+            let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
+            let group = groups.get_mut(&sequence.group).expect("its group is known");
+            group.take_row(sequence, entry, entry.start + row.token, logits, Sampling { sampler: &mut *sampler, eos });
+        };
+        match disk {
+            Some(Disk { disk, .. }) => {
+                let owners = plan.entries.iter().map(|entry| entry.id).collect();
+                runner.forward_from(&batch, &mut DiskFrames { tier: &mut disk.tier, owners }, &mut sink)
+            }
+            None => runner.forward(&batch, &mut sink).map_err(PassError::Failed),
+        }
+    }
+
+    /// The pass has retired: publishes its blocks, appends its tokens, ends what is done.
+    fn apply(&mut self, plan: &StepPlan) {
+        let ends = Self::ends(&self.config);
+        // All entries, before any sequence is forked.
+        for entry in &plan.entries {
+            let Some(sequence) = self.scheduler.get_mut(entry.id) else { continue };
+            let group = self.groups.get_mut(&sequence.group).expect("its group is known");
+            if let Some(accepted) = group.accept(sequence, ends) {
+                self.scheduler.complete(entry, accepted);
+            }
+        }
+        for entry in &plan.entries {
+            // The sequence may have ended together with another one.
+            let group = self.scheduler.get_mut(entry.id).map(|sequence| sequence.group);
+            group.into_iter().for_each(|group| self.on_group(group, |group, stage| group.apply(entry, stage)));
+        }
+    }
+
+    /// There is nothing to compute: waits a little for what may change that.
+    fn wait(&mut self, plan: &StepPlan) {
+        if !plan.waits_for_disk.is_empty() {
+            self.idle_steps = 0;
+            std::thread::sleep(DISK_WAIT);
+            self.poll_below(Duration::ZERO);
+        } else if self.scheduler.num_swaps() > 0 {
+            self.poll_swaps(SWAP_WAIT);
+        } else if self.num_fetches() > 0 {
+            self.poll_below(SWAP_WAIT);
+        } else {
+            self.idle_steps += 1;
+            // Nothing can change while nothing runs; do not spin.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The pass has failed, and its sequences with it.
+    fn fail_all(&mut self, plan: &StepPlan, reason: &str) {
+        tracing::error!("a forward pass failed: {reason}; its {} requests fail", plan.entries.len());
+        let error = RequestError::Forward(reason.to_owned());
+        for PlannedTokens { id, .. } in &plan.entries {
+            self.scheduler.remove(*id).into_iter().for_each(|sequence| self.fail(sequence, &error));
+        }
+    }
+
+    /// Reports that `sequence`, which the scheduler has already removed, has failed.
+    fn fail(&mut self, sequence: Sequence, error: &RequestError) {
+        self.on_group(sequence.group, |group, stage| group.fail(sequence, error, stage));
+    }
+
+    /// Ends sequences whose clients have gone.
+    fn drop_cancelled(&mut self) {
+        let Self { groups, scheduler, totals, config, .. } = self;
+        let mut stage = Stage { scheduler, totals, ends: Self::ends(config) };
+        groups.retain(|_, group| {
+            group.drop_cancelled(&mut stage);
+            !group.is_over()
+        });
+    }
+
+    /// Lets a group act, and forgets it when it is over.
+    fn on_group(&mut self, id: GroupId, act: impl FnOnce(&mut SequenceGroup, &mut Stage<'_>)) {
+        let Self { groups, scheduler, totals, config, .. } = self;
+        let Some(group) = groups.get_mut(&id) else { return };
+        act(group, &mut Stage { scheduler, totals, ends: Self::ends(config) });
+        if group.is_over() {
+            groups.remove(&id);
+        }
+    }
+
+    fn ends(config: &EngineConfig) -> Ends<'_> {
+        Ends { eos: &config.eos_token_ids, length_max: config.limits.max_model_len }
+    }
+
+    /// Conservation: with nothing alive, free + cached + withdrawn = total. A leak is a bug; it is reported, and
+    /// mended.
+    fn check_idle(&mut self) {
+        self.no_work_left();
+        let leaked = self.scheduler.recover_leaks();
+        if leaked > 0 {
+            self.totals.leaks_found += 1;
+            tracing::error!(
+                "{leaked} KV blocks belonged to nobody while the engine was idle; all blocks have been freed"
+            );
+        }
+    }
+
+    fn no_work_left(&mut self) {
+        self.idle_steps = 0;
+        self.shared.idle();
+    }
+}

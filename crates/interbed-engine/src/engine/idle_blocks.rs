@@ -1,0 +1,74 @@
+//! Blocks that nobody has stored, until they have been idle for long enough to be.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use interbed_kv::{BlockId, BlockKey};
+
+/// What was computed, by when it is to be looked at: the KV of conversations goes to disk after a while, before it is
+/// pushed out of memory in a hurry or lost with the process.
+pub(super) struct IdleBlocks {
+    after: Duration,
+    /// The most that are waited for: what is beyond that has gone from memory, or others have its block.
+    most: usize,
+    blocks: VecDeque<(Instant, BlockId, BlockKey)>,
+    is_hurried: bool,
+}
+
+impl IdleBlocks {
+    /// They are idle when nobody has held them for `after`; there are `most` blocks in memory.
+    pub(super) fn new(after: Duration, most: usize) -> Self {
+        Self { after, most, blocks: VecDeque::new(), is_hurried: false }
+    }
+
+    /// `blocks` are to be looked at later.
+    pub(super) fn add(&mut self, blocks: impl IntoIterator<Item = (BlockId, BlockKey)>, now: Instant) {
+        let when = now + self.after;
+        self.blocks.extend(blocks.into_iter().map(|(block, key)| (when, block, key)));
+        let excess = self.blocks.len().saturating_sub(self.most);
+        self.blocks.drain(..excess);
+    }
+
+    /// The next that is to be looked at now.
+    pub(super) fn take(&mut self, now: Instant) -> Option<(BlockId, BlockKey)> {
+        let (_, block, key) = self.blocks.pop_front_if(|(when, ..)| *when <= now)?;
+        Some((block, key))
+    }
+
+    /// All are to be looked at now, for the last time; what is added from now on, too.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        (self.is_hurried, self.after) = (true, Duration::ZERO);
+        self.blocks.iter_mut().for_each(|(when, ..)| *when = now);
+    }
+
+    pub(super) fn is_hurried(&self) -> bool {
+        self.is_hurried
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_looked_at_when_its_time_has_come() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let of = |number: u32| (BlockId(number), BlockKey::default());
+        let mut idle = IdleBlocks::new(Duration::from_secs(60), 3);
+        idle.add([of(1), of(2)], at(0));
+        idle.add([of(3)], at(10));
+        assert_eq!((idle.take(at(59)), idle.take(at(60)), idle.take(at(60))), (None, Some(of(1)), Some(of(2))));
+        assert_eq!((idle.take(at(60)), idle.is_empty()), (None, false));
+        // The oldest are forgotten first.
+        idle.add((4..7).map(of), at(61));
+        idle.hurry(at(61));
+        idle.add([of(7)], at(61));
+        let left: Vec<_> = std::iter::from_fn(|| idle.take(at(61))).collect();
+        assert_eq!((left, idle.is_empty()), ([5, 6, 7].map(of).to_vec(), true));
+    }
+}

@@ -1,0 +1,219 @@
+//! Sequences that are longer than memory: what of them is brought to disk, what stays there for them, and how passes
+//! get it.
+
+use std::time::{Duration, Instant};
+
+use interbed_device::KvFrame;
+use interbed_kernels::SEGMENT;
+use interbed_kv::{BlockKey, BlockLabel, SequenceId, Wanted};
+use interbed_kv_disk::{DiskTier, FrameOf};
+use interbed_model::{FrameId, KvBelow, KvLost};
+
+use super::Worker;
+use super::below::Waits;
+use super::disk::Disk;
+use crate::scheduler::StepPlan;
+use crate::{FoundBelow, RequestError};
+
+/// How long a sequence waits for the disk to take what it has no memory for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Times that a sequence may lose some of its KV on disk and compute it again.
+const LOSSES_MAX: u32 = 16;
+
+/// A sequence that is longer than memory.
+pub(super) struct LongSequence {
+    /// The name of its beginning, then of each of its full blocks, as far as they were needed.
+    keys: Vec<BlockKey>,
+    owner: BlockKey,
+    /// Since when it waits for the disk.
+    waits_since: Option<Instant>,
+    losses: u32,
+}
+
+impl LongSequence {
+    /// Names the first `blocks` blocks of `tokens`.
+    fn name(&mut self, disk: &DiskTier, tokens: &[u32], block_size: usize, blocks: usize) {
+        while self.keys.len() <= blocks {
+            let (index, parent) = (self.keys.len() - 1, self.keys[self.keys.len() - 1]);
+            self.keys.push(disk.key_chain().block(parent, &tokens[index * block_size..(index + 1) * block_size]));
+        }
+    }
+
+    /// What the blocks in `range` are: parent, name, tokens.
+    fn contents(
+        &self,
+        range: std::ops::Range<usize>,
+        tokens: &[u32],
+        block_size: usize,
+    ) -> impl Iterator<Item = (BlockKey, BlockKey, Box<[u32]>)> {
+        range.map(move |index| {
+            (self.keys[index], self.keys[index + 1], tokens[index * block_size..(index + 1) * block_size].into())
+        })
+    }
+}
+
+impl Worker {
+    /// `id`, which was just admitted, is longer than memory: it goes on behind what it has on disk.
+    pub(super) fn resume_long(&mut self, id: SequenceId, plan: &mut StepPlan, index: usize) {
+        let block_size = self.scheduler.blocks().block_size();
+        let long = &mut self.long;
+        let Some(Disk { disk, .. }) = &mut self.disk else { return };
+        let (tier, sequence) = (&mut disk.tier, self.scheduler.sequence(id));
+        let root = sequence.hashes.root();
+        let one = long.entry(id).or_insert_with(|| LongSequence {
+            keys: vec![tier.key_chain().root(root)],
+            owner: tier.key_chain().owner(sequence.tenant.map(|tenant| tenant.0)),
+            waits_since: None,
+            losses: 0,
+        });
+        // The last token is computed in any case.
+        let full = (sequence.len() - 1) / block_size;
+        one.name(tier, sequence.tokens(), block_size, full);
+        let found = tier.look_up(&one.keys[1..=full]);
+        let segment = SEGMENT / block_size;
+        for kept in tier.kept_frames(id.0)..found / segment {
+            let range = kept * segment..(kept + 1) * segment;
+            let contents: Vec<_> = one.contents(range, sequence.tokens(), block_size).collect();
+            if !tier.keep_frame(id.0, &contents) {
+                break;
+            }
+        }
+        let kept = tier.kept_frames(id.0).min(full / segment);
+        let tail = found.saturating_sub(kept * segment);
+        self.scheduler.resume_long(id, kept);
+        plan.admitted[index].cached = kept * SEGMENT;
+        let (tokens, loaded) = (found * block_size, kept * SEGMENT);
+        plan.admitted[index].below = Some(FoundBelow { tokens, loaded, ..FoundBelow::default() });
+        let tail = self.scheduler.take_blocks_to_fetch(id, tail);
+        if tail == 0 {
+            return;
+        }
+        let Some(fetch) = self.scheduler.begin_fetch(id, tail, plan) else { return };
+        let range = kept * segment..kept * segment + tail;
+        let contents = one.contents(range, self.scheduler.sequence(id).tokens(), block_size).zip(&fetch.blocks);
+        let wanted = contents.map(|((parent, key, tokens), &block)| Wanted { key, parent, tokens, block });
+        tier.fetch(fetch.id, wanted.collect());
+        let waits = Waits::new(plan.admitted.remove(index), false, true, false);
+        self.waiting.insert(fetch.id, waits);
+    }
+
+    /// Copies what was computed of long sequences, to be written, and has what is on disk of them stay there.
+    pub(super) fn store_long(&mut self) {
+        let block_size = self.scheduler.blocks().block_size();
+        let long = &mut self.long;
+        let Some(Disk { disk, .. }) = &mut self.disk else { return };
+        if long.is_empty() {
+            return;
+        }
+        let tier = &mut disk.tier;
+        long.retain(|&id, _| {
+            let is_alive = self.scheduler.knows(id);
+            if !is_alive {
+                tier.release_frames(id.0);
+            }
+            is_alive
+        });
+        let Some(blocks) = self.runner.block_bytes() else { return };
+        for id in self.scheduler.running_long() {
+            let Some(one) = long.get_mut(&id) else { continue };
+            let (tokens, (below, computed)) =
+                (self.scheduler.sequence(id).tokens(), self.scheduler.computed_blocks(id));
+            let (segment, full) = (SEGMENT / block_size, below + computed.len());
+            one.name(tier, tokens, block_size, full);
+            let mut kept = tier.kept_frames(id.0);
+            for index in (kept * segment).max(below)..full {
+                if tier.has(one.keys[index + 1]) {
+                    continue;
+                }
+                let tokens = tokens[index * block_size..(index + 1) * block_size].into();
+                let label = BlockLabel { key: one.keys[index + 1], parent: one.keys[index], owner: one.owner, tokens };
+                if !tier.stage_needed(label, computed[index - below], blocks) {
+                    break;
+                }
+            }
+            while (kept + 1) * segment <= full {
+                let range = kept * segment..(kept + 1) * segment;
+                let contents: Vec<_> = one.contents(range, tokens, block_size).collect();
+                if !tier.keep_frame(id.0, &contents) {
+                    break;
+                }
+                kept += 1;
+            }
+            self.scheduler.set_kept(id, kept);
+        }
+    }
+
+    /// Has what sequences wait for written at once, and lets those fail for which the disk does nothing.
+    pub(super) fn hurry_long(&mut self, plan: &StepPlan) {
+        let long = &mut self.long;
+        let Some(Disk { disk, .. }) = &mut self.disk else { return };
+        let go_on = long.iter_mut().filter(|(id, _)| !plan.waits_for_disk.contains(id));
+        go_on.for_each(|(_, one)| one.waits_since = None);
+        if plan.waits_for_disk.is_empty() {
+            return;
+        }
+        disk.tier.flush();
+        let (now, is_paused) = (Instant::now(), disk.tier.stats().paused);
+        let waits = plan.waits_for_disk.iter().filter(|id| {
+            let since = long.get_mut(id).map(|one| *one.waits_since.get_or_insert(now));
+            since.is_some_and(|since| is_paused || now.duration_since(since) > PATIENCE)
+        });
+        for id in waits.copied().collect::<Vec<_>>() {
+            let reason = "its KV is longer than memory, and the disk of --kv-disk does not take more of it";
+            self.fail_sequence(id, reason);
+        }
+    }
+
+    /// KV of the sequence at `index` of the plan was lost on disk: it computes that again.
+    pub(super) fn recover_lost(&mut self, plan: &StepPlan, lost: &KvLost) {
+        let id = plan.entries[lost.sequence].id;
+        let long = &mut self.long;
+        let Some(Disk { disk, .. }) = &mut self.disk else { return };
+        disk.tier.release_frames(id.0);
+        let losses = long.get_mut(&id).map_or(LOSSES_MAX, |one| {
+            one.losses += 1;
+            one.losses
+        });
+        if losses >= LOSSES_MAX {
+            self.fail_sequence(id, &lost.to_string());
+        } else {
+            self.scheduler.restart(id);
+        }
+    }
+
+    fn fail_sequence(&mut self, id: SequenceId, reason: &str) {
+        if let Some(sequence) = self.scheduler.remove(id) {
+            tracing::warn!("{id} fails: {reason}");
+            self.fail(sequence, &RequestError::Forward(reason.to_owned()));
+        }
+    }
+}
+
+/// The frames of a pass.
+pub(super) struct DiskFrames<'a> {
+    pub(super) tier: &'a mut DiskTier,
+    /// Whose KV each sequence of the batch has.
+    pub(super) owners: Vec<SequenceId>,
+}
+
+impl KvBelow for DiskFrames<'_> {
+    fn begin(&mut self, frames: &[FrameId]) {
+        let of = |&FrameId { sequence, layer, segment }: &FrameId| FrameOf {
+            owner: self.owners[sequence].0,
+            frame: segment,
+            layer,
+        };
+        self.tier.begin_frames(frames.iter().map(of));
+    }
+
+    fn next(&mut self) -> Result<KvFrame, KvLost> {
+        match self.tier.next_frame() {
+            Ok((buffer, len)) => Ok(KvFrame::new(buffer, len)),
+            Err(lost) => {
+                let sequence = self.owners.iter().position(|owner| owner.0 == lost.of.owner);
+                Err(KvLost { sequence: sequence.unwrap_or(0), reason: lost.reason })
+            }
+        }
+    }
+}

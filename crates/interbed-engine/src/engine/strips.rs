@@ -1,0 +1,135 @@
+//! Before a pass: the blocks of its sequences are mapped side by side, as far as they are not yet.
+
+use std::time::{Duration, Instant};
+
+use interbed_kv::{Foreseen, Mapping, SequenceId, StripConfig, StripMapper, StripPlace, StripPlan, StripUse};
+
+use interbed_model::SequenceBlocks;
+
+use super::Worker;
+use crate::runner::Runner;
+use crate::scheduler::{Scheduler, StepPlan};
+use crate::status::StripsStatus;
+
+/// How often a step's mapping is tried again when the system refuses some of it.
+const TRIES: usize = 2;
+
+/// What is mapped.
+pub(super) struct Strips {
+    mapper: StripMapper,
+    plan: StripPlan,
+    /// Time spent before passes.
+    time: Duration,
+    /// Whether it was said that sequences have no place in strips.
+    is_told: bool,
+}
+
+impl Strips {
+    pub(super) fn new(config: StripConfig) -> Self {
+        Self { mapper: StripMapper::new(config), plan: StripPlan::default(), time: Duration::ZERO, is_told: false }
+    }
+
+    pub(super) fn mapper(&self) -> &StripMapper {
+        &self.mapper
+    }
+
+    /// Where a pass finds the blocks of the step's sequences, in the order of its entries; none where they are listed.
+    pub(super) fn blocks(&self, runner: &mut dyn Runner) -> Vec<Option<SequenceBlocks<'static>>> {
+        let Some(memory) = runner.strips() else { return vec![None; self.plan.places.len()] };
+        let blocks = self.plan.places.iter().map(|place| match *place {
+            StripPlace::Strip { strip, first, .. } => Some(SequenceBlocks::From(memory.first_block(strip) + first)),
+            StripPlace::Listed => None,
+        });
+        blocks.collect()
+    }
+
+    /// Has what the step needs mapped, and what later ones need beside it.
+    fn step(&mut self, step: &StepPlan, scheduler: &mut Scheduler, runner: &mut dyn Runner) {
+        let Some(memory) = runner.strips() else { return };
+        memory.unpin();
+        let foreseen = if self.mapper.hiding().eager { scheduler.foresee_first() } else { None };
+        let scheduler = &*scheduler;
+        let uses = uses_of(step, scheduler);
+        let is_held = |id: SequenceId| scheduler.blocks().block_table(id).is_some();
+        memory.wait_for(0).iter().for_each(|mapping| self.mapper.refused(mapping));
+        for attempt in 1..=TRIES {
+            self.mapper.step(&uses, is_held, &mut self.plan);
+            if let Some(Foreseen { blocks, found }) = &foreseen {
+                self.mapper.foresee(blocks, *found, &mut self.plan);
+            }
+            memory.change_beside(&self.plan.beside);
+            let mut refused = memory.wait_for(self.plan.after);
+            // What comes after a refused change may count on it.
+            let is_sound = refused.is_empty();
+            refused.extend(self.plan.now.iter().copied().filter(|mapping| !is_sound || !memory.change(mapping)));
+            refused.iter().for_each(|mapping| self.mapper.refused(mapping));
+            if refused.is_empty() {
+                break;
+            }
+            if attempt == TRIES {
+                self.list_refused(&refused);
+            }
+        }
+        if self.mapper.listed() > 0 && !std::mem::replace(&mut self.is_told, true) {
+            tracing::warn!(
+                "a request's KV is not mapped side by side: there are {} mappings already; it is as good, and a little \
+                 slower (sysctl vm.max_map_count allows more)",
+                self.mapper.mappings()
+            );
+        }
+        for place in &self.plan.places {
+            if let StripPlace::Strip { strip, first, end, written } = *place {
+                memory.pin(strip, first..end, written);
+            }
+        }
+    }
+
+    /// Whoever needs one of these has its blocks read wherever they are.
+    fn list_refused(&mut self, refused: &[Mapping]) {
+        for place in &mut self.plan.places {
+            if let StripPlace::Strip { strip, .. } = *place
+                && refused.iter().any(|mapping| mapping.strip == strip)
+            {
+                *place = StripPlace::Listed;
+            }
+        }
+    }
+}
+
+/// What the step asks for of each sequence.
+fn uses_of<'a>(step: &StepPlan, scheduler: &'a Scheduler) -> Vec<StripUse<'a>> {
+    let (manager, block_size) = (scheduler.blocks(), scheduler.blocks().block_size());
+    let uses = step.entries.iter().map(|entry| {
+        let (below, end) = (manager.blocks_below(entry.id), entry.start + entry.count);
+        StripUse {
+            id: entry.id,
+            below,
+            table: manager.block_table(entry.id).expect("a running sequence holds blocks"),
+            written: entry.start / block_size - below..end.div_ceil(block_size) - below,
+        }
+    });
+    uses.collect()
+}
+
+impl Worker {
+    /// Maps what the step's sequences need, if blocks are mapped at all.
+    pub(super) fn map_strips(&mut self, plan: &StepPlan) {
+        if let Some(strips) = &mut self.strips {
+            let began = Instant::now();
+            strips.step(plan, &mut self.scheduler, self.runner.as_mut());
+            strips.time += began.elapsed();
+        }
+    }
+
+    pub(super) fn strips_status(&mut self) -> Option<StripsStatus> {
+        let (strips, memory) = (self.strips.as_ref()?, self.runner.strips()?);
+        Some(StripsStatus {
+            mappings: strips.mapper.mappings(),
+            mappings_max: memory.config().mappings_max,
+            mapped_blocks: strips.mapper.mapped(),
+            listed: strips.mapper.listed(),
+            time: strips.time,
+            work: memory.stats(),
+        })
+    }
+}

@@ -1,0 +1,250 @@
+//! Independent continuations of one prompt, one for each client: `n` answers, or the candidates of `best_of`.
+//!
+//! They begin as one sequence. When it has computed the prompt, its row is sampled once for each continuation, and they
+//! fork.
+
+use interbed_grammar::Constraint;
+use interbed_kv::SequenceId;
+use interbed_model::{LogitRows, Logits};
+
+use super::{Policy, Prompt, Sampling, Stage};
+use crate::handle::Client;
+use crate::masks::MaskWorkers;
+use crate::sampler::{SamplerState, best_wanted};
+use crate::scheduler::{PlannedTokens, Scheduler};
+use crate::sequence::{Continuation, Ends, Sequence};
+use crate::{Event, FinishReason, PositionLogprobs, RequestError, SamplingParams, TokenId};
+
+pub(super) struct Independent {
+    params: SamplingParams,
+    /// One for each continuation that has begun.
+    sequences: Vec<SequenceId>,
+    /// The others wait until the first one's sequence has computed the prompt.
+    unbegun: Vec<Continuation>,
+    prompt_done: bool,
+    prompt_logprobs: Vec<Option<PositionLogprobs>>,
+}
+
+impl Independent {
+    /// One continuation for each of `clients`: the first, which is that of sequence `id`, is returned beside the
+    /// others.
+    pub(super) fn new(
+        id: SequenceId,
+        params: SamplingParams,
+        prompt: &[TokenId],
+        clients: Vec<Client>,
+        vocab_size: usize,
+        constraint: Option<Constraint>,
+    ) -> (Self, Option<Continuation>) {
+        let state = SamplerState::new(prompt, vocab_size, &params);
+        let each = clients.into_iter().zip(0..);
+        let mut all =
+            each.map(|(client, number)| Continuation::new(client, state.continuation(number), constraint.clone()));
+        let (first, unbegun) = (all.next(), all.collect());
+        (Self { params, sequences: vec![id], unbegun, prompt_done: false, prompt_logprobs: Vec::new() }, first)
+    }
+
+    /// Whether log-probabilities of prompt tokens are still to be computed.
+    fn wants_prompt_rows(&self) -> bool {
+        self.params.prompt_logprobs.is_some() && !self.prompt_done
+    }
+
+    /// Tells all continuations, `first` and those that have not begun, that the prompt has been computed.
+    fn tell_prompt_done(&mut self, first: &Continuation, prompt: &Prompt) {
+        self.prompt_done = true;
+        let mut logprobs = std::mem::take(&mut self.prompt_logprobs);
+        if self.params.prompt_logprobs.is_some() {
+            // A prompt of one token has no row of its own.
+            logprobs.resize(logprobs.len().max(1), None);
+        }
+        self.unbegun.iter().for_each(|other| other.client.send(prompt.done(logprobs.clone())));
+        first.client.send(prompt.done(logprobs));
+    }
+
+    /// `continuation` goes on from `parent` in a sequence of its own, unless its first token was its last.
+    fn begin(&mut self, mut continuation: Continuation, parent: SequenceId, prompt: &Prompt, stage: &mut Stage<'_>) {
+        continuation.accept(&self.params, prompt.len, stage.ends);
+        if let Some(error) = continuation.fault.take() {
+            return stage.fail(&continuation, error);
+        }
+        let (count, outcome) = continuation.deliver();
+        stage.totals.generation_tokens += count as u64;
+        let token = match outcome {
+            Ok(token) => token,
+            Err(reason) => return stage.finish(&continuation, reason),
+        };
+        let child = stage.scheduler.new_id();
+        self.sequences.push(child);
+        if stage.scheduler.fork(parent, child, token, Some(continuation))
+            && let Some(sequence) = stage.scheduler.get_mut(child)
+        {
+            self.admitted(sequence);
+        }
+    }
+
+    /// Takes sequence `id` out of every structure, and gives its blocks back.
+    fn end(&mut self, id: SequenceId, stage: &mut Stage<'_>) -> Option<Sequence> {
+        self.sequences.retain(|&other| other != id);
+        stage.scheduler.remove(id)
+    }
+}
+
+impl Policy for Independent {
+    fn admitted(&mut self, sequence: &mut Sequence) {
+        sequence.continuation.iter_mut().for_each(|continuation| continuation.client.leave_queue());
+    }
+
+    fn preempted(&self, sequence: &Sequence, swapped: bool) {
+        sequence.continuation.iter().for_each(|one| one.client.send(Event::Preempted { swapped }));
+    }
+
+    fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
+        let drafts = sequence.drafts().to_vec();
+        sequence.continuation.iter_mut().for_each(|one| one.begin_masks(workers, &drafts));
+    }
+
+    fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
+        match (self.wants_prompt_rows(), entry.rows) {
+            (true, _) => LogitRows::All,
+            (false, 0) => LogitRows::None,
+            // What may come next is ruled out in whole rows.
+            (false, 1) if sequence.continuation.as_ref().is_some_and(Continuation::is_bound) => LogitRows::Last,
+            (false, 1) => {
+                // Continuations that have not begun have generated as little as the first.
+                let generated = sequence.continuation.as_ref().map_or(0, Continuation::generated);
+                best_wanted(&self.params, generated).map_or(LogitRows::Last, LogitRows::Best)
+            }
+            // A token and drafts behind it.
+            (false, _) => LogitRows::All,
+        }
+    }
+
+    fn take_row(
+        &mut self,
+        sequence: &mut Sequence,
+        entry: &PlannedTokens,
+        position: usize,
+        mut logits: Logits<'_>,
+        Sampling { sampler, eos }: Sampling<'_>,
+    ) {
+        let next = position + 1;
+        // The number of drafts before the token that is sampled from this row, if one is.
+        let drafts_before = if entry.samples() { next.checked_sub(sequence.len()) } else { None };
+        let prompt_token = sequence.tokens()[..sequence.prompt_len].get(next).copied();
+        let follows = |one: &Continuation| drafts_before.is_none_or(|count| one.follows(sequence.drafts(), count));
+        if !sequence.continuation.as_ref().is_some_and(follows) {
+            return;
+        }
+        let Some(continuation) = &mut sequence.continuation else { return };
+        // A model that overflows must fail, not answer plausibly.
+        if logits.has_nan() {
+            continuation.fault = Some(RequestError::NotFinite);
+        }
+        if let (Some(top), Some(token), false) = (self.params.prompt_logprobs, prompt_token, self.prompt_done) {
+            // A row computed again after a preemption has been reported already.
+            self.prompt_logprobs.resize(self.prompt_logprobs.len().max(1), None);
+            if let (Logits::All(row), true) = (&logits, self.prompt_logprobs.len() == next) {
+                self.prompt_logprobs.push(Some(sampler.position_logprobs(row, token, top)));
+            }
+        }
+        if drafts_before.is_some() {
+            // Sampling changes a whole row.
+            let row = match &logits {
+                Logits::All(row) if !self.unbegun.is_empty() => row.to_vec(),
+                _ => Vec::new(),
+            };
+            for other in &mut self.unbegun {
+                other.share_masks(continuation);
+                other.sample(sampler, &self.params, &mut logits, eos);
+                if let Logits::All(logits) = &mut logits {
+                    logits.copy_from_slice(&row);
+                }
+            }
+            continuation.sample(sampler, &self.params, &mut logits, eos);
+        }
+    }
+
+    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize> {
+        let Some(continuation) = &mut sequence.continuation else { return Some(0) };
+        let accepted =
+            if continuation.fault.is_none() { continuation.accept(&self.params, prompt.len, ends) } else { 0 };
+        continuation.fault.is_none().then_some(accepted)
+    }
+
+    fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>) {
+        let sequence = stage.scheduler.get_mut(entry.id);
+        let Some(continuation) = sequence.and_then(|sequence| sequence.continuation.as_mut()) else { return };
+        if let Some(error) = continuation.fault.take() {
+            let sequence = stage.scheduler.remove(entry.id);
+            return sequence.into_iter().for_each(|sequence| self.fail(sequence, &error, stage));
+        }
+        if !entry.samples() {
+            return;
+        }
+        if !self.prompt_done {
+            self.tell_prompt_done(continuation, prompt);
+        }
+        let (count, outcome) = continuation.deliver();
+        stage.totals.generation_tokens += count as u64;
+        // Before the parent has a token that they do not have.
+        for other in std::mem::take(&mut self.unbegun) {
+            self.begin(other, entry.id, prompt, stage);
+        }
+        match outcome {
+            Ok(token) => stage.scheduler.push_token(entry.id, token),
+            Err(reason) => {
+                let ended = self.end(entry.id, stage).and_then(|sequence| sequence.continuation);
+                ended.iter().for_each(|continuation| stage.finish(continuation, reason));
+            }
+        }
+    }
+
+    fn drop_cancelled(&mut self, prompt: &Prompt, stage: &mut Stage<'_>) {
+        let before = self.unbegun.len();
+        self.unbegun.retain(|other| !other.client.is_closed());
+        let mut cancelled = before - self.unbegun.len();
+        let is_closed = |scheduler: &Scheduler, id| {
+            scheduler.sequence(id).continuation.as_ref().is_some_and(|continuation| continuation.client.is_closed())
+        };
+        while let Some(&id) = self.sequences.iter().find(|&&id| is_closed(stage.scheduler, id)) {
+            cancelled += 1;
+            if self.unbegun.is_empty() {
+                self.end(id, stage);
+            } else if let Some(sequence) = stage.scheduler.get_mut(id) {
+                // The first continuation that is left takes over the sequence.
+                sequence.continuation = Some(self.unbegun.remove(0));
+                if prompt.admitted {
+                    self.admitted(sequence);
+                }
+            }
+        }
+        stage.totals.finished.cancelled += cancelled as u64;
+    }
+
+    fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>) {
+        self.sequences.retain(|&other| other != sequence.id);
+        let failed = sequence.continuation.into_iter().chain(self.unbegun.drain(..));
+        for continuation in failed {
+            stage.fail(&continuation, error.clone());
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.sequences.is_empty()
+    }
+}
+
+impl Stage<'_> {
+    /// A continuation has failed.
+    fn fail(&mut self, continuation: &Continuation, error: RequestError) {
+        self.totals.finished.failed += 1;
+        continuation.client.send(Event::Failed(error));
+    }
+
+    /// A continuation has ended well.
+    fn finish(&mut self, continuation: &Continuation, reason: FinishReason) {
+        self.totals.finished.count(reason);
+        self.scheduler.ended(continuation.generated());
+        continuation.client.send(Event::Finished { reason });
+    }
+}

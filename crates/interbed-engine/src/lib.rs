@@ -1,0 +1,58 @@
+//! Sequences, scheduler, sampler, and the engine thread: one loop, one owner of state.
+//!
+//! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], [`Event`]s come out.
+//! [`text`] turns them into text.
+
+mod drafter;
+mod engine;
+mod event;
+mod forecast;
+mod gpu_runner;
+mod group;
+mod handle;
+mod kv_disk;
+mod kv_remote;
+mod live;
+mod masks;
+mod memory_plan;
+mod memory_trade;
+mod preemption;
+mod request;
+mod runner;
+mod sampler;
+mod scheduler;
+mod sequence;
+mod status;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod text;
+mod unread;
+mod vocabulary;
+
+pub use drafter::Drafter;
+pub use engine::{Attachments, Engine, EngineConfig, StartError};
+pub use event::*;
+pub use gpu_runner::{DeviceTimeline, GpuRunner, GpuWeights};
+pub use handle::{EngineHandle, EventStream};
+pub use interbed_device::{DeviceEvent, DeviceStats};
+pub use interbed_grammar::{
+    Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError, checked_schema,
+    quoted,
+};
+pub use interbed_kv::{BlockBytes, BlockUse, Miss, MissReason, TokenId};
+pub use interbed_kv_disk::{DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
+pub use interbed_kv_remote::RemoteStats;
+pub use interbed_model::Pooling;
+pub use interbed_weights::{GroupShape, StreamStats, UnitSight, WatchPace, WindowSight};
+pub use kv_disk::{KvDisk, KvDiskMode, KvDiskStatus, Recompute};
+pub use kv_remote::KvRemoteStatus;
+pub use live::{LivePlace, LiveSequence, LiveState, SHOWN_MAX, Watcher};
+pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
+pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
+pub use preemption::PreemptionMode;
+pub use request::*;
+pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMemory, WeightMemory};
+pub use scheduler::{SchedulerConfig, blocks_beside_disk};
+pub use status::*;
+pub use unread::UnreadBudget;
+pub use vocabulary::vocabulary_of;

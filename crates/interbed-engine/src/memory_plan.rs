@@ -1,0 +1,364 @@
+//! How one memory budget is divided among weights, scratch, KV blocks and the process itself. Pure arithmetic.
+
+use interbed_device::{Budget, Bytes, OverBudget};
+use thiserror::Error;
+
+use crate::memory_trade::{MemoryTrade, TradeLimits};
+
+/// What wants memory.
+#[derive(Debug, Clone, Copy)]
+pub struct MemoryNeeds {
+    /// The process: code, tokenizer, threads, sampler, and what allocators keep.
+    pub process: Bytes,
+    /// What the process takes in all while it opens the model, before weights and KV are there; it is given back then.
+    pub opening: Bytes,
+    /// All weights, which stay in memory if they fit.
+    pub weights: Bytes,
+    /// What weights take at least if they do not fit, and are streamed.
+    pub weights_streamed: Bytes,
+    /// The scratch arena of a pass.
+    pub scratch: Bytes,
+    /// Requests outside the engine: bodies, texts, token ids. This is the least; a large budget gives them more.
+    pub requests: Bytes,
+    /// Buffers to move KV to disk and back through, and bookkeeping of what is there; 0 if nothing can be.
+    pub swap: Bytes,
+    /// One KV block with its bookkeeping.
+    pub block: Bytes,
+    /// The part of it that is there only while the block may be used; the rest is there in any case.
+    pub block_returnable: Bytes,
+    /// KV blocks that there may be, however much memory there is.
+    pub blocks_most: usize,
+    /// Tokens of one KV block.
+    pub block_size: usize,
+    /// Tokens of context that one sequence should be able to use.
+    pub max_model_len: usize,
+    /// Sequences that run at a time.
+    pub max_num_seqs: usize,
+}
+
+/// A division that works.
+#[derive(Debug, Clone)]
+pub struct MemoryPlan {
+    /// Who takes how much.
+    pub budget: Budget,
+    /// What weights may take.
+    pub weights: Bytes,
+    /// Whether they are streamed, because they do not fit.
+    pub streamed: bool,
+    /// KV blocks; where weights are streamed, those that KV begins with.
+    pub num_blocks: usize,
+    /// KV blocks that there can be when weights are down to their least; otherwise as many as there are.
+    pub num_blocks_max: usize,
+    /// What requests outside the engine may take.
+    pub requests: Bytes,
+    /// Tokens of context that one sequence can have: what was asked for, or what as many KV blocks as there can be
+    /// hold.
+    pub max_model_len: usize,
+}
+
+/// A budget that cannot work.
+#[derive(Debug, Clone, Error)]
+#[error(
+    "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
+     {requests}, the process {process}, buffers for KV on disk {swap} and KV for at least {tokens} tokens {kv} make \
+     {sum}, and opening the model takes {opening} for a moment; give --memory {advice}M or more, or choose a smaller \
+     model"
+)]
+pub struct BudgetTooSmall {
+    total: Bytes,
+    weights: Bytes,
+    scratch: Bytes,
+    requests: Bytes,
+    process: Bytes,
+    opening: Bytes,
+    swap: Bytes,
+    kv: Bytes,
+    tokens: usize,
+    sum: Bytes,
+    /// The least that works.
+    pub smallest: Bytes,
+    advice: u64,
+}
+
+impl BudgetTooSmall {
+    /// The same, advising `least`, which is more where needs grow with the budget.
+    pub fn advising(self, least: Bytes) -> Self {
+        Self { advice: mebibytes(least), ..self }
+    }
+}
+
+/// Context that must fit for a server to be of any use; or the model's whole context, if that is less.
+pub const LEAST_CONTEXT: usize = 256;
+
+/// Requests get one part in this many of what a budget has beyond the least that works, up to this many times their
+/// least: with much memory, long prompts are expected.
+const REQUESTS_SHARE: u64 = 8;
+
+/// KV and weights trade memory only if all but one part in this many of a block comes back when it is withdrawn: for
+/// the rest of each block that there can be, memory is set aside.
+const KEPT_SHARE: u64 = 8;
+
+/// Of what streamed weights leave beyond the least that works, KV begins with at most one part in this many. Weights
+/// gain more by memory: each byte of them that stays is a byte less to read in every pass.
+const STREAMED_KV_SHARE: u64 = 16;
+
+/// KV beyond this many times what all running sequences can fill is of no use even to the prefix cache.
+const CACHE_FACTOR: usize = 2;
+
+impl MemoryPlan {
+    /// The least budget that works.
+    pub fn least(needs: &MemoryNeeds) -> Bytes {
+        Least::of(needs).smallest(needs, needs.weights.min(needs.weights_streamed))
+    }
+
+    /// Divides `total`: the process, scratch and weights take what they need, and KV blocks get the rest, up to what
+    /// could be used. Where that does not fit, weights are streamed: they get what the others leave, until KV needs
+    /// more of it.
+    ///
+    /// # Errors
+    /// The rest would not hold a useful context; names the least budget that works.
+    pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
+        let least = Least::of(needs);
+        let (process, kv_least) = (needs.process, least.kv.0);
+        let streamed = total < least.beside(needs.weights) && needs.weights_streamed < needs.weights;
+        let weights_least = if streamed { needs.weights_streamed } else { needs.weights };
+        let (sum, smallest) = (least.beside(weights_least), least.smallest(needs, weights_least));
+        let refuse = || BudgetTooSmall {
+            total,
+            weights: weights_least,
+            scratch: needs.scratch,
+            requests: needs.requests,
+            process,
+            opening: needs.opening,
+            swap: needs.swap,
+            kv: least.kv,
+            tokens: least.blocks * needs.block_size,
+            sum,
+            smallest,
+            advice: mebibytes(smallest),
+        };
+        if total < smallest {
+            return Err(refuse());
+        }
+        let blocks_of = |tokens: usize| tokens.div_ceil(needs.block_size);
+        let rest = total.0 - sum.0;
+        let kept = needs.block.0.saturating_sub(needs.block_returnable.0);
+        let traded = streamed && kept <= needs.block.0 / KEPT_SHARE;
+        // KV that can take memory from weights later begins with what lets every sequence start.
+        let begin = if traded { needs.block.0.saturating_mul(needs.max_num_seqs as u64) } else { u64::MAX };
+        let (extra, kv) = match streamed {
+            true => (0, kv_least + begin.min(rest / STREAMED_KV_SHARE)),
+            false => {
+                let extra = (rest / REQUESTS_SHARE).min(needs.requests.0.saturating_mul(REQUESTS_SHARE - 1));
+                (extra, kv_least + rest - extra)
+            }
+        };
+        let requests = Bytes(needs.requests.0 + extra);
+        let fitting = usize::try_from(kv / needs.block.0).unwrap_or(usize::MAX);
+        let usable = blocks_of(needs.max_model_len).saturating_mul(needs.max_num_seqs).saturating_mul(CACHE_FACTOR);
+        let usable = usable.min(needs.blocks_most.max(least.blocks));
+        let num_blocks = fitting.min(usable).min(interbed_kv::BLOCKS_MAX);
+        let num_blocks_max = if traded {
+            let fitting = usize::try_from((kv_least + rest) / needs.block.0).unwrap_or(usize::MAX);
+            fitting.min(usable).min(interbed_kv::BLOCKS_MAX).max(num_blocks)
+        } else {
+            num_blocks
+        };
+        // Not above what was left: all blocks that there can be fit beside the least of weights.
+        let kv = Bytes(needs.block.0 * num_blocks as u64 + kept * (num_blocks_max - num_blocks) as u64);
+        let others = [process, needs.scratch, requests, needs.swap, kv].iter().map(|part| part.0).sum::<u64>();
+        let weights = if streamed { Bytes((total.0 - others).min(needs.weights.0)) } else { needs.weights };
+        let budget = reserve(total, needs, process, weights, requests, kv).map_err(|_| refuse())?;
+        let max_model_len = needs.max_model_len.min(num_blocks_max.saturating_mul(needs.block_size));
+        Ok(Self { budget, weights, streamed, num_blocks, num_blocks_max, requests, max_model_len })
+    }
+
+    /// How streamed weights and KV trade memory, now that it is known what weights take at least and at the most. What
+    /// the plan says of blocks and context becomes what that leaves.
+    pub fn trade(&mut self, needs: &MemoryNeeds, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
+        let block = if self.num_blocks_max > self.num_blocks { needs.block_returnable.0 } else { 0 };
+        let trade = MemoryTrade::new(TradeLimits {
+            total: self.weights.0.saturating_add(block.saturating_mul(self.num_blocks as u64)),
+            weights_least: weights_least.0.min(self.weights.0),
+            weights_most: weights_most.0.max(self.weights.0),
+            block,
+            blocks_start: self.num_blocks,
+            blocks_max: self.num_blocks_max,
+        });
+        (self.num_blocks, self.num_blocks_max) = (trade.blocks_start(), trade.blocks_max());
+        self.max_model_len = needs.max_model_len.min(self.num_blocks_max.saturating_mul(needs.block_size));
+        trade
+    }
+}
+
+/// What an engine cannot do without.
+struct Least {
+    blocks: usize,
+    kv: Bytes,
+    /// All but weights.
+    others: u64,
+}
+
+impl Least {
+    fn of(needs: &MemoryNeeds) -> Self {
+        let blocks = needs.max_model_len.min(LEAST_CONTEXT).div_ceil(needs.block_size);
+        let kv = Bytes(needs.block.0.saturating_mul(blocks as u64));
+        let parts = [needs.process, needs.scratch, needs.requests, needs.swap, kv];
+        Self { blocks, kv, others: parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.0)) }
+    }
+
+    /// All of it, beside these weights.
+    fn beside(&self, weights: Bytes) -> Bytes {
+        Bytes(self.others.saturating_add(weights.0))
+    }
+
+    /// The least budget with these weights.
+    fn smallest(&self, needs: &MemoryNeeds, weights: Bytes) -> Bytes {
+        self.beside(weights).max(needs.opening)
+    }
+}
+
+/// Whole mebibytes, rounded up.
+fn mebibytes(bytes: Bytes) -> u64 {
+    bytes.0.div_ceil(1 << 20)
+}
+
+fn reserve(
+    total: Bytes,
+    needs: &MemoryNeeds,
+    process: Bytes,
+    weights: Bytes,
+    requests: Bytes,
+    kv: Bytes,
+) -> Result<Budget, OverBudget> {
+    let mut budget = Budget::new(total);
+    budget.reserve("process", process)?;
+    budget.reserve("weights", weights)?;
+    budget.reserve("scratch", needs.scratch)?;
+    budget.reserve("requests", requests)?;
+    if needs.swap.0 > 0 {
+        budget.reserve("swapping", needs.swap)?;
+    }
+    budget.reserve("KV blocks", kv)?;
+    Ok(budget)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn needs() -> MemoryNeeds {
+        MemoryNeeds {
+            process: Bytes(68 * MIB),
+            opening: Bytes(0),
+            weights: Bytes(1000 * MIB),
+            weights_streamed: Bytes(100 * MIB),
+            scratch: Bytes(26 * MIB),
+            requests: Bytes(4 * MIB),
+            swap: Bytes(0),
+            block: Bytes(MIB),
+            block_returnable: Bytes(0),
+            blocks_most: usize::MAX,
+            block_size: 16,
+            max_model_len: 4096,
+            max_num_seqs: 4,
+        }
+    }
+
+    #[test]
+    fn kv_gets_what_is_left() {
+        // 80 MiB beyond the least, of which an eighth goes to requests.
+        let plan = MemoryPlan::divide(Bytes((1114 + 80) * MIB), &needs()).unwrap();
+        assert_eq!((plan.num_blocks, plan.max_model_len, plan.requests), (16 + 70, 86 * 16, Bytes(14 * MIB)));
+        assert_eq!(plan.budget.left(), Bytes(0));
+    }
+
+    #[test]
+    fn what_swapping_takes_is_counted() {
+        let needs = MemoryNeeds { swap: Bytes(8 * MIB), ..needs() };
+        let plan = MemoryPlan::divide(Bytes((1114 + 88) * MIB), &needs).unwrap();
+        assert_eq!((plan.num_blocks, plan.requests, plan.budget.left()), (16 + 70, Bytes(14 * MIB), Bytes(0)));
+        let refused = MemoryPlan::divide(Bytes(100 * MIB), &needs).unwrap_err();
+        assert_eq!(refused.smallest, Bytes((68 + 100 + 30 + 16 + 8) * MIB));
+        assert_eq!(MemoryPlan::divide(refused.smallest, &needs).unwrap().budget.left(), Bytes(0));
+    }
+
+    #[test]
+    fn kv_takes_no_more_than_can_be_used() {
+        let plan = MemoryPlan::divide(Bytes(1 << 50), &needs()).unwrap();
+        assert_eq!((plan.num_blocks, plan.max_model_len, plan.requests), (256 * 4 * 2, 4096, Bytes(32 * MIB)));
+    }
+
+    #[test]
+    fn kv_takes_no_more_than_it_may() {
+        let needs = MemoryNeeds { blocks_most: 40, ..needs() };
+        let plan = MemoryPlan::divide(Bytes(1 << 50), &needs).unwrap();
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (40, 40, 640));
+        let plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs).unwrap();
+        assert_eq!((plan.streamed, plan.num_blocks, plan.weights), (true, 40, Bytes((886 - 24) * MIB)));
+    }
+
+    #[test]
+    fn weights_that_do_not_fit_are_streamed() {
+        // All but weights take 114 MiB at the least; of the 886 - 100 left, a sixteenth goes to KV.
+        let plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs()).unwrap();
+        assert_eq!((plan.streamed, plan.num_blocks, plan.weights), (true, 16 + 49, Bytes((886 - 49) * MIB)));
+        assert_eq!(plan.budget.left(), Bytes(0));
+        let fits = MemoryPlan::divide(Bytes(1114 * MIB), &needs()).unwrap();
+        assert_eq!((fits.streamed, fits.weights, fits.num_blocks), (false, Bytes(1000 * MIB), 16));
+    }
+
+    #[test]
+    fn streamed_weights_leave_memory_to_kv_when_it_needs_more() {
+        let needs = MemoryNeeds { block_returnable: Bytes(MIB - 1024), ..needs() };
+        let mut plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs).unwrap();
+        // Beside 100 MiB of weights there is room for 802 blocks; of those that are not there, 1 KiB each is kept.
+        // To begin with, KV has what it needs at the least and a block for each of 4 sequences.
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (20, 802, 4096));
+        assert_eq!((plan.weights, plan.budget.left()), (Bytes((886 - 4) * MIB - 782 * 1024), Bytes(0)));
+        let most = plan.weights.0 + 20 * needs.block_returnable.0;
+        assert!(100 * MIB + 802 * needs.block_returnable.0 <= most);
+        // They turn out to need more.
+        let mut trade = plan.trade(&needs, Bytes(700 * MIB), Bytes(1200 * MIB));
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (20, 201, 201 * 16));
+        assert_eq!((trade.blocks_start(), trade.blocks_max()), (20, 201));
+        assert_eq!(trade.plan(crate::KvDemand::default(), 0.0), plan.weights.0);
+        // Blocks that keep their memory are not traded.
+        let needs = MemoryNeeds { block_returnable: Bytes(MIB / 2), ..needs };
+        let mut plan = MemoryPlan::divide(Bytes(1000 * MIB), &needs).unwrap();
+        assert_eq!((plan.num_blocks, plan.num_blocks_max, plan.max_model_len), (65, 65, 65 * 16));
+        let trade = plan.trade(&needs, Bytes(700 * MIB), Bytes(1200 * MIB));
+        assert_eq!((trade.blocks_start(), trade.blocks_max()), (65, 65));
+    }
+
+    #[test]
+    fn the_least_budget_is_named_and_works() {
+        let refused = MemoryPlan::divide(Bytes(100 * MIB), &needs()).unwrap_err();
+        assert_eq!(refused.smallest, Bytes((68 + 100 + 30 + 16) * MIB));
+        assert!(refused.to_string().contains("--memory 214M"), "{refused}");
+        let plan = MemoryPlan::divide(refused.smallest, &needs()).unwrap();
+        assert_eq!((plan.max_model_len, plan.weights), (256, Bytes(100 * MIB)));
+        assert!(MemoryPlan::divide(Bytes(refused.smallest.0 - 1), &needs()).is_err());
+        assert_eq!(MemoryPlan::least(&needs()), refused.smallest);
+        // What cannot be streamed must fit.
+        let whole = MemoryNeeds { weights_streamed: Bytes(1000 * MIB), ..needs() };
+        assert_eq!(MemoryPlan::divide(Bytes(500 * MIB), &whole).unwrap_err().smallest, Bytes(1114 * MIB));
+        assert_eq!(MemoryPlan::least(&whole), Bytes(1114 * MIB));
+        // Where needs grow with the budget, others know better.
+        assert!(refused.advising(Bytes(215 * MIB + 1)).to_string().contains("--memory 216M"));
+    }
+
+    #[test]
+    fn a_model_that_takes_more_to_open_than_to_run_needs_that() {
+        let needs = MemoryNeeds { opening: Bytes(300 * MIB), ..needs() };
+        assert_eq!(MemoryPlan::least(&needs), Bytes(300 * MIB));
+        let refused = MemoryPlan::divide(Bytes(299 * MIB), &needs).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("--memory 300M") && text.contains("takes 300.0 MiB for a moment"), "{text}");
+        // What opening took is the weights' afterwards.
+        let plan = MemoryPlan::divide(Bytes(300 * MIB), &needs).unwrap();
+        assert_eq!((plan.budget.left(), plan.weights), (Bytes(0), Bytes((100 + 86 - 5) * MIB)));
+    }
+}

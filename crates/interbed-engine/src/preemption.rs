@@ -1,0 +1,247 @@
+//! How a preempted sequence gets its KV back: computed again, or read back from swap space. A planner: figures come in,
+//! a choice comes out.
+
+use interbed_kv::SwapDirection;
+
+/// What happens to the KV of preempted sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PreemptionMode {
+    /// Whichever is expected to take less time.
+    #[default]
+    Auto,
+    /// It is dropped, and computed again.
+    Recompute,
+    /// It is swapped out, as long as there is room to swap to.
+    Swap,
+}
+
+/// One of the two ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Recompute,
+    Swap,
+}
+
+/// What each way takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Effort {
+    /// Bytes to be written now, and read when it comes back.
+    pub(crate) swap_bytes: u64,
+    /// Bytes of other swaps that are in flight, and come first.
+    pub(crate) bytes_ahead: u64,
+    /// Tokens to be computed again, less what the prefix cache will still hold.
+    pub(crate) recompute_tokens: usize,
+}
+
+/// Swaps of one direction that may fail in a row before no more is begun: the disk is then taken to be broken for good.
+const FAILURES_MAX: u32 = 3;
+
+/// Chooses by what swaps and prefills have taken lately.
+#[derive(Debug)]
+pub(crate) struct PreemptionPlanner {
+    mode: PreemptionMode,
+    write: Rate,
+    read: Rate,
+    prefill: Rate,
+    /// That of large passes, and the most prompt tokens of a pass so far.
+    bulk: Rate,
+    largest: usize,
+    /// Failures in a row, out and in.
+    failures: [u32; 2],
+    broken: bool,
+}
+
+impl PreemptionPlanner {
+    pub(crate) fn new(mode: PreemptionMode) -> Self {
+        let [write, read, prefill, bulk] = [Rate::default(); 4];
+        Self { mode, write, read, prefill, bulk, largest: 0, failures: [0; 2], broken: false }
+    }
+
+    /// The faster way. Swapping is not chosen before both directions have been measured.
+    pub(crate) fn choose(&self, effort: Effort) -> Way {
+        if self.broken {
+            return Way::Recompute;
+        }
+        match self.mode {
+            PreemptionMode::Recompute => Way::Recompute,
+            PreemptionMode::Swap => Way::Swap,
+            PreemptionMode::Auto => match (self.swap_seconds(effort), self.recompute_seconds(effort)) {
+                (Some(swap), Some(recompute)) if swap < recompute => Way::Swap,
+                _ => Way::Recompute,
+            },
+        }
+    }
+
+    /// Records that `bytes` of blocks were written to swap space in `seconds`.
+    pub(crate) fn swapped_out(&mut self, bytes: u64, seconds: f64) {
+        self.write.observe(bytes as f64, seconds);
+        self.succeeded(SwapDirection::Out, bytes);
+    }
+
+    /// The same for reading them back.
+    pub(crate) fn swapped_in(&mut self, bytes: u64, seconds: f64) {
+        self.read.observe(bytes as f64, seconds);
+        self.succeeded(SwapDirection::In, bytes);
+    }
+
+    /// A swap has failed. Returns whether that was one too many, so that no more will be begun, even if others that are
+    /// in flight succeed.
+    pub(crate) fn swap_failed(&mut self, direction: SwapDirection) -> bool {
+        let failures = &mut self.failures[direction as usize];
+        *failures = failures.saturating_add(1);
+        let breaks = *failures >= FAILURES_MAX && !self.broken;
+        self.broken |= breaks;
+        breaks
+    }
+
+    /// Records that `tokens` of prompts were computed in `seconds`.
+    pub(crate) fn prefilled(&mut self, tokens: usize, seconds: f64) {
+        self.prefill.observe(tokens as f64, seconds);
+        self.largest = self.largest.max(tokens);
+        if 2 * tokens >= self.largest {
+            self.bulk.observe(tokens as f64, seconds);
+        }
+    }
+
+    /// The same per token of a long prompt, whose passes are large. Where weights are streamed, a pass takes about as
+    /// long for few tokens as for many.
+    pub(crate) fn bulk_seconds(&self, tokens: usize) -> Option<f64> {
+        self.bulk.seconds(tokens as f64)
+    }
+
+    /// Seconds in which so many tokens of prompts would be computed; unknown before any were.
+    pub(crate) fn prefill_seconds(&self, tokens: usize) -> Option<f64> {
+        self.prefill.seconds(tokens as f64)
+    }
+
+    /// A swap that moved nothing says nothing of the disk.
+    fn succeeded(&mut self, direction: SwapDirection, bytes: u64) {
+        if bytes > 0 {
+            self.failures[direction as usize] = 0;
+        }
+    }
+
+    fn swap_seconds(&self, effort: Effort) -> Option<f64> {
+        let out = effort.swap_bytes.saturating_add(effort.bytes_ahead);
+        Some(self.write.seconds(out as f64)? + self.read.seconds(effort.swap_bytes as f64)?)
+    }
+
+    fn recompute_seconds(&self, effort: Effort) -> Option<f64> {
+        self.prefill_seconds(effort.recompute_tokens)
+    }
+}
+
+/// A running estimate of amount by time. Each observation weighs by its amount; older ones fade.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rate {
+    amount: f64,
+    seconds: f64,
+}
+
+/// Factor by which the weight of all earlier observations shrinks with each new one.
+const FADING: f64 = 0.8;
+
+impl Rate {
+    fn observe(&mut self, amount: f64, seconds: f64) {
+        // A clock that stands still, or nothing moved, says nothing.
+        if amount > 0.0 && seconds > 0.0 && seconds.is_finite() {
+            self.amount = self.amount * FADING + amount;
+            self.seconds = self.seconds * FADING + seconds;
+        }
+    }
+
+    /// Time for so much; unknown before the first observation.
+    fn seconds(&self, amount: f64) -> Option<f64> {
+        (self.amount > 0.0).then(|| amount * self.seconds / self.amount)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn planner(mode: PreemptionMode) -> PreemptionPlanner {
+        let mut planner = PreemptionPlanner::new(mode);
+        planner.swapped_out(100 * MIB, 1.0);
+        planner.swapped_in(200 * MIB, 1.0);
+        planner.prefilled(1000, 1.0);
+        planner
+    }
+
+    fn choose(planner: &PreemptionPlanner, swap_mib: u64, mib_ahead: u64, recompute_tokens: usize) -> Way {
+        let (swap_bytes, bytes_ahead) = (swap_mib * MIB, mib_ahead * MIB);
+        planner.choose(Effort { swap_bytes, bytes_ahead, recompute_tokens })
+    }
+
+    #[test]
+    fn the_cheaper_way_is_taken() {
+        let planner = planner(PreemptionMode::Auto);
+        // 100 MiB take 1 s out and half a second back; 1,500 tokens take as long.
+        assert_eq!(choose(&planner, 100, 0, 1501), Way::Swap);
+        assert_eq!(choose(&planner, 100, 0, 1499), Way::Recompute);
+        // Another swap has to be waited for.
+        assert_eq!(choose(&planner, 100, 10, 1501), Way::Recompute);
+        // What the prefix cache still holds costs nothing.
+        assert_eq!(choose(&planner, 1, 0, 0), Way::Recompute);
+    }
+
+    #[test]
+    fn estimates_follow_what_is_measured() {
+        let mut planner = planner(PreemptionMode::Auto);
+        assert_eq!(choose(&planner, 100, 0, 1600), Way::Swap);
+        for _ in 0..20 {
+            planner.swapped_out(100 * MIB, 10.0);
+        }
+        assert_eq!(choose(&planner, 100, 0, 1600), Way::Recompute);
+        for _ in 0..20 {
+            planner.prefilled(10, 1.0);
+        }
+        assert_eq!(choose(&planner, 100, 0, 1600), Way::Swap);
+    }
+
+    #[test]
+    fn nothing_measured_means_nothing_swapped_unless_somebody_says_so() {
+        let mut planner = PreemptionPlanner::new(PreemptionMode::Auto);
+        planner.prefilled(1, 1000.0);
+        planner.swapped_out(0, 1.0);
+        planner.swapped_in(1, 0.0);
+        assert_eq!(choose(&planner, 1, 0, 1 << 30), Way::Recompute);
+        assert_eq!(choose(&PreemptionPlanner::new(PreemptionMode::Swap), 1 << 30, 0, 1), Way::Swap);
+        assert_eq!(choose(&self::planner(PreemptionMode::Recompute), 1, 0, 1 << 30), Way::Recompute);
+    }
+
+    #[test]
+    fn a_disk_that_fails_and_fails_is_left_alone() {
+        let mut planner = planner(PreemptionMode::Swap);
+        let fails = |planner: &mut PreemptionPlanner| planner.swap_failed(SwapDirection::In);
+        assert!(!fails(&mut planner) && !fails(&mut planner));
+        planner.swapped_in(1, 1.0);
+        assert!(!fails(&mut planner) && !fails(&mut planner));
+        // What can be written may still not be read.
+        planner.swapped_out(1, 1.0);
+        assert!(!planner.swap_failed(SwapDirection::Out));
+        // Nor was anything read of one whose blocks were all still cached.
+        planner.swapped_in(0, 1.0);
+        assert_eq!(choose(&planner, 1, 0, 1), Way::Swap);
+        assert!(fails(&mut planner) && !fails(&mut planner));
+        assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
+        // It was in flight, and changes nothing any more.
+        planner.swapped_in(1, 1.0);
+        assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
+    }
+
+    #[test]
+    fn small_passes_do_not_tell_how_long_a_long_prompt_takes() {
+        let mut planner = PreemptionPlanner::new(PreemptionMode::Auto);
+        assert_eq!(planner.bulk_seconds(100), None);
+        planner.prefilled(50, 2.0);
+        assert_eq!(planner.bulk_seconds(100), Some(4.0), "the best that is known");
+        // Passes of two seconds, however much they compute.
+        (0..20).for_each(|_| planner.prefilled(2000, 2.0));
+        (0..20).for_each(|_| planner.prefilled(20, 2.0));
+        let (bulk, all) = (planner.bulk_seconds(1000).unwrap(), planner.prefill_seconds(1000).unwrap());
+        assert!((1.0..1.1).contains(&bulk) && all > 20.0, "{bulk} s, {all} s");
+    }
+}

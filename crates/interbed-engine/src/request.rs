@@ -1,0 +1,416 @@
+//! What a caller asks of the engine, and what a request must satisfy before it is queued. A bad parameter is refused at
+//! the door: inside a batch it would harm its neighbours.
+
+use std::sync::Arc;
+
+use interbed_grammar::Constraint;
+use interbed_kv::TokenId;
+use interbed_model::Pooling;
+use thiserror::Error;
+
+use crate::unread::UnreadBudget;
+
+/// Most entries of `logit_bias`, `stop_token_ids` and `allowed_token_ids`, and most tokens of all `bad_words` together
+/// (OpenAI's limit on the first is 300; vLLM has none).
+pub const TOKEN_LIST_MAX: usize = 1024;
+
+/// Whose requests they are, where several share an engine: each has a share of the KV blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u128);
+
+/// What to generate: one continuation of a prompt, or several ([`crate::EngineHandle::submit_many`]).
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// Prompt tokens; at least one.
+    pub prompt: Vec<TokenId>,
+    /// How the next token is chosen, and when generation ends.
+    pub params: SamplingParams,
+    /// Requests with different salts never share cached KV. `None` is the common namespace.
+    pub cache_salt: Option<String>,
+    /// Lower runs first; ties by arrival. 0 by default.
+    pub priority: i32,
+    /// Whose it is. Requests without one share as if they were one tenant's.
+    pub tenant: Option<TenantId>,
+    /// Whether [`Event::PromptDone`](crate::Event::PromptDone) is to say why its prefix was not cached.
+    pub explain_miss: bool,
+    /// The best continuations by beam search instead of sampled ones.
+    pub beam: Option<BeamParams>,
+    /// The prompt's embedding, pooled in this way, instead of a continuation: `max_tokens` is 0 then.
+    pub embed: Option<Pooling>,
+    /// What its streams may leave unread, together with all others that have the same budget; `None` is no bound.
+    pub unread: Option<Arc<UnreadBudget>>,
+    /// What each continuation may be, and where it ends.
+    pub constraint: Option<Constraint>,
+}
+
+/// How tokens are chosen. The defaults are those of the OpenAI API and vLLM.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// Most tokens to generate. 0 only computes the prompt (for prompt log-probabilities).
+    pub max_tokens: usize,
+    /// Tokens before which neither EOS nor a stop token may end the sequence.
+    pub min_tokens: usize,
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// Keep the `k` most likely tokens; `None` keeps all.
+    pub top_k: Option<usize>,
+    /// Keep the smallest set of tokens whose probability reaches this; in (0, 1].
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the most likely; in [0, 1].
+    pub min_p: f32,
+    /// Divides (or multiplies, when negative) logits of tokens seen in prompt or output; above 0.
+    pub repetition_penalty: f32,
+    /// Subtracted once from logits of generated tokens; in [-2, 2].
+    pub presence_penalty: f32,
+    /// Subtracted per occurrence from logits of generated tokens; in [-2, 2].
+    pub frequency_penalty: f32,
+    /// Added to logits, per token; each in [-100, 100].
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Tokens that may be generated; empty means all.
+    pub allowed_token_ids: Vec<TokenId>,
+    /// Runs of tokens that are not generated: where all tokens of one but the last have been, the last may not follow.
+    /// None is empty.
+    pub bad_words: Vec<Vec<TokenId>>,
+    /// The n-th sample of a request depends on the seed, n and the logits alone.
+    pub seed: u64,
+    /// Generate past the end-of-sequence tokens.
+    pub ignore_eos: bool,
+    /// Tokens that end generation besides the model's end-of-sequence tokens.
+    pub stop_token_ids: Vec<TokenId>,
+    /// Report log-probabilities of each chosen token and this many of the most likely.
+    pub logprobs: Option<usize>,
+    /// Report log-probabilities of the prompt's tokens, with this many of the most likely.
+    pub prompt_logprobs: Option<usize>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            max_tokens: 16,
+            min_tokens: 0,
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            allowed_token_ids: Vec::new(),
+            bad_words: Vec::new(),
+            seed: 0,
+            ignore_eos: false,
+            stop_token_ids: Vec::new(),
+            logprobs: None,
+            prompt_logprobs: None,
+        }
+    }
+}
+
+/// What beam search is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BeamParams {
+    /// Beams that live at a time; at least 1, which is greedy.
+    pub width: usize,
+    /// Exponent of the length that a hypothesis' summed log-probability is divided by; in [-10, 10]. Above 0, longer
+    /// hypotheses gain; 1 is usual.
+    pub length_penalty: f32,
+    /// End as soon as `width` hypotheses are finished, even if one that lives could still beat them.
+    pub early_stopping: bool,
+}
+
+impl Default for BeamParams {
+    fn default() -> Self {
+        Self { width: 1, length_penalty: 1.0, early_stopping: false }
+    }
+}
+
+/// What requests are checked against; known once the model is loaded and memory divided.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// Prompt plus generated tokens of one request: the model's context or what KV memory can hold, whichever is
+    /// less.
+    pub max_model_len: usize,
+    /// Tokens of context that the model itself supports.
+    pub model_context: usize,
+    /// Tokens that the KV blocks can hold in all.
+    pub kv_capacity_tokens: usize,
+    /// Tokens of a KV block.
+    pub kv_block_tokens: usize,
+    /// Most `logprobs` a request may ask for.
+    pub max_logprobs: usize,
+    /// Widest beam search; no more than sequences can run at a time.
+    pub max_beam_width: usize,
+    /// Requests that may wait at a time; one more is refused as overload.
+    pub max_waiting: usize,
+}
+
+/// A parameter of a request that cannot be served, refused before anything is queued.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct InvalidRequest {
+    /// The parameter's name as the OpenAI API spells it.
+    pub param: &'static str,
+    /// What was expected, what was got, and what to do.
+    pub message: String,
+}
+
+/// Why [`crate::EngineHandle::submit`] took nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SubmitError {
+    /// HTTP 400.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+    /// HTTP 429 with `Retry-After`.
+    #[error("{waiting} requests are waiting already, which is the limit (--max-waiting); try again later")]
+    Overloaded {
+        /// Requests in the waiting queue.
+        waiting: usize,
+    },
+    /// HTTP 503: the engine has shut down, or is draining.
+    #[error("the engine has stopped and takes no more requests")]
+    Stopped,
+}
+
+impl Request {
+    /// Checks every parameter against `limits`.
+    ///
+    /// # Errors
+    /// The first parameter that cannot be served, with its limit.
+    pub fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
+        if self.prompt.is_empty() {
+            return refuse("prompt", "the prompt has no tokens; send at least one".into());
+        }
+        check_tokens("prompt", self.prompt.iter().copied(), limits)?;
+        self.check_length(limits)?;
+        if self.embed.is_some() {
+            return self.check_embedding();
+        }
+        self.params.check(limits)?;
+        self.check_constraint()?;
+        match &self.beam {
+            Some(beam) => beam.check(self.prompt.len(), &self.params, limits),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing is sampled for an embedding.
+    fn check_embedding(&self) -> Result<(), InvalidRequest> {
+        let asks = [
+            ("max_tokens", self.params.max_tokens > 0),
+            ("prompt_logprobs", self.params.prompt_logprobs.is_some()),
+            ("use_beam_search", self.beam.is_some()),
+        ];
+        match asks.into_iter().find(|(_, asks)| *asks) {
+            Some((param, _)) => refuse(param, format!("{param} is for texts, not for embeddings; leave it out")),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that `count` continuations can be computed at a time.
+    pub(crate) fn check_count(&self, count: usize, limits: &Limits) -> Result<(), InvalidRequest> {
+        let (most, why) = match &self.beam {
+            _ if self.embed.is_some() => (1, "is how many embeddings a prompt has"),
+            Some(beam) => (beam.width, "is the width of the beam search (best_of)"),
+            None => (limits.max_waiting.max(1), "is how many may wait (--max-waiting)"),
+        };
+        if count == 0 || count > most {
+            return refuse("n", format!("n is {count}, but must be at least 1 and at most {most}, which {why}"));
+        }
+        Ok(())
+    }
+
+    /// A constraint says where an answer ends: what would say otherwise is refused.
+    fn check_constraint(&self) -> Result<(), InvalidRequest> {
+        if self.constraint.is_none() {
+            return Ok(());
+        }
+        let taken = "cannot go with a schema, a grammar or tools, which say where the answer ends; leave it out";
+        if self.params.ignore_eos {
+            return refuse("ignore_eos", format!("ignore_eos {taken}"));
+        }
+        if self.params.min_tokens > 0 {
+            return refuse("min_tokens", format!("min_tokens {taken}"));
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, limits: &Limits) -> Result<(), InvalidRequest> {
+        let (prompt, limit) = (self.prompt.len(), limits.max_model_len);
+        // A context that KV memory cuts short has another remedy than one that was chosen, or that the model ends.
+        let more = if limit >= limits.model_context {
+            String::new()
+        } else if limits.kv_capacity_tokens <= limit {
+            format!("; the model supports {}, for which KV needs more --memory", limits.model_context)
+        } else {
+            format!("; the model supports {}, and --max-model-len may be raised", limits.model_context)
+        };
+        if prompt > limit || (prompt == limit && self.params.max_tokens > 0) {
+            return refuse(
+                "prompt",
+                format!(
+                    "the prompt has {prompt} tokens, but the context, prompt and answer together, is {limit}; shorten \
+                     the prompt{more}"
+                ),
+            );
+        }
+        if self.params.max_tokens > limit - prompt {
+            return refuse(
+                "max_tokens",
+                format!(
+                    "max_tokens is {}, but the prompt's {prompt} tokens leave {} of the context of {limit}; lower \
+                     max_tokens or shorten the prompt{more}",
+                    self.params.max_tokens,
+                    limit - prompt
+                ),
+            );
+        }
+        Ok(())
+    }
+}
+
+impl BeamParams {
+    /// Most tokens that each beam may generate after a prompt of `prompt_len`, so that the KV blocks suffice when the
+    /// search runs alone: the beams share the prompt's full blocks, and may share nothing else. 0 if there is room for
+    /// none.
+    pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
+        let block = limits.kv_block_tokens.max(1);
+        let shared = prompt_len / block;
+        let own = (limits.kv_capacity_tokens / block).saturating_sub(shared) / self.width.max(1);
+        // The last token of a beam has no KV.
+        let room = ((shared + own) * block + 1).saturating_sub(prompt_len);
+        room.min(limits.max_model_len.saturating_sub(prompt_len))
+    }
+
+    /// A beam search goes by the model's own log-probabilities: what would change or narrow them is refused.
+    fn check(&self, prompt_len: usize, params: &SamplingParams, limits: &Limits) -> Result<(), InvalidRequest> {
+        if self.width == 0 || self.width > limits.max_beam_width {
+            return refuse(
+                "best_of",
+                format!(
+                    "the beam search is {} wide, but must be at least 1 and at most {} wide; lower best_of or n",
+                    self.width, limits.max_beam_width
+                ),
+            );
+        }
+        let most = self.max_tokens(prompt_len, limits);
+        if params.max_tokens > most {
+            return refuse(
+                "max_tokens",
+                format!(
+                    "max_tokens is {}, but after the prompt's {prompt_len} tokens KV memory has room for {most} of \
+                     each of \
+                     {} beams; lower max_tokens or best_of, or raise --memory",
+                    params.max_tokens, self.width
+                ),
+            );
+        }
+        in_range("length_penalty", self.length_penalty, -10.0, 10.0)?;
+        let neutral = [
+            ("temperature", params.temperature, 0.0),
+            ("top_p", params.top_p, 1.0),
+            ("min_p", params.min_p, 0.0),
+            ("repetition_penalty", params.repetition_penalty, 1.0),
+            ("presence_penalty", params.presence_penalty, 0.0),
+            ("frequency_penalty", params.frequency_penalty, 0.0),
+        ];
+        if let Some((param, value, neutral)) = neutral.into_iter().find(|(_, value, neutral)| value != neutral) {
+            let message = format!("{param} is {value}, but a beam search has it at {neutral}; leave it out");
+            return refuse(param, message);
+        }
+        for (param, given) in [
+            ("top_k", params.top_k.is_some()),
+            ("logit_bias", !params.logit_bias.is_empty()),
+            ("allowed_token_ids", !params.allowed_token_ids.is_empty()),
+            ("bad_words", !params.bad_words.is_empty()),
+            ("prompt_logprobs", params.prompt_logprobs.is_some()),
+        ] {
+            if given {
+                return refuse(param, format!("{param} is not supported with beam search; leave it out"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SamplingParams {
+    fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
+        in_range("temperature", self.temperature, 0.0, 100.0)?;
+        in_range("top_p", self.top_p, f32::MIN_POSITIVE, 1.0)?;
+        in_range("min_p", self.min_p, 0.0, 1.0)?;
+        in_range("repetition_penalty", self.repetition_penalty, f32::MIN_POSITIVE, 100.0)?;
+        in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        if self.top_k == Some(0) {
+            return refuse("top_k", "top_k is 0; send at least 1, or leave it out to keep all tokens".into());
+        }
+        if self.max_tokens == 0 && self.prompt_logprobs.is_none() {
+            return refuse("max_tokens", "max_tokens is 0, so nothing would be generated; send at least 1".into());
+        }
+        if self.min_tokens > self.max_tokens {
+            return refuse(
+                "min_tokens",
+                format!(
+                    "min_tokens is {}, above max_tokens, which is {}; lower the one or raise the other",
+                    self.min_tokens, self.max_tokens
+                ),
+            );
+        }
+        for (param, wanted) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            if let Some(wanted) = wanted.filter(|&wanted| wanted > limits.max_logprobs) {
+                return refuse(param, format!("{param} is {wanted}, but at most {} are reported", limits.max_logprobs));
+            }
+        }
+        if self.bad_words.iter().any(Vec::is_empty) {
+            return refuse("bad_words", "bad_words has a word without tokens, which nothing could follow".into());
+        }
+        let bad_tokens = self.bad_words.iter().map(Vec::len).sum();
+        for (param, length) in [
+            ("logit_bias", self.logit_bias.len()),
+            ("stop_token_ids", self.stop_token_ids.len()),
+            ("allowed_token_ids", self.allowed_token_ids.len()),
+            ("bad_words", bad_tokens),
+        ] {
+            if length > TOKEN_LIST_MAX {
+                return refuse(param, format!("{param} has {length} tokens, but at most {TOKEN_LIST_MAX} are allowed"));
+            }
+        }
+        check_tokens("stop_token_ids", self.stop_token_ids.iter().copied(), limits)?;
+        check_tokens("allowed_token_ids", self.allowed_token_ids.iter().copied(), limits)?;
+        check_tokens("bad_words", self.bad_words.iter().flatten().copied(), limits)?;
+        check_tokens("logit_bias", self.logit_bias.iter().map(|&(token, _)| token), limits)?;
+        self.logit_bias.iter().try_for_each(|&(_, bias)| in_range("logit_bias", bias, -100.0, 100.0))
+    }
+}
+
+fn check_tokens(
+    param: &'static str,
+    mut tokens: impl Iterator<Item = u32>,
+    limits: &Limits,
+) -> Result<(), InvalidRequest> {
+    match tokens.find(|&token| token as usize >= limits.vocab_size) {
+        None => Ok(()),
+        Some(token) => refuse(
+            param,
+            format!("token id {token} in {param} is not in the vocabulary, whose ids end at {}", limits.vocab_size - 1),
+        ),
+    }
+}
+
+/// Also refuses NaN, which compares with nothing.
+fn in_range(param: &'static str, value: f32, low: f32, high: f32) -> Result<(), InvalidRequest> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    let low = if low == f32::MIN_POSITIVE { "above 0".to_owned() } else { format!("at least {low}") };
+    refuse(param, format!("{param} is {value}, but must be {low} and at most {high}"))
+}
+
+fn refuse(param: &'static str, message: String) -> Result<(), InvalidRequest> {
+    Err(InvalidRequest { param, message })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,439 @@
+//! What the engine needs of the code that computes: a model on a device, or a simulation of one.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use interbed_device::{
+    AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, DeviceStats, KvPool, KvStrips, Mappings,
+    PageAccess, Queue, StripChange, StripContent, StripShape, StripStats, mappings,
+};
+use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
+use interbed_kv_disk::SwapStore;
+use interbed_model::config::ModelConfig;
+use interbed_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Logits, Model, NothingBelow};
+use interbed_weights::{StreamMonitor, StreamStats, WeightSource};
+use thiserror::Error;
+
+use crate::drafter::Drafter;
+use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
+
+/// Computes forward passes. The engine thread owns it.
+pub trait Runner: Send {
+    /// Computes the KV of every token of the batch, and hands each wanted row of logits to `sink` in order.
+    ///
+    /// # Errors
+    /// The pass failed, with the reason. The KV of the batch's own tokens is then unspecified; no other KV changed.
+    fn forward(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
+    ) -> Result<(), String>;
+
+    /// The same where some of the KV may be below memory, and comes from `below`; only where
+    /// [`streams_kv`](Self::streams_kv).
+    ///
+    /// # Errors
+    /// As there, or KV that is below could not be read: then nothing was handed to `sink`.
+    fn forward_from(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        _below: &mut dyn KvBelow,
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
+    ) -> Result<(), PassError> {
+        self.forward(batch, sink).map_err(PassError::Failed)
+    }
+
+    /// Whether sequences may be longer than memory.
+    fn streams_kv(&self) -> bool {
+        false
+    }
+
+    /// Carries out transfers between KV blocks, in this order. Called between passes, before any of them is read,
+    /// written or given back.
+    fn copy_blocks(&mut self, copies: &[BlockCopy]);
+
+    /// Hands over the swap space for KV blocks, if there is any: at least as many slots as the block manager was
+    /// configured with. It is used with the blocks of [`block_bytes`](Self::block_bytes).
+    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
+        None
+    }
+
+    /// The memory of KV blocks, for what is swapped or stored on disk and comes back; `None` if nothing can be.
+    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
+        None
+    }
+
+    /// A number that differs where equal tokens get different KV, for a prompt of this length. It enters the root of
+    /// the chain of block hashes. 0 by default.
+    fn cache_namespace(&self, _prompt_len: usize) -> u64 {
+        0
+    }
+
+    /// The drafter that guesses tokens ahead of the model, if there is one: each pass then computes several tokens of a
+    /// sequence.
+    fn drafter(&mut self) -> Option<&mut dyn Drafter> {
+        None
+    }
+
+    /// Whether, and how, KV gets memory from elsewhere. Without it all blocks may be used at any time.
+    fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
+        None
+    }
+
+    /// Strips in which the blocks of sequences are mapped side by side, if they are: a pass gets
+    /// [`SequenceBlocks::From`](interbed_model::SequenceBlocks::From) then.
+    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
+        None
+    }
+
+    /// What streaming the weights has taken since the start, if they are streamed.
+    fn stream_stats(&self) -> Option<StreamStats> {
+        None
+    }
+
+    /// Where passes show what becomes of streamed weights, if they are streamed.
+    fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
+        None
+    }
+
+    /// Shows there where the weights are now. Called when there is no pass, while somebody watches.
+    fn show_weights(&mut self) {}
+
+    /// What a device with memory of its own was used for, if there is one.
+    fn device_stats(&self) -> Option<DeviceStats> {
+        None
+    }
+
+    /// The memory that it takes.
+    fn memory(&mut self) -> RunnerMemory {
+        RunnerMemory::default()
+    }
+}
+
+/// Why a pass could not be computed.
+#[derive(Debug, Error)]
+pub enum PassError {
+    /// For this reason.
+    #[error("{0}")]
+    Failed(String),
+    /// KV below memory could not be read: whoever it belongs to computes it again.
+    #[error(transparent)]
+    KvLost(#[from] KvLost),
+}
+
+impl From<ForwardError> for PassError {
+    fn from(error: ForwardError) -> Self {
+        match error {
+            ForwardError::Kv(lost) => Self::KvLost(lost),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Copies of blocks in one command.
+const COPIES_AT_A_TIME: usize = 64;
+
+/// Has `device` copy blocks, before the passes that follow: those are in the same queue.
+pub(crate) fn copy_blocks(device: &mut dyn Device, copies: &[BlockCopy]) -> Result<(), DeviceError> {
+    copies.chunks(COPIES_AT_A_TIME).try_for_each(|copies| {
+        let copies: ArrayVec<_, COPIES_AT_A_TIME> =
+            copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
+        device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &copies }], &[]).map(|_| ())
+    })
+}
+
+/// Memory of KV blocks that comes and goes.
+pub trait KvMemory {
+    /// Blocks that may be used at first.
+    fn blocks_at_start(&self) -> usize;
+
+    /// How many blocks may be used from now on. Called between passes, and, while there are none, from time to time
+    /// until the answer is settled. Everything that left before was [given back](Self::give_back).
+    fn balance(&mut self, demand: KvDemand) -> KvGrant;
+
+    /// These blocks have left: they will not be read before they have been written again. Called between passes.
+    fn give_back(&mut self, blocks: &[u32]);
+}
+
+/// Addresses in which blocks are mapped, and a thread that maps beside passes.
+pub trait StripMemory {
+    /// How they are managed.
+    fn config(&self) -> StripConfig;
+
+    /// The number, for passes, of a strip's first block.
+    fn first_block(&self, strip: u32) -> u32;
+
+    /// Asks for changes beside passes. They are made in this order.
+    fn change_beside(&mut self, changes: &[Mapping]);
+
+    /// Waits until so many of these have been made since the start, and takes those that the system has refused.
+    fn wait_for(&mut self, number: u64) -> Vec<Mapping>;
+
+    /// Makes a change at once. `false` if the system refused.
+    fn change(&mut self, change: &Mapping) -> bool;
+
+    /// No pass uses anything.
+    fn unpin(&mut self);
+
+    /// The next pass reads these blocks of a strip, and writes those from `written` on.
+    fn pin(&mut self, strip: u32, blocks: Range<u32>, written: u32);
+
+    /// What was done so far.
+    fn stats(&self) -> StripStats;
+}
+
+/// The memory that a runner takes, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunnerMemory {
+    /// Weights in memory.
+    pub weights: Bytes,
+    /// One KV block.
+    pub kv_block: Bytes,
+}
+
+/// A model, and the device that computes it.
+pub struct ModelRunner {
+    /// The model, with its weights.
+    pub model: Model,
+    /// The device, with the KV blocks.
+    pub device: CpuDevice,
+    /// Room to swap KV blocks to, until the engine takes it.
+    pub swap: Option<Box<dyn SwapStore>>,
+    /// The memory of the model's weights.
+    pub weights: WeightMemory,
+    /// How the device's strips are managed, if it has any.
+    pub strips: Option<StripConfig>,
+}
+
+/// How much memory weights take.
+pub enum WeightMemory {
+    /// All of them are in memory.
+    Resident(Bytes),
+    /// Some of them are, and they trade memory with KV.
+    Streamed {
+        /// Figures about the streaming, kept up to date by passes.
+        monitor: Arc<StreamMonitor>,
+        /// How much they have, and KV.
+        trade: MemoryTrade,
+    },
+}
+
+impl ModelRunner {
+    /// A model of these `weights` on the processor, for passes of up to `max_tokens` tokens.
+    ///
+    /// # Errors
+    /// The system has no memory for such passes.
+    pub fn on_cpu(
+        config: ModelConfig,
+        source: Box<dyn WeightSource>,
+        weights: WeightMemory,
+        kv: KvPool,
+        cpu: Cpu,
+        max_tokens: usize,
+    ) -> Result<Self, AllocError> {
+        let (needs, layout) = (Model::pass_needs(&config, max_tokens, max_tokens), kv.layout().clone());
+        let strips = kv.strip_shape().map(|shape| strip_config(shape, kv.num_blocks()));
+        let device = CpuDevice::new(cpu, &needs, kv)?;
+        Ok(Self { model: Model::new(config, source, layout), device, swap: None, weights, strips })
+    }
+}
+
+/// How strips of this shape are managed over `num_blocks` blocks.
+fn strip_config(shape: StripShape, num_blocks: usize) -> StripConfig {
+    // Of the mappings that the system allows, others need some: a quarter is left to them.
+    let Mappings { most, used } = mappings().unwrap_or(Mappings { most: MAPPINGS_USUAL, used: 0 });
+    StripConfig {
+        strips: shape.count,
+        blocks: shape.blocks,
+        mappings_max: (most - most / 4).saturating_sub(used),
+        mapped_max: MAPPED_PER_BLOCK * num_blocks,
+        hiding: Hiding::ALL,
+    }
+}
+
+/// Mappings that a process may have where the system does not say: what Linux allows by default.
+const MAPPINGS_USUAL: usize = 65_530;
+
+/// How often blocks may be mapped in strips, on average. Each time takes 8 bytes of page table for each page: less than
+/// a hundredth of the block in all.
+const MAPPED_PER_BLOCK: usize = 4;
+
+impl Runner for ModelRunner {
+    fn forward(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
+    ) -> Result<(), String> {
+        self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
+    }
+
+    fn forward_from(
+        &mut self,
+        batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
+        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
+    ) -> Result<(), PassError> {
+        Ok(self.model.forward_from(&mut self.device, batch, below, sink)?)
+    }
+
+    fn streams_kv(&self) -> bool {
+        true
+    }
+
+    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+        copy_blocks(&mut self.device, copies).expect("the processor copies blocks at once, and never fails");
+    }
+
+    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
+        self.swap.take()
+    }
+
+    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
+        Some(self)
+    }
+
+    fn cache_namespace(&self, prompt_len: usize) -> u64 {
+        self.model.cache_namespace(prompt_len)
+    }
+
+    fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
+        matches!(self.weights, WeightMemory::Streamed { .. }).then_some(self)
+    }
+
+    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
+        let is_mapped = self.strips.is_some() && self.device.kv_mut().strips().is_some();
+        is_mapped.then_some(self)
+    }
+
+    fn stream_stats(&self) -> Option<StreamStats> {
+        self.stream_monitor().map(|monitor| monitor.stats())
+    }
+
+    fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
+        match &self.weights {
+            WeightMemory::Resident(_) => None,
+            WeightMemory::Streamed { monitor, .. } => Some(Arc::clone(monitor)),
+        }
+    }
+
+    fn show_weights(&mut self) {
+        self.model.weights().show();
+    }
+
+    fn memory(&mut self) -> RunnerMemory {
+        let weights = match (&self.weights, self.model.weights().elastic()) {
+            (WeightMemory::Streamed { .. }, Some(weights)) => Bytes(weights.memory().held),
+            (WeightMemory::Resident(bytes), _) => *bytes,
+            (WeightMemory::Streamed { .. }, None) => Bytes(0),
+        };
+        RunnerMemory { weights, kv_block: Bytes(self.device.kv().layout().block_bytes() as u64) }
+    }
+}
+
+impl BlockBytes for ModelRunner {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
+        into.copy_from_slice(&self.device.kv().block(block.0)[..into.len()]);
+        Ok(())
+    }
+
+    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
+        let kv = self.device.kv_mut();
+        let content = kv.layout().content_bytes();
+        fill(&mut kv.block_mut(block.0)[..content]);
+    }
+}
+
+impl ModelRunner {
+    fn kv_strips(&mut self) -> &mut KvStrips {
+        self.device.kv_mut().strips().expect("whoever asks for them was told that there are strips")
+    }
+}
+
+/// The same change, as the device calls it.
+fn change_of(mapping: &Mapping) -> StripChange {
+    let to = match mapping.to {
+        Mapped::Read(block) => StripContent::Blocks(block.0, PageAccess::Read),
+        Mapped::Write(block) => StripContent::Blocks(block.0, PageAccess::Write),
+        Mapped::ReadOnly => StripContent::ReadOnly,
+        Mapped::Nothing => StripContent::Nothing,
+    };
+    StripChange { strip: mapping.strip, first: mapping.first, count: mapping.count, to }
+}
+
+/// And back.
+fn mapping_of(change: &StripChange) -> Mapping {
+    let to = match change.to {
+        StripContent::Blocks(block, PageAccess::Read) => Mapped::Read(BlockId(block)),
+        StripContent::Blocks(block, PageAccess::Write) => Mapped::Write(BlockId(block)),
+        StripContent::ReadOnly => Mapped::ReadOnly,
+        StripContent::Nothing => Mapped::Nothing,
+    };
+    Mapping { strip: change.strip, first: change.first, count: change.count, to }
+}
+
+impl StripMemory for ModelRunner {
+    fn config(&self) -> StripConfig {
+        self.strips.expect("whoever asks was told that there are strips")
+    }
+
+    fn first_block(&self, strip: u32) -> u32 {
+        self.device.kv().first_of_strip(strip)
+    }
+
+    fn change_beside(&mut self, changes: &[Mapping]) {
+        self.kv_strips().change_beside(changes.iter().map(change_of));
+    }
+
+    fn wait_for(&mut self, number: u64) -> Vec<Mapping> {
+        self.kv_strips().wait_for(number).iter().map(mapping_of).collect()
+    }
+
+    fn change(&mut self, change: &Mapping) -> bool {
+        self.kv_strips().change(&change_of(change)).is_ok()
+    }
+
+    fn unpin(&mut self) {
+        self.kv_strips().unpin();
+    }
+
+    fn pin(&mut self, strip: u32, blocks: Range<u32>, written: u32) {
+        self.kv_strips().pin(strip, blocks.start as usize..blocks.end as usize, written as usize);
+    }
+
+    fn stats(&self) -> StripStats {
+        self.device.kv().strip_stats()
+    }
+}
+
+impl KvMemory for ModelRunner {
+    fn blocks_at_start(&self) -> usize {
+        match &self.weights {
+            WeightMemory::Resident(_) => self.device.kv().num_blocks(),
+            WeightMemory::Streamed { trade, .. } => trade.blocks_start(),
+        }
+    }
+
+    fn balance(&mut self, demand: KvDemand) -> KvGrant {
+        let (WeightMemory::Streamed { trade, .. }, Some(weights)) = (&mut self.weights, self.model.weights().elastic())
+        else {
+            return KvGrant { blocks: self.device.kv().num_blocks(), settled: true };
+        };
+        let budget = trade.plan(demand, weights.worth());
+        // Only what has changed: the window may have lowered its budget itself, when the system had no memory.
+        if trade.weights_are_to_change()
+            && let Err(error) = weights.set_budget(budget)
+        {
+            tracing::error!("weights cannot be streamed within {budget} bytes ({error}); KV stays as it is");
+        }
+        let memory = weights.memory();
+        let grant = trade.grant(memory.held.max(memory.budget));
+        KvGrant { settled: grant.settled && !memory.loading, ..grant }
+    }
+
+    fn give_back(&mut self, blocks: &[u32]) {
+        if let Err(error) = self.device.kv_mut().give_back(blocks) {
+            tracing::error!("the system did not take {} KV blocks back: {error}", blocks.len());
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! From one row of logits to one token, with the semantics of vLLM.
+//!
+//! **Invariant:** the result depends on the row, the parameters, the sequence's own history and the number of its
+//! tokens alone: not on the batch, nor on what was sampled before. A preempted sequence that is computed again draws
+//! the same tokens. Sums are taken in f64, in an order that the row fixes.
+
+use std::collections::HashMap;
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+use interbed_device::BEST_MAX;
+
+use crate::{PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
+
+/// Temperatures below this are greedy: dividing by them would leave one token anyway, or overflow.
+const GREEDY_BELOW: f32 = 1e-5;
+
+/// The most `top_k` for which a row's greatest logits are taken instead of all.
+const BEST_TOP_K_MAX: usize = BEST_MAX - 1;
+
+/// How many of the greatest logits of a row suffice to choose the token behind `generated` others, by
+/// [`Sampler::sample_best`]; `None` if all are needed.
+pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
+    let repeats = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
+    let rules_out = !params.allowed_token_ids.is_empty() || !params.bad_words.is_empty();
+    let changes = repeats || rules_out || !params.logit_bias.is_empty() || generated < params.min_tokens;
+    if changes || params.logprobs.is_some() {
+        return None;
+    }
+    if params.temperature < GREEDY_BELOW {
+        return Some(1);
+    }
+    // One more shows whether `top_k` leaves any out.
+    params.top_k.filter(|&k| k <= BEST_TOP_K_MAX).map(|k| k.max(1) + 1)
+}
+
+/// What was chosen at one position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// The chosen token; 0 when no token is possible (every logit is NaN or minus infinity).
+    pub token: TokenId,
+    /// Present when [`SamplingParams::logprobs`] is set.
+    pub logprobs: Option<PositionLogprobs>,
+}
+
+/// A sequence's history, as far as its penalties need it. It outlives preemptions.
+#[derive(Debug, Clone)]
+pub struct SamplerState {
+    /// Occurrences among generated tokens; 0 for tokens of the prompt only. Empty where no penalty asks for it. Each
+    /// entry changes one logit, so their order does not matter.
+    occurrences: HashMap<TokenId, u32>,
+    vocab_size: usize,
+    tracked: bool,
+    /// The last tokens generated, as many as the longest bad word has before its last.
+    recent: Vec<TokenId>,
+    recent_max: usize,
+    seed: u64,
+}
+
+impl SamplerState {
+    /// The state after `prompt`. Tokens at or above `vocab_size` are ignored.
+    pub fn new(prompt: &[TokenId], vocab_size: usize, params: &SamplingParams) -> Self {
+        let repeats = params.repetition_penalty != 1.0;
+        let tracked = repeats || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
+        let known = prompt.iter().filter(|&&token| repeats && (token as usize) < vocab_size);
+        let occurrences = known.map(|&token| (token, 0)).collect();
+        let recent_max = params.bad_words.iter().map(|word| word.len().saturating_sub(1)).max().unwrap_or(0);
+        Self { occurrences, vocab_size, tracked, recent: Vec::new(), recent_max, seed: params.seed }
+    }
+
+    /// The same state of continuation number `number` of the prompt, which draws other tokens.
+    #[must_use]
+    pub fn continuation(&self, number: u64) -> Self {
+        Self { seed: self.seed.wrapping_add(number), ..self.clone() }
+    }
+
+    /// `token` was generated.
+    pub fn record(&mut self, token: TokenId) {
+        if self.recent_max > 0 {
+            if self.recent.len() == self.recent_max {
+                self.recent.remove(0);
+            }
+            self.recent.push(token);
+        }
+        if self.tracked && (token as usize) < self.vocab_size {
+            *self.occurrences.entry(token).or_insert(0) += 1;
+        }
+    }
+}
+
+/// Chooses tokens. Holds scratch memory only: one sampler serves all sequences, and after its first call for a
+/// vocabulary allocates nothing but the log-probabilities that it returns.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    raw: Vec<f32>,              // [vocabulary]
+    candidates: Vec<Candidate>, // at most [vocabulary]
+    allowed: Vec<(usize, f32)>, // the logits of the tokens that are allowed
+    best: Vec<(TokenId, f32)>,
+}
+
+/// A token that may be chosen.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    /// Place among all tokens: the most likely first, and among equals the lowest token. The logit, mapped to an
+    /// integer that falls as it rises, stands above the token, so that one comparison settles the order.
+    place: u64,
+    /// Probability relative to the most likely token's.
+    weight: f32,
+}
+
+impl Candidate {
+    /// `logit` is not NaN.
+    fn new(token: TokenId, logit: f32, weight: f32) -> Self {
+        // Adding 0 makes the two zeros one. As bits, negative floats lie above all others and rise as they fall.
+        let bits = (logit + 0.0).to_bits();
+        let falling = if bits >> 31 == 0 { !bits & (u32::MAX >> 1) } else { bits };
+        Self { place: u64::from(falling) << 32 | u64::from(token), weight }
+    }
+
+    fn token(&self) -> TokenId {
+        self.place as TokenId
+    }
+}
+
+impl Sampler {
+    /// Chooses the token that follows, where `generated` were generated before, and reports log-probabilities as the
+    /// model gave them if `params` ask for it.
+    ///
+    /// In order: tokens that would end the sequence before `min_tokens`, that are not allowed, or that would complete a
+    /// bad word are ruled out, then `logit_bias`, penalties, temperature, `min_p`, `top_k` and `top_p` apply, each to
+    /// what the one before left. `logits` (one per token of the vocabulary) are left as penalties made them. NaN counts
+    /// as minus infinity.
+    pub fn sample(
+        &mut self,
+        logits: &mut [f32],
+        params: &SamplingParams,
+        state: &SamplerState,
+        generated: usize,
+        eos: &[TokenId],
+    ) -> Sampled {
+        if params.logprobs.is_some() {
+            self.raw.clear();
+            self.raw.extend_from_slice(logits);
+        }
+        logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = f32::NEG_INFINITY);
+        rule_out_early_end(logits, params, generated, eos);
+        self.keep_allowed(logits, params);
+        rule_out_bad_words(logits, params, state);
+        for &(token, bias) in &params.logit_bias {
+            change(logits, token, |logit| logit + bias);
+        }
+        penalize(logits, params, state);
+        let token = match params.temperature >= GREEDY_BELOW {
+            true => self.draw(entries(logits), params, uniform(state.seed, generated)),
+            false => argmax(entries(logits)),
+        };
+        let logprobs = params.logprobs.map(|top| {
+            let raw = std::mem::take(&mut self.raw);
+            let logprobs = self.position_logprobs(&raw, token, top);
+            self.raw = raw;
+            logprobs
+        });
+        Sampled { token, logprobs }
+    }
+
+    /// Chooses the token that [`sample`](Self::sample) would choose, from `best`: of the row's tokens and logits, none
+    /// of which is NaN, as many of the greatest as [`best_wanted`] says, or all if there are fewer.
+    pub fn sample_best(
+        &mut self,
+        best: impl Iterator<Item = (TokenId, f32)>,
+        params: &SamplingParams,
+        state: &SamplerState,
+        generated: usize,
+    ) -> Sampled {
+        let mut row = std::mem::take(&mut self.best);
+        row.clear();
+        row.extend(best);
+        // As in a row: so that all that follows has the order that it has there.
+        row.sort_unstable_by_key(|(token, _)| *token);
+        let token = match params.temperature >= GREEDY_BELOW {
+            true => self.draw(row.iter().copied(), params, uniform(state.seed, generated)),
+            false => argmax(row.iter().copied()),
+        };
+        self.best = row;
+        Sampled { token, logprobs: None }
+    }
+
+    /// Natural-log probabilities of `chosen` and of the `top` most likely tokens, best first, under a softmax of
+    /// `logits`. Ranks count from 1; of equally likely tokens the lower id comes first.
+    pub fn position_logprobs(&mut self, logits: &[f32], chosen: TokenId, top: usize) -> PositionLogprobs {
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|&logit| f64::from(below_best(logit, best)).exp()).sum();
+        let log_sum = sum.ln();
+        let logprob = |logit: f32| (f64::from(below_best(logit, best)) - log_sum) as f32;
+        let chosen_logit = logits.get(chosen as usize).copied().map_or(f32::NEG_INFINITY, nan_to_worst);
+        let before = |(token, &logit): (usize, &f32)| {
+            let logit = nan_to_worst(logit);
+            logit > chosen_logit || (logit == chosen_logit && token < chosen as usize)
+        };
+        let rank = 1 + logits.iter().enumerate().filter(|&entry| before(entry)).count() as u32;
+
+        self.candidates.clear();
+        if top > 0 {
+            let all = logits.iter().zip(0..).map(|(&logit, token)| Candidate::new(token, nan_to_worst(logit), 0.0));
+            self.candidates.extend(all);
+            keep_best(&mut self.candidates, top);
+        }
+        let ranked = self.candidates.iter().map(Candidate::token).zip(1..);
+        let logprob_of = |token: TokenId| logprob(nan_to_worst(logits[token as usize]));
+        PositionLogprobs {
+            chosen: TokenLogprob { token: chosen, logprob: logprob(chosen_logit), rank },
+            top: ranked.map(|(token, rank)| TokenLogprob { token, logprob: logprob_of(token), rank }).collect(),
+        }
+    }
+
+    /// Rules out all tokens that are not allowed.
+    fn keep_allowed(&mut self, logits: &mut [f32], params: &SamplingParams) {
+        if params.allowed_token_ids.is_empty() {
+            return;
+        }
+        let id_of = |&token: &TokenId| token as usize;
+        let known = || params.allowed_token_ids.iter().map(id_of).filter(|&id| id < logits.len());
+        self.allowed.clear();
+        self.allowed.extend(known().map(|id| (id, logits[id])));
+        logits.fill(f32::NEG_INFINITY);
+        self.allowed.iter().for_each(|&(id, logit)| logits[id] = logit);
+    }
+
+    /// One draw, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`, which
+    /// hold no NaN and are in the order of their tokens.
+    fn draw(
+        &mut self,
+        logits: impl Iterator<Item = (TokenId, f32)> + Clone,
+        params: &SamplingParams,
+        uniform: f64,
+    ) -> TokenId {
+        let best = logits.clone().map(|(_, logit)| logit).fold(f32::NEG_INFINITY, f32::max);
+        if best == f32::NEG_INFINITY {
+            // No token is possible.
+            return 0;
+        }
+        self.candidates.clear();
+        let weighed = logits.map(|(token, logit)| {
+            let below = below_best(logit, best) / params.temperature;
+            // What underflows need not be computed: most of a vocabulary does.
+            Candidate::new(token, logit, if below < -104.0 { 0.0 } else { below.exp() })
+        });
+        // The best token has weight 1, so it stays. Weightless ones are never drawn.
+        self.candidates.extend(weighed.filter(|token| token.weight > 0.0 && token.weight >= params.min_p));
+        if let Some(k) = params.top_k.filter(|&k| k < self.candidates.len()) {
+            keep_best(&mut self.candidates, k.max(1));
+        }
+        if params.top_p < 1.0 {
+            keep_nucleus(&mut self.candidates, params.top_p);
+        }
+        pick(&self.candidates, uniform)
+    }
+}
+
+/// The draw of a request's token number `position`, in [0, 1): a function of seed and position alone.
+fn uniform(seed: u64, position: usize) -> f64 {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut stream = ChaCha8Rng::from_seed(key);
+    stream.set_stream(position as u64);
+    // 53 bits are what an f64 holds.
+    (stream.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+fn rule_out_early_end(logits: &mut [f32], params: &SamplingParams, generated: usize, eos: &[TokenId]) {
+    if generated >= params.min_tokens {
+        return;
+    }
+    // Under ignore_eos it ends nothing, so there is nothing to prevent.
+    let eos = if params.ignore_eos { &[] } else { eos };
+    for &token in eos.iter().chain(&params.stop_token_ids) {
+        change(logits, token, |_| f32::NEG_INFINITY);
+    }
+}
+
+fn rule_out_bad_words(logits: &mut [f32], params: &SamplingParams, state: &SamplerState) {
+    for word in &params.bad_words {
+        if let Some((&last, before)) = word.split_last()
+            && state.recent.ends_with(before)
+        {
+            change(logits, last, |_| f32::NEG_INFINITY);
+        }
+    }
+}
+
+fn penalize(logits: &mut [f32], params: &SamplingParams, state: &SamplerState) {
+    let repetition = params.repetition_penalty;
+    for (&token, &count) in &state.occurrences {
+        change(logits, token, |logit| {
+            // Away from likely, on either side of 0.
+            let logit = if logit > 0.0 { logit / repetition } else { logit * repetition };
+            let presence = if count > 0 { params.presence_penalty } else { 0.0 };
+            logit - params.frequency_penalty * count as f32 - presence
+        });
+    }
+}
+
+/// Changes the logit of `token`, if there is one. What is impossible stays so: no bias or penalty is infinite.
+fn change(logits: &mut [f32], token: TokenId, new: impl FnOnce(f32) -> f32) {
+    if let Some(logit) = logits.get_mut(token as usize) {
+        *logit = new(*logit);
+    }
+}
+
+/// The tokens of a row with their logits.
+fn entries(logits: &[f32]) -> impl Iterator<Item = (TokenId, f32)> + Clone {
+    logits.iter().zip(0..).map(|(&logit, token)| (token, logit))
+}
+
+/// The most likely token, and among equals the lowest; 0 if there is none.
+fn argmax(logits: impl Iterator<Item = (TokenId, f32)>) -> TokenId {
+    let mut best = (0, f32::NEG_INFINITY);
+    for (token, logit) in logits {
+        if logit > best.1 {
+            best = (token, logit);
+        }
+    }
+    best.0
+}
+
+/// How far `logit` lies below the best one, defined for infinities too: if the best are infinite, they share all.
+fn below_best(logit: f32, best: f32) -> f32 {
+    let logit = nan_to_worst(logit);
+    if logit == best { 0.0 } else { logit - best }
+}
+
+fn nan_to_worst(logit: f32) -> f32 {
+    if logit.is_nan() { f32::NEG_INFINITY } else { logit }
+}
+
+/// Keeps the `count` most likely, in order; `count` is at least 1.
+fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
+    if count < candidates.len() {
+        candidates.select_nth_unstable_by_key(count - 1, |candidate| candidate.place);
+        candidates.truncate(count);
+    }
+    candidates.sort_unstable_by_key(|candidate| candidate.place);
+}
+
+/// Keeps the smallest set of most likely tokens whose share of all candidates reaches `top_p`, in order; at least one.
+fn keep_nucleus(candidates: &mut Vec<Candidate>, top_p: f32) {
+    let reach = f64::from(top_p) * sum(candidates);
+    let mut reached = 0.0;
+    // The set is mostly small and the vocabulary large, so it is sorted piece by piece.
+    let (mut start, mut piece) = (0, 64);
+    while start < candidates.len() {
+        let end = candidates.len().min(start + piece);
+        if end < candidates.len() {
+            candidates[start..].select_nth_unstable_by_key(end - start, |candidate| candidate.place);
+        }
+        candidates[start..end].sort_unstable_by_key(|candidate| candidate.place);
+        for index in start..end {
+            reached += f64::from(candidates[index].weight);
+            if reached >= reach {
+                return candidates.truncate(index + 1);
+            }
+        }
+        (start, piece) = (end, 4 * piece);
+    }
+}
+
+/// The candidate at share `uniform` of the summed weights.
+fn pick(candidates: &[Candidate], uniform: f64) -> TokenId {
+    let target = uniform * sum(candidates);
+    let mut passed = 0.0;
+    for candidate in candidates {
+        passed += f64::from(candidate.weight);
+        if passed > target {
+            return candidate.token();
+        }
+    }
+    candidates.last().map_or(0, Candidate::token)
+}
+
+fn sum(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|candidate| f64::from(candidate.weight)).sum()
+}
+
+#[cfg(test)]
+mod tests;

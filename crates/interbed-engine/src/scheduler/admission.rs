@@ -1,0 +1,488 @@
+//! Which sequences are admitted, from the waiting queue and from swap space.
+//!
+//! Candidates are considered in one order:
+//!
+//! 1. sequences that were swapped out, by [`Rank`](crate::sequence::Rank);
+//! 2. waiting sequences: first those of the tenant that holds the fewest blocks, among equals of the one whose turn was
+//!    longest ago; within a tenant by `Rank`.
+//!
+//! For each of the two, one list of rules decides whether a candidate is admitted, and if not, why: see [`Admission`].
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+
+use interbed_kv::{AllocStatus, SequenceId};
+
+use super::long::LongLimits;
+use super::shares::{Aged, Holding, Shares};
+use super::{Admitted, Rejected, Scheduler, StepPlan, Tenant};
+use crate::TenantId;
+use crate::forecast::{Growth, blocks_wanted};
+use crate::sequence::{Sequence, SequenceStatus};
+
+/// Waiting sequences that admission looks at in one step; bounds a step's cost when the queue is long.
+pub(super) const LOOKAHEAD: usize = 64;
+
+/// Whether a sequence is admitted, and if not, why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Now,
+    /// Not as long as this is so.
+    Waits(Wait),
+    /// It takes more blocks than there are.
+    Never {
+        need: usize,
+        limit: usize,
+    },
+}
+
+/// Why a sequence has to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// All seats are taken.
+    Seats,
+    /// Fewer seats are free than its beams take.
+    BeamSeats,
+    /// One that many others have passed comes first.
+    AgedFirst,
+    /// One that is swapped out comes first.
+    SwappedFirst,
+    /// It would have more than its tenant's share, and another tenant, which has nothing, waits for that.
+    Claimed,
+    /// Some swap hangs; until it ends no other is begun.
+    SwapHangs,
+    /// Others are computing what it could share.
+    Prefix,
+    /// Too few blocks are left for what it has.
+    Blocks,
+    /// Enough blocks are left for what it has, but not for the expected growth of it and all others.
+    Growth,
+    /// It, or a running sequence, must not be preempted again, and there are too few blocks for such sequences to run
+    /// to their ends.
+    VeryEnd,
+}
+
+impl Wait {
+    /// Whether it waits for blocks, or for several seats at once, which sequences behind it may not need.
+    fn is_shortage(self) -> bool {
+        matches!(self, Self::BeamSeats | Self::Blocks | Self::Growth | Self::VeryEnd)
+    }
+
+    /// Whether sequences behind it wait for the same reason.
+    fn stops_queue(self) -> bool {
+        matches!(self, Self::Seats | Self::AgedFirst | Self::SwappedFirst)
+    }
+
+    /// Whether the reason would go away if another sequence made room.
+    fn may_claim(self) -> bool {
+        self.is_shortage() || matches!(self, Self::Seats | Self::SwappedFirst)
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Seats => "all seats are taken (--max-num-seqs)",
+            Self::BeamSeats => "its beams need more seats than are free (--max-num-seqs)",
+            Self::AgedFirst => "a request that waits for longer comes first",
+            Self::SwappedFirst => "a request that was swapped out comes first",
+            Self::Claimed => "another tenant has a claim on its blocks",
+            Self::SwapHangs => "a swap does not end",
+            Self::Prefix => "another request computes the same prefix",
+            Self::Blocks => "KV blocks are short",
+            Self::Growth => "KV blocks would be short soon",
+            Self::VeryEnd => "KV blocks would be short before its end, and it has made room too often",
+        })
+    }
+}
+
+/// One tenant's waiting sequences, and what it holds.
+struct Queue {
+    tenant: Option<TenantId>,
+    blocks: usize,
+    /// [`Tenant::turn`].
+    turn: u64,
+    waiting: VecDeque<SequenceId>,
+}
+
+impl Scheduler {
+    /// Swaps sequences in, in order, while there is room. The first that finds none keeps all behind it, and new
+    /// sequences, waiting; but one that gives way to a claim does not, since it may have been preempted for that claim.
+    /// Returns whether any dropped its KV because it would have waited for ever.
+    pub(super) fn bring_back(&mut self, plan: &mut StepPlan) -> bool {
+        if self.queues.swapped().len() == 0 || (self.kept_out && self.may_wait()) {
+            return false;
+        }
+        let mut dropped = false;
+        let mut shares = self.shares();
+        let claimants = self.claimants(&shares);
+        while let Some((id, admission)) = self.next_return(&shares, &claimants) {
+            self.kept_out = admission == Admission::Waits(Wait::Blocks);
+            let group = self.group(id);
+            let swap = match admission {
+                Admission::Waits(Wait::Seats) => break,
+                Admission::Waits(_) | Admission::Never { .. } => None,
+                Admission::Now => self.blocks.swap_in(&group).ok(),
+            };
+            match swap {
+                Some(swap) => {
+                    for &id in &group {
+                        self.move_to(id, SequenceStatus::Arriving);
+                        let sequence = &self.sequences[&id];
+                        shares.add(sequence.tenant, self.holding_of(sequence));
+                    }
+                    self.depart(group, swap, plan);
+                }
+                None if self.may_wait() => break,
+                None => {
+                    self.recompute(&group);
+                    dropped = true;
+                }
+            }
+        }
+        // Once no sequence gives way any more, another one is the first.
+        self.kept_out &= claimants.is_empty();
+        dropped
+    }
+
+    /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless
+    /// they would wait for the same reason, or many have passed it already.
+    pub(super) fn admit(&mut self, plan: &mut StepPlan) {
+        if plan.budget == 0 || !self.may_admit() {
+            return;
+        }
+        let mut shares = self.shares();
+        let mut aged = self.aged_swapped(&shares);
+        if aged.keep_all_out() {
+            return;
+        }
+        let mut queues = self.waiting_queues(&shares);
+        let mut short = Vec::new();
+        let mut all_short = true;
+        while plan.budget > 0
+            && let Some(queue) = next_queue(&mut queues)
+            && let Some(id) = queue.waiting.pop_front()
+        {
+            let admission = self.admission(&self.sequences[&id], &shares, &aged);
+            match admission {
+                Admission::Never { need, limit } => {
+                    let sequence = self.remove(id).expect("a waiting sequence is known");
+                    plan.rejected.push(Rejected { sequence, need, limit });
+                }
+                Admission::Waits(wait) if wait.is_shortage() && self.make_room_below() => {
+                    queue.waiting.push_front(id);
+                }
+                Admission::Waits(wait) if wait.may_claim() && self.claim(id, &mut shares, plan) => {
+                    queue.waiting.push_front(id);
+                }
+                Admission::Waits(wait) => {
+                    let sequence = &self.sequences[&id];
+                    all_short &= wait.is_shortage() || wait == Wait::AgedFirst;
+                    if wait.stops_queue() {
+                        queue.waiting.clear();
+                    }
+                    if wait.is_shortage() {
+                        short.push(id);
+                        if sequence.is_urgent() {
+                            aged.add(sequence.tenant, &shares);
+                        }
+                    }
+                }
+                Admission::Now => {
+                    self.start(id, plan);
+                    let holding = self.holding_of(&self.sequences[&id]);
+                    queue.blocks += holding.blocks;
+                    queue.turn = 2 * self.admissions;
+                    shares.add(queue.tenant, holding);
+                    self.plan_entry(id, plan);
+                }
+            }
+        }
+        self.refused = all_short && plan.budget > 0 && plan.admitted.is_empty() && plan.preempted.is_empty();
+        self.count_overtaken(plan, &short);
+    }
+
+    /// Whether any sequence waits, and not in vain as far as is known.
+    pub(super) fn may_admit(&self) -> bool {
+        let any_runs = self.queues.running().len() + self.queues.fetching().len() > 0;
+        self.num_waiting() > 0 && !(self.refused && any_runs)
+    }
+
+    /// Why the first that waits does so, as far as it depends on itself; none if it does not have to.
+    pub(crate) fn first_wait(&self) -> Option<Wait> {
+        let shares = self.shares();
+        let first = &self.sequences[&self.queues.waiting().next()?];
+        match self.admission(first, &shares, &self.aged_swapped(&shares)) {
+            Admission::Waits(wait) => Some(wait),
+            Admission::Now | Admission::Never { .. } => None,
+        }
+    }
+
+    /// Whether `one`, which waits, is admitted: the first rule that keeps it out is the reason.
+    pub(super) fn admission(&self, one: &Sequence, shares: &Shares, aged: &Aged) -> Admission {
+        let seats_free = self.config.max_num_seqs - self.queues.seats();
+        let wait = None
+            .or_else(|| aged.keep_out(one.tenant).then_some(Wait::AgedFirst))
+            .or_else(|| (seats_free == 0).then_some(Wait::Seats))
+            .or_else(|| self.is_behind_swapped(one, shares).then_some(Wait::SwappedFirst));
+        if let Some(wait) = wait {
+            return Admission::Waits(wait);
+        }
+        if let Some(LongLimits { least, .. }) = self.long_limits(one) {
+            return self.short_of(&[one], least).map_or(Admission::Now, Admission::Waits);
+        }
+        let found = self.blocks.look_up(one.tokens(), &one.hashes);
+        let wait = match found.status {
+            AllocStatus::Never { need, limit } => return Admission::Never { need, limit },
+            AllocStatus::Later => Some(Wait::Blocks),
+            AllocStatus::Ok => None
+                .or_else(|| (seats_free < one.seats).then_some(Wait::BeamSeats))
+                .or_else(|| self.prefix_is_being_computed(one, found.num_cached_tokens).then_some(Wait::Prefix))
+                .or_else(|| self.short_of(&[one], found.num_blocks)),
+        };
+        wait.map_or(Admission::Now, Admission::Waits)
+    }
+
+    /// The first that is swapped out and does not give way, and whether it comes back.
+    fn next_return(&self, shares: &Shares, claimants: &[Option<TenantId>]) -> Option<(SequenceId, Admission)> {
+        let mut all = self.queues.swapped().map(|id| (id, self.return_of(id, shares, claimants)));
+        all.find(|(_, admission)| *admission != Admission::Waits(Wait::Claimed))
+    }
+
+    /// The same of the swapped `id`, with all that comes back with it.
+    pub(super) fn return_of(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> Admission {
+        let seats_free = self.config.max_num_seqs - self.queues.seats();
+        let wait = None
+            .or_else(|| (seats_free == 0).then_some(Wait::Seats))
+            .or_else(|| self.gives_way(id, shares, claimants).then_some(Wait::Claimed))
+            .or_else(|| self.flights.any_hangs().then_some(Wait::SwapHangs));
+        if let Some(wait) = wait {
+            return Admission::Waits(wait);
+        }
+        let group = self.group(id);
+        let sequences: Vec<_> = group.iter().map(|id| &self.sequences[id]).collect();
+        let seats: usize = sequences.iter().map(|sequence| sequence.seats).sum();
+        let blocks = |tokens| self.blocks.num_required_blocks(tokens, 0);
+        // Blocks also for tokens that have no KV yet.
+        let pending: usize = sequences.iter().map(|one| blocks(one.len()) - blocks(one.computed)).sum();
+        None.or_else(|| (seats_free < seats).then_some(Wait::BeamSeats))
+            .or_else(|| self.short_of(&sequences, self.blocks.swap_cost(&group) + pending))
+            // This looks at every token, so it comes last.
+            .or_else(|| (self.blocks.can_swap_in(&group) != AllocStatus::Ok).then_some(Wait::Blocks))
+            .map_or(Admission::Now, Admission::Waits)
+    }
+
+    /// The reason, if there is one, why sequences that take `need` blocks now are not expected to find enough blocks to
+    /// grow beside all others. Those that must not be preempted again have to find blocks up to their ends; any other
+    /// sequence is admitted when no other holds blocks, however far it may grow.
+    pub(super) fn short_of(&self, sequences: &[&Sequence], need: usize) -> Option<Wait> {
+        let together = || self.holders().chain(sequences.iter().copied());
+        let any_spared = sequences.iter().any(|sequence| sequence.is_spared());
+        if any_spared && self.blocks_promised(together()) > self.blocks.usable() {
+            return Some(Wait::VeryEnd);
+        }
+        let stats = self.blocks.stats();
+        let available = stats.blocks_free + stats.blocks_cached;
+        if self.holders().next().is_none() {
+            return (need > available).then_some(Wait::Blocks);
+        }
+        let mut growths: Vec<_> = together().flat_map(|one| self.growths(one)).collect();
+        let wanted = blocks_wanted(&mut growths, self.blocks.block_size());
+        (need + wanted > available).then_some(Wait::Growth)
+    }
+
+    /// Whether swapped sequences come before `one`, which waits: they do, unless they are less urgent or important, or
+    /// belong to other tenants that hold at least as much as its own.
+    fn is_behind_swapped(&self, one: &Sequence, shares: &Shares) -> bool {
+        let Some(first) = self.queues.first_swapped().map(|id| &self.sequences[&id]) else { return false };
+        if one.tenant != first.tenant {
+            return shares.is_above(one.tenant);
+        }
+        !one.rank().outranks(&first.rank())
+    }
+
+    /// Swapped-out sequences that so many others have passed that no other is admitted before them, except those of
+    /// tenants above their share.
+    pub(super) fn aged_swapped(&self, shares: &Shares) -> Aged {
+        let mut aged = Aged::default();
+        let urgent = self.queues.swapped().map(|id| &self.sequences[&id]).take_while(|sequence| sequence.is_urgent());
+        for sequence in urgent.filter(|sequence| !shares.is_above(sequence.tenant)) {
+            aged.add(sequence.tenant, shares);
+        }
+        aged
+    }
+
+    /// Whether the swapped-out `id`, with its whole group, gives way to one of `claimants`.
+    fn gives_way(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> bool {
+        let sequence = &self.sequences[&id];
+        let others_claim = claimants.iter().any(|&other| other != sequence.tenant && shares.may_claim(other, 0));
+        if !others_claim || sequence.is_urgent() {
+            return false;
+        }
+        let group = self.group(id);
+        let holdings = group.iter().map(|id| self.holding_of(&self.sequences[id]));
+        shares.would_be_above(sequence.tenant, holdings.fold(Holding::default(), Holding::with))
+    }
+
+    /// Whether waiting may free blocks. It will not if nothing runs, or swaps hang: swapped-out KV is then dropped, so
+    /// that its sequence can be admitted like any other.
+    fn may_wait(&self) -> bool {
+        let nothing_goes_on = self.queues.running().len() == 0 && self.flights.len() == 0 && self.num_fetches == 0;
+        !nothing_goes_on && !self.flights.any_hangs()
+    }
+
+    /// Whether another sequence is computing, or fetching, blocks that this one, of which `cached` tokens are cached,
+    /// could share once they are done. Then waiting a few steps is cheaper than computing them twice.
+    fn prefix_is_being_computed(&self, sequence: &Sequence, cached: usize) -> bool {
+        let block = self.blocks.block_size();
+        let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
+        let known = self.queues.running().chain(self.queues.fetching()).map(|id| &self.sequences[&id]);
+        let mut others = known.filter(computing).peekable();
+        if !self.blocks.prefix_caching() || !sequence.hashes.root().is_shared() || others.peek().is_none() {
+            return false;
+        }
+        // The last token is always recomputed, so a block that ends with it is of no use.
+        let usable = (sequence.len() - 1) / block * block;
+        others.any(|other| {
+            let pairs = sequence.tokens()[..usable].iter().zip(other.tokens());
+            let common = pairs.take_while(|(a, b)| a == b).count();
+            common / block * block > cached.max(other.computed / block * block)
+        })
+    }
+
+    /// Tenants that have nothing, and wait for what they may [`claim`](Self::claim).
+    pub(super) fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
+        if self.tenants.len() < 2 {
+            return Vec::new();
+        }
+        let claims = |queue: &Queue| queue.waiting.iter().any(|&id| shares.may_claim(queue.tenant, self.blocks_of(id)));
+        self.waiting_queues(shares).into_iter().filter(claims).map(|queue| queue.tenant).collect()
+    }
+
+    /// Takes blocks for `id`, whose tenant has none, from tenants that have more than their share. Returns whether any
+    /// came free, or a seat.
+    fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
+        let (tenant, need) = (self.sequences[&id].tenant, self.blocks_of(id));
+        let enough_leave = self.flights.blocks_leaving() >= need;
+        if self.tenants.len() < 2 || !shares.may_claim(tenant, need) || enough_leave {
+            return false;
+        }
+        let Some(victim) = self.victim_above(shares) else { return false };
+        let leaving = self.preempt(victim, plan);
+        *shares = self.shares();
+        leaving == 0
+    }
+
+    /// Counts, for each waiting sequence, the later ones that were admitted before it, and the ones of other tenants
+    /// that it had to let pass; likewise for the first swapped-out sequence.
+    fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
+        if !plan.admitted.is_empty()
+            && let Some(first) = self.queues.first_swapped()
+        {
+            for id in self.group(first) {
+                self.overtake(id, plan.admitted.len() as u32);
+            }
+        }
+        for Admitted { id, .. } in &plan.admitted {
+            let (arrival, tenant) = (self.sequences[id].arrival, self.sequences[id].tenant);
+            let earlier = |id: &SequenceId| self.sequences[id].arrival < arrival;
+            let others = short.iter().copied().filter(|id| self.sequences[id].tenant != tenant);
+            let passed: Vec<_> = self.queues.waiting_of(tenant).filter(earlier).chain(others).collect();
+            passed.into_iter().for_each(|id| self.overtake(id, 1));
+        }
+    }
+
+    /// Records that `by` more sequences have passed `id`. It may become urgent, and so move in its queue.
+    fn overtake(&mut self, id: SequenceId, by: u32) {
+        let sequence = self.sequences.get_mut(&id).expect("a sequence in a queue is known");
+        self.queues.take(sequence);
+        sequence.overtaken += by;
+        self.queues.put(sequence);
+    }
+
+    /// What each tenant holds, and its fair share.
+    pub(super) fn shares(&self) -> Shares {
+        let all = Holding { blocks: self.blocks.usable(), seats: self.config.max_num_seqs };
+        let mut shares = Shares::new(self.tenants.keys().copied(), all);
+        if self.tenants.len() > 1 {
+            for sequence in self.holders() {
+                shares.add(sequence.tenant, self.holding_of(sequence));
+            }
+        }
+        shares
+    }
+
+    fn waiting_queues(&self, shares: &Shares) -> Vec<Queue> {
+        let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
+        let queue = |(&tenant, &Tenant { turn, .. }): (&Option<TenantId>, &Tenant)| {
+            let waiting = self.queues.waiting_of(tenant).take(each).collect();
+            Queue { tenant, blocks: shares.of(tenant).blocks, turn, waiting }
+        };
+        self.tenants.iter().map(queue).collect()
+    }
+
+    /// What `sequence` takes of its tenant's share while it runs. A search takes all its seats from the start.
+    fn holding_of(&self, sequence: &Sequence) -> Holding {
+        Holding { blocks: self.blocks_taken(sequence), seats: sequence.seats }
+    }
+
+    /// Blocks that the tokens of `id` take.
+    pub(super) fn blocks_of(&self, id: SequenceId) -> usize {
+        self.blocks_taken(&self.sequences[&id])
+    }
+
+    /// Sequences that hold blocks to stay.
+    pub(super) fn holders(&self) -> impl Iterator<Item = &Sequence> {
+        let arriving = self.flights.arriving().filter_map(|id| self.sequences.get(&id));
+        let settled = self.queues.running().chain(self.queues.fetching()).map(|id| &self.sequences[&id]);
+        settled.chain(arriving)
+    }
+
+    /// Blocks that must be kept for those of `sequences` that must not be preempted again, up to their ends; the full
+    /// blocks of a prompt count once for all beams of a search. Blocks of swaps that hang count too: no sequence can
+    /// have them.
+    pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
+        let blocks_total = self.blocks.stats().blocks_total;
+        let mut searches = HashSet::new();
+        let promised = |one: &Sequence| {
+            // The last token has no KV.
+            let all = match self.long_limits(one) {
+                Some(limits) => limits.least,
+                None => self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0),
+            };
+            let shared = one.search().map_or(0, |_| one.prompt_len / self.blocks.block_size());
+            let is_counted = one.search().is_some_and(|search| !searches.insert(search));
+            let blocks = (all - shared).saturating_mul(one.seats).saturating_add(if is_counted { 0 } else { shared });
+            // A sequence that would outgrow the whole pool is rejected when it has.
+            blocks.min(blocks_total)
+        };
+        sequences.filter(|one| one.is_spared()).map(promised).sum::<usize>() + self.flights.blocks_hanging()
+    }
+
+    /// Tokens that `sequence` is expected still to generate; all that it may, if it must not be preempted again.
+    pub(super) fn tokens_left(&self, sequence: &Sequence) -> usize {
+        let left_max = sequence.tokens_max.saturating_sub(sequence.len());
+        if sequence.is_spared() { left_max } else { self.forecast.tokens_left(sequence.generated(), left_max) }
+    }
+
+    /// How a sequence will grow: once, or, if it is the trunk of a search, once for each beam.
+    pub(super) fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> + use<> {
+        let tokens = sequence.len();
+        let blocks_held = self.blocks_taken(sequence);
+        let growth = match self.long_limits(sequence) {
+            // What it computes pushes older segments out.
+            Some(_) => Growth { tokens_left: 0, slots_empty: 0, blocks_held },
+            None => {
+                let slots_empty = blocks_held * self.blocks.block_size() - tokens;
+                Growth { tokens_left: self.tokens_left(sequence), slots_empty, blocks_held }
+            }
+        };
+        let branch = Growth { slots_empty: 0, blocks_held: 0, ..growth };
+        std::iter::once(growth).chain(std::iter::repeat_n(branch, sequence.seats - 1))
+    }
+}
+
+/// The one whose turn it is.
+fn next_queue(queues: &mut [Queue]) -> Option<&mut Queue> {
+    queues.iter_mut().filter(|queue| !queue.waiting.is_empty()).min_by_key(|queue| (queue.blocks, queue.turn))
+}

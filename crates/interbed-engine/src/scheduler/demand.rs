@@ -1,0 +1,55 @@
+//! How many blocks KV could use, for the trade of memory with weights.
+
+use interbed_kv::LookUp;
+
+use super::Scheduler;
+use super::admission::LOOKAHEAD;
+use crate::forecast::blocks_wanted;
+use crate::memory_trade::KvDemand;
+
+impl Scheduler {
+    /// The blocks that KV has, and those that the next passes could use in addition: for swapped-out sequences, for
+    /// those that one pass could admit, and for the growth of these and of running sequences; up to their ends for
+    /// those that must not be preempted again.
+    pub(crate) fn kv_demand(&self) -> KvDemand {
+        let stats = self.blocks.stats();
+        let mut wanted = self.blocks.reserve();
+        let mut sequences: Vec<_> = self.holders().collect();
+        let seats_free = self.config.max_num_seqs - self.queues.seats();
+        for id in self.queues.swapped().take(seats_free) {
+            wanted += self.blocks_of(id);
+            sequences.push(&self.sequences[&id]);
+        }
+        // One that waits may have to come before all that are swapped out.
+        let room = seats_free.saturating_sub(self.queues.swapped().len()).max(seats_free.min(1));
+        let mut budget = self.config.max_num_batched_tokens;
+        // Urgent sequences of all tenants first: while one of them lacks blocks, no other may be admitted.
+        let of_each = self.tenants.keys().map(|&tenant| self.queues.waiting_of(tenant).map(|id| &self.sequences[&id]));
+        let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
+        let others = self.queues.waiting().map(|id| &self.sequences[&id]).filter(|one| !one.is_urgent());
+        for sequence in urgent.chain(others).take(room.min(LOOKAHEAD)) {
+            if let Some(limits) = self.long_limits(sequence) {
+                wanted += limits.least;
+                continue;
+            }
+            let LookUp { num_blocks, num_cached_tokens, .. } = self.blocks.look_up(sequence.tokens(), &sequence.hashes);
+            // One that can never fit is about to be rejected.
+            if num_blocks > stats.blocks_total {
+                continue;
+            }
+            wanted += num_blocks;
+            sequences.push(sequence);
+            budget = budget.saturating_sub(sequence.len() - num_cached_tokens);
+            if budget == 0 {
+                break;
+            }
+        }
+        let mut growths: Vec<_> = sequences.iter().flat_map(|one| self.growths(one)).collect();
+        // A block for each that runs, however little it is expected to grow.
+        wanted += blocks_wanted(&mut growths, self.blocks.block_size()).max(self.queues.running().len());
+        let promised = self.blocks_promised(sequences.into_iter());
+        let wanted = wanted.max(promised.saturating_sub(stats.blocks_used));
+        let (used, cached) = (stats.blocks_used, stats.blocks_cached);
+        KvDemand { present: self.blocks.present(), used, cached, wanted, recompute: self.bulk_seconds() }
+    }
+}

@@ -1,0 +1,94 @@
+//! Sequences of one prompt: continuations that fork off and go their own ways, and the beams of a search, which go in
+//! lockstep, hold their seats together, and make room together.
+
+use interbed_kv::SequenceId;
+
+use super::Scheduler;
+use crate::TokenId;
+use crate::sequence::{Continuation, Sequence, SequenceStatus};
+
+impl Scheduler {
+    /// Makes `child` a copy of `parent`, all of whose tokens are computed, followed by `token`. If there is a seat and
+    /// blocks suffice, it runs and shares the parent's blocks; otherwise it waits. Returns whether it runs.
+    pub(crate) fn fork(
+        &mut self,
+        parent: SequenceId,
+        child: SequenceId,
+        token: TokenId,
+        continuation: Option<Continuation>,
+    ) -> bool {
+        let mut sequence = self.branched(parent, child);
+        sequence.continuation = continuation;
+        sequence.extend([token]);
+        // It does not inherit how often its parent was preempted or overtaken: if all children were urgent from the
+        // start, together they would keep out others that have waited as long.
+        (sequence.preemptions, sequence.swaps, sequence.overtaken) = (0, 0, 0);
+        let mut runs = self.queues.seats() < self.config.max_num_seqs
+            && self.short_of(&[&sequence], 1).is_none()
+            && self.blocks.fork(parent, child).is_ok();
+        if runs && self.blocks.append(child, &[token]).is_err() {
+            self.blocks.free(child);
+            runs = false;
+        }
+        if !runs {
+            sequence.status = SequenceStatus::Waiting;
+            sequence.lose_kv(sequence.len());
+        }
+        self.know(sequence);
+        runs
+    }
+
+    /// Makes `child` another beam like `parent`, all of whose tokens are computed. It takes no block yet;
+    /// [`Scheduler::share_seats`] must follow.
+    pub(crate) fn branch(&mut self, parent: SequenceId, child: SequenceId) {
+        let sequence = self.branched(parent, child);
+        self.blocks.fork(parent, child).expect("a running parent holds blocks, and a new child none");
+        self.know(sequence);
+    }
+
+    /// These are all beams of a search of this width, and divide its seats.
+    pub(crate) fn share_seats(&mut self, beams: &[SequenceId], width: usize) {
+        for (index, id) in beams.iter().enumerate() {
+            let sequence = self.sequences.get_mut(id).expect("a live beam is known");
+            sequence.trunk = false;
+            self.queues.change_seats(sequence, if index == 0 { width - (beams.len() - 1) } else { 1 });
+        }
+    }
+
+    /// Appends tokens that are known and have no KV.
+    pub(crate) fn extend(&mut self, id: SequenceId, tokens: impl IntoIterator<Item = TokenId>) {
+        self.sequences.get_mut(&id).expect("a live beam is known").extend(tokens);
+    }
+
+    /// Makes the first of `beams`, which have lost their KV and are in no queue, the trunk of all of them: it keeps the
+    /// leading tokens that they have in common. Returns how many these are.
+    pub(super) fn gather(&mut self, beams: &[SequenceId]) -> usize {
+        let Some((&first, others)) = beams.split_first() else { return 0 };
+        let mut trunk = self.sequences.remove(&first).expect("a live beam is known");
+        let mut num_common = trunk.len();
+        for id in others {
+            let beam = self.sequences.remove(id).expect("a live beam is known");
+            let pairs = trunk.tokens().iter().zip(beam.tokens());
+            num_common = pairs.take(num_common).take_while(|(one, other)| one == other).count();
+            trunk.trunk = true;
+            trunk.seats += beam.seats;
+            trunk.preemptions = trunk.preemptions.max(beam.preemptions);
+            trunk.swaps = trunk.swaps.max(beam.swaps);
+            trunk.overtaken = trunk.overtaken.max(beam.overtaken);
+            self.tenants.get_mut(&beam.tenant).expect("it has a sequence").sequences -= 1;
+        }
+        self.sequences.insert(first, trunk);
+        num_common
+    }
+
+    /// A running sequence like `id`, which comes after it, and before all that came later, in every order.
+    fn branched(&mut self, id: SequenceId, child: SequenceId) -> Sequence {
+        self.branches += 1;
+        let sequence = &self.sequences[&id];
+        debug_assert!(
+            sequence.status == SequenceStatus::Running && sequence.pending() == 0,
+            "{id} is to be computed first"
+        );
+        sequence.branch(child, self.branches)
+    }
+}

@@ -1,0 +1,55 @@
+//! What must hold after every step, checked from scratch: slow, and independent of the incremental bookkeeping.
+
+use std::collections::HashSet;
+
+use interbed_kv::SequenceId;
+
+use super::Scheduler;
+use crate::sequence::{Ahead, SequenceStatus};
+
+impl Scheduler {
+    /// Checks queues, seats and blocks against each other.
+    ///
+    /// # Panics
+    /// When they do not agree: a bug.
+    pub(crate) fn assert_sound(&self) {
+        let Self { blocks, sequences, queues, .. } = self;
+        if let Err(violation) = blocks.check() {
+            panic!("{violation}");
+        }
+        let at = |status: fn(SequenceStatus) -> bool| {
+            let there = sequences.values().filter(|sequence| status(sequence.status));
+            there.map(|sequence| sequence.id).collect::<HashSet<_>>()
+        };
+        assert_eq!(at(|status| status == SequenceStatus::Waiting), queues.waiting().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Running), queues.running().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Swapped), queues.swapped().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Fetching), queues.fetching().collect());
+        let in_order = |queue: &mut dyn Iterator<Item = SequenceId>| queue.map(|id| sequences[&id].rank()).is_sorted();
+        assert!(in_order(&mut queues.running()) && in_order(&mut queues.swapped()));
+        assert!(self.tenants.keys().all(|&tenant| in_order(&mut queues.waiting_of(tenant))));
+        assert!(sequences.iter().all(|(&id, sequence)| id == sequence.id && sequence.computed <= sequence.len()));
+        for sequence in sequences.values() {
+            let is_ahead = |ahead: Ahead| {
+                let is_running = sequence.status == SequenceStatus::Running;
+                is_running && sequence.computed <= ahead.first && ahead.first < sequence.len()
+            };
+            assert!(sequence.ahead.is_none_or(is_ahead), "what is fetched ahead is ahead of what is computed");
+            let blocks_most =
+                if sequence.status == SequenceStatus::Waiting { sequence.len() / blocks.block_size() } else { 0 };
+            assert!(
+                sequence.hashes.num_blocks() <= blocks_most,
+                "hashes are kept by those that wait, of what they have"
+            );
+        }
+        let held: HashSet<_> = blocks.sequences().collect();
+        assert_eq!(
+            held,
+            at(|status| status != SequenceStatus::Waiting),
+            "all but those that wait hold blocks or slots"
+        );
+        assert_eq!(self.tenants.values().map(|tenant| tenant.sequences).sum::<usize>(), sequences.len());
+        assert_eq!(queues.seats(), self.holders().map(|sequence| sequence.seats).sum::<usize>());
+        assert!(queues.seats() <= self.config.max_num_seqs);
+    }
+}

@@ -1,0 +1,46 @@
+//! The sequences, as they are shown to those who watch.
+
+use interbed_kv::SequenceId;
+
+use super::Scheduler;
+use crate::live::{LivePlace, LiveSequence};
+use crate::sequence::{Sequence, SequenceStatus};
+
+impl Scheduler {
+    /// Writes up to `most` sequences into `shown`, in place of what was there: those that run first.
+    pub(crate) fn live_sequences(&self, most: usize, shown: &mut Vec<LiveSequence>) {
+        shown.clear();
+        let queues = &self.queues;
+        let is_moving = |status| matches!(status, SequenceStatus::Leaving | SequenceStatus::Arriving);
+        let is_known = |id: &SequenceId| self.sequences.get(id).is_some_and(|sequence| is_moving(sequence.status));
+        let moving = self.flights.sequences().filter(is_known);
+        let ids = queues.running().chain(queues.fetching()).chain(moving).chain(queues.swapped());
+        shown.extend(ids.chain(queues.waiting()).take(most).map(|id| self.live_sequence(id)));
+    }
+
+    fn live_sequence(&self, id: SequenceId) -> LiveSequence {
+        let sequence = self.sequence(id);
+        LiveSequence {
+            id: id.0,
+            number: 0,
+            place: place_of(sequence),
+            prompt: sequence.prompt_len,
+            computed: sequence.computed,
+            generated: sequence.generated(),
+            blocks: self.blocks.blocks_held(id),
+            below: self.blocks.blocks_below(id),
+        }
+    }
+}
+
+fn place_of(sequence: &Sequence) -> LivePlace {
+    match sequence.status {
+        SequenceStatus::Waiting => LivePlace::Waiting,
+        SequenceStatus::Running if sequence.is_long => LivePlace::Long,
+        SequenceStatus::Running => LivePlace::Running,
+        SequenceStatus::Leaving => LivePlace::Leaving,
+        SequenceStatus::Swapped => LivePlace::Swapped,
+        SequenceStatus::Arriving => LivePlace::Arriving,
+        SequenceStatus::Fetching => LivePlace::Fetching,
+    }
+}

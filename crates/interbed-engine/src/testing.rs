@@ -1,0 +1,335 @@
+//! An engine without a model, for tests of what is built on the engine: it answers each request by a script, one
+//! token per step, on a thread of its own, and can be looked into. Behind the feature `testing`: no program carries it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use interbed_model::tokenizer::Tokenizer;
+
+use crate::handle::{Client, Shared, Submission};
+use crate::live::Board;
+use crate::{
+    EngineHandle, EngineStatus, Event, FinishReason, Limits, LiveState, Miss, MissReason, PositionLogprobs, Request,
+    RequestError, SubmitError, TokenId, TokenLogprob,
+};
+
+/// Begin-of-sequence token of [`byte_tokenizer`].
+pub const BOS: TokenId = 256;
+/// End-of-sequence token of [`byte_tokenizer`] and of [`ScriptedEngine`].
+pub const EOS: TokenId = 257;
+
+/// A tokenizer whose tokens 0 to 255 are the bytes, and which has [`BOS`] (`<s>`) and [`EOS`] (`</s>`).
+pub fn byte_tokenizer() -> Tokenizer {
+    let printable = |byte: u32| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut others = 0x100..;
+    let pieces = (0..256u32).map(|byte| {
+        let code = if printable(byte) { byte } else { others.next().unwrap_or(0) };
+        let piece = match char::from_u32(code).unwrap_or_default() {
+            quoted @ ('"' | '\\') => format!("\\{quoted}"),
+            other => other.to_string(),
+        };
+        format!("\"{piece}\": {byte}")
+    });
+    let vocabulary = pieces.collect::<Vec<_>>().join(", ");
+    let added = [(BOS, "<s>"), (EOS, "</s>")].map(|(id, content)| {
+        format!(
+            r#"{{"id": {id}, "content": "{content}", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}}"#
+        )
+    });
+    let json = format!(
+        r#"{{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [{}], "normalizer": null,
+        "pre_tokenizer": {{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}},
+        "post_processor": null,
+        "decoder": {{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}},
+        "model": {{"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": {{{vocabulary}}},
+        "merges": []}}}}"#,
+        added.join(", ")
+    );
+    let config = r#"{"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": true}"#;
+    Tokenizer::from_bytes(json.as_bytes(), Some(config.as_bytes())).expect("the test tokenizer is valid")
+}
+
+/// What the engine does for a request in one step.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// Emits this token, and ends where the request's parameters say so.
+    Token(TokenId),
+    /// The same, for a token of this log-probability.
+    Likely(TokenId, f32),
+    /// The same, after it had to make room for others once more.
+    Preempted(TokenId),
+    /// Emits nothing.
+    Wait,
+    /// Fails.
+    Fail(String),
+}
+
+/// The script: the request, and the tokens generated for it so far, to what comes next.
+pub type Script = dyn Fn(&Request, usize) -> Step + Send + Sync;
+
+/// A script that answers `text`, then ends the sequence.
+pub fn answer(text: &str) -> Box<Script> {
+    let tokens: Vec<TokenId> = text.bytes().map(TokenId::from).collect();
+    Box::new(move |_, index| Step::Token(tokens.get(index).copied().unwrap_or(EOS)))
+}
+
+/// The engine; it stops when this is dropped.
+pub struct ScriptedEngine {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct State {
+    limits: Limits,
+    script: Box<Script>,
+    step_time: Duration,
+    queue: Mutex<Vec<(Request, Client)>>,
+    requests: Mutex<Vec<Request>>,
+    status: Mutex<EngineStatus>,
+    /// Told at the end of each step.
+    stepped: Condvar,
+    miss: Mutex<MissReason>,
+    steps: AtomicU64,
+    stop: AtomicBool,
+    board: Arc<Board>,
+}
+
+struct Running {
+    request: Request,
+    client: Client,
+    generated: usize,
+}
+
+impl ScriptedEngine {
+    /// Starts an engine that takes `step_time` for each step.
+    pub fn start(limits: Limits, step_time: Duration, script: Box<Script>) -> Self {
+        let state = Arc::new(State {
+            limits,
+            script,
+            step_time,
+            queue: Mutex::default(),
+            requests: Mutex::default(),
+            status: Mutex::default(),
+            stepped: Condvar::new(),
+            miss: Mutex::new(MissReason::OtherSalt),
+            steps: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            board: Arc::default(),
+        });
+        let thread = std::thread::spawn({
+            let state = state.clone();
+            move || state.run()
+        });
+        Self { state, thread: Some(thread) }
+    }
+
+    /// Limits that fit [`byte_tokenizer`].
+    pub fn limits() -> Limits {
+        Limits {
+            vocab_size: 258,
+            max_model_len: 4096,
+            model_context: 4096,
+            kv_capacity_tokens: 65_536,
+            kv_block_tokens: 16,
+            max_logprobs: 20,
+            max_beam_width: 8,
+            max_waiting: 1024,
+        }
+    }
+
+    /// The front door.
+    pub fn handle(&self) -> EngineHandle {
+        EngineHandle { shared: self.state.clone() }
+    }
+
+    /// All requests that came in, in order; several continuations of a prompt as one each, with its own seed.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.state.requests).clone()
+    }
+
+    /// Steps so far. They pass whether or not there is work.
+    pub fn steps(&self) -> u64 {
+        self.state.steps.load(Ordering::SeqCst)
+    }
+
+    /// Why no more than half of a prompt is cached; at first because others have cached it.
+    pub fn set_miss(&self, reason: MissReason) {
+        *lock(&self.state.miss) = reason;
+    }
+
+    /// Whether anybody watches.
+    pub fn is_watched(&self) -> bool {
+        self.state.board.is_watched()
+    }
+
+    /// Shows a state to those who watch.
+    pub fn show(&self, mut state: LiveState) {
+        self.state.board.show(&mut state);
+    }
+
+    /// Changes what [`EngineHandle::status`] reports.
+    pub fn set_status(&self, change: impl FnOnce(&mut EngineStatus)) {
+        change(&mut lock(&self.state.status));
+    }
+}
+
+impl Drop for ScriptedEngine {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared for State {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn status(&self) -> EngineStatus {
+        lock(&self.status).clone()
+    }
+
+    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
+        let waited = self.stepped.wait_timeout_while(lock(&self.status), within, |status| !holds(status));
+        let (status, ended) = waited.unwrap_or_else(PoisonError::into_inner);
+        (!ended.timed_out()).then(|| status.clone())
+    }
+
+    fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    fn wake(&self) {}
+
+    fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
+        if self.stop.load(Ordering::SeqCst) {
+            return Err(SubmitError::Stopped);
+        }
+        let mut queue = lock(&self.queue);
+        if queue.len() + submission.clients.len() > self.limits.max_waiting {
+            return Err(SubmitError::Overloaded { waiting: queue.len() });
+        }
+        for (client, index) in submission.clients.into_iter().zip(0..) {
+            let mut request = submission.request.clone();
+            request.params.seed = request.params.seed.wrapping_add(index);
+            lock(&self.requests).push(request.clone());
+            queue.push((request, client));
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn run(&self) {
+        let mut running: Vec<Running> = Vec::new();
+        while !self.stop.load(Ordering::SeqCst) {
+            for (request, mut client) in std::mem::take(&mut *lock(&self.queue)) {
+                client.leave_queue();
+                let wanted = request.params.prompt_logprobs;
+                let logprobs = wanted.map_or_else(Vec::new, |top| {
+                    let known = |(index, &token)| (index > 0).then(|| logprobs(token, -0.5, top));
+                    request.prompt.iter().enumerate().map(known).collect()
+                });
+                let cached_tokens = request.prompt.len() / 2;
+                let miss = Miss { matched_tokens: cached_tokens, reason: *lock(&self.miss) };
+                let miss = request.explain_miss.then_some(miss);
+                client.send(Event::PromptDone { cached_tokens, below: None, miss, logprobs });
+                lock(&self.status).prompt_tokens += request.prompt.len() as u64;
+                running.push(Running { request, client, generated: 0 });
+            }
+            running.retain_mut(|sequence| self.step(sequence));
+            let mut status = lock(&self.status);
+            status.running = running.len();
+            status.steps += 1;
+            drop(status);
+            self.stepped.notify_all();
+            self.steps.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(self.step_time);
+        }
+    }
+
+    /// One token for one sequence; false when it has ended.
+    fn step(&self, sequence: &mut Running) -> bool {
+        let mut status = lock(&self.status);
+        let params = &sequence.request.params;
+        if sequence.client.is_closed() {
+            status.finished.cancelled += 1;
+            return false;
+        }
+        if sequence.request.embed.is_some() {
+            status.finished.length += 1;
+            sequence.client.send(Event::Embedding(embedding(&sequence.request.prompt)));
+            sequence.client.send(Event::Finished { reason: FinishReason::Length });
+            return false;
+        }
+        // Who asks for no token gets none.
+        let step = match params.max_tokens {
+            0 => Step::Wait,
+            _ => (self.script)(&sequence.request, sequence.generated),
+        };
+        if matches!(step, Step::Preempted(_)) {
+            sequence.client.send(Event::Preempted { swapped: false });
+        }
+        let mut finish = |reason, count: fn(&mut EngineStatus) -> &mut u64| {
+            *count(&mut status) += 1;
+            sequence.client.send(Event::Finished { reason });
+            false
+        };
+        if params.max_tokens == 0 {
+            return finish(FinishReason::Length, |status| &mut status.finished.length);
+        }
+        let (id, logprob) = match step {
+            Step::Token(id) | Step::Preempted(id) => (id, -0.5),
+            Step::Likely(id, logprob) => (id, logprob),
+            Step::Wait => return true,
+            Step::Fail(reason) => {
+                status.finished.failed += 1;
+                sequence.client.send(Event::Failed(RequestError::Forward(reason)));
+                return false;
+            }
+        };
+        sequence.generated += 1;
+        sequence.client.send(Event::Token { id, logprobs: params.logprobs.map(|top| logprobs(id, logprob, top)) });
+        let may_stop = sequence.generated > params.min_tokens;
+        if may_stop && id == EOS && !params.ignore_eos {
+            return finish(FinishReason::EndOfSequence, |status| &mut status.finished.stop);
+        }
+        if may_stop && params.stop_token_ids.contains(&id) {
+            return finish(FinishReason::StopToken(id), |status| &mut status.finished.stop);
+        }
+        if sequence.generated >= params.max_tokens {
+            return finish(FinishReason::Length, |status| &mut status.finished.length);
+        }
+        status.generation_tokens += 1;
+        true
+    }
+}
+
+/// The width of the embeddings that [`ScriptedEngine`] makes up.
+pub const EMBEDDING_WIDTH: usize = 4;
+
+/// The made-up embedding of a prompt: its number of tokens, its first and its last, and 1.
+pub fn embedding(prompt: &[TokenId]) -> Vec<f32> {
+    let [first, last] = [prompt.first(), prompt.last()].map(|token| token.copied().unwrap_or(0) as f32);
+    vec![prompt.len() as f32, first, last, 1.0]
+}
+
+/// Made-up log-probabilities: the chosen token is the most likely, and tokens 0, 1, … follow.
+fn logprobs(token: TokenId, logprob: f32, top: usize) -> PositionLogprobs {
+    let chosen = TokenLogprob { token, logprob, rank: 1 };
+    let others = (0..).filter(|&other| other != token).zip(2..).map(|(token, rank)| TokenLogprob {
+        token,
+        logprob: -(rank as f32),
+        rank,
+    });
+    PositionLogprobs { chosen, top: std::iter::once(chosen).chain(others).take(top).collect() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,303 @@
+//! Token events to text: incremental decoding, stop strings and usage, for the command line and the server alike.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use interbed_kv::Miss;
+use interbed_model::tokenizer::{Detokenizer, Tokenizer};
+
+use crate::event::FoundBelow;
+use crate::{Event, EventStream, FinishReason, PositionLogprobs, RequestError, TokenId};
+
+/// How the tokens of one request become text.
+#[derive(Debug, Clone, Default)]
+pub struct TextOptions {
+    /// Texts that end generation wherever they appear, across tokens too. The one that is complete first counts; of
+    /// two that are complete at once, the longer.
+    pub stop: Vec<String>,
+    /// Leave the stop string, or the text of the stop token, at the end of the text.
+    pub include_stop: bool,
+    /// Special tokens have no text.
+    pub skip_special_tokens: bool,
+    /// A stop string that is complete within this many tokens does not count.
+    pub min_tokens: usize,
+    /// Tokens that may end the sequence (`stop_token_ids`, and end-of-sequence tokens other than special ones).
+    pub end_tokens: Vec<TokenId>,
+}
+
+/// Why a text ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopCause {
+    /// An end-of-sequence token.
+    EndOfSequence,
+    /// One of the request's stop tokens.
+    StopToken(TokenId),
+    /// One of the request's stop strings.
+    StopString(String),
+    /// Nothing more is allowed to follow.
+    Complete,
+    /// `max_tokens` or the end of the context.
+    Length,
+}
+
+impl StopCause {
+    /// `finish_reason` of the OpenAI API.
+    pub fn openai_name(&self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::EndOfSequence | Self::StopToken(_) | Self::StopString(_) | Self::Complete => "stop",
+        }
+    }
+}
+
+/// What one event adds to the text. Any part may be absent: a token whose text is not certain yet adds none.
+#[derive(Debug, Default)]
+pub struct TextDelta {
+    /// Text that is now certain, and no part of a stop string. Ends at a character's border.
+    pub text: String,
+    /// The token that came, with its log-probabilities if asked for.
+    pub token: Option<(TokenId, Option<PositionLogprobs>)>,
+    /// Set when the prompt has been computed.
+    pub prompt: Option<PromptDone>,
+    /// The prompt's embedding, if that was asked for.
+    pub embedding: Option<Vec<f32>>,
+    /// Set at the end: nothing comes after it.
+    pub finished: Option<Result<StopCause, RequestError>>,
+}
+
+/// What is known once the prompt has been computed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PromptDone {
+    /// Prompt tokens whose KV came from the prefix cache.
+    pub cached_tokens: usize,
+    /// What of the prompt came from below memory; `None` without a tier there.
+    pub below: Option<FoundBelow>,
+    /// Why no more of the prompt was cached, if asked for.
+    pub miss: Option<Miss>,
+    /// One entry per prompt token if asked for, else empty.
+    pub logprobs: Vec<Option<PositionLogprobs>>,
+}
+
+/// Turns the events of one request into text.
+#[derive(Debug)]
+pub struct TextDecoder {
+    options: TextOptions,
+    detokenizer: Detokenizer,
+    stops: StopStrings,
+    /// A token that may turn out to be the end, and then is no part of the text.
+    undecided: Option<TokenId>,
+    tokens: usize,
+    preemptions: u32,
+    ended: bool,
+}
+
+impl TextDecoder {
+    /// For one request.
+    pub fn new(tokenizer: Arc<Tokenizer>, options: TextOptions) -> Self {
+        let detokenizer = Detokenizer::new(tokenizer, options.skip_special_tokens);
+        let stops = StopStrings::new(options.stop.clone());
+        Self { options, detokenizer, stops, undecided: None, tokens: 0, preemptions: 0, ended: false }
+    }
+
+    /// Tokens generated so far, including the one that ends the sequence (`completion_tokens`).
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Times that the sequence had to make room for others; of a beam search, known once it has ended.
+    pub fn preemptions(&self) -> u32 {
+        self.preemptions
+    }
+
+    /// Takes the next event. After the end, events bring nothing.
+    pub fn push(&mut self, event: Event) -> TextDelta {
+        let mut delta = TextDelta::default();
+        if self.ended {
+            return delta;
+        }
+        match event {
+            Event::PromptDone { cached_tokens, below, miss, logprobs } => {
+                delta.prompt = Some(PromptDone { cached_tokens, below, miss, logprobs });
+            }
+            Event::Token { id, logprobs } => {
+                delta.token = Some((id, logprobs));
+                let before = self.undecided.take();
+                self.decode(before, &mut delta);
+                self.tokens += 1;
+                if self.may_end(id) {
+                    self.undecided = Some(id);
+                } else if !self.ended {
+                    self.decode(Some(id), &mut delta);
+                }
+            }
+            Event::Preempted { .. } => self.preemptions += 1,
+            Event::Embedding(embedding) => delta.embedding = Some(embedding),
+            Event::Finished { reason } => self.finish(reason, &mut delta),
+            Event::Failed(error) => {
+                self.ended = true;
+                delta.finished = Some(Err(error));
+            }
+        }
+        delta
+    }
+
+    fn may_end(&self, id: TokenId) -> bool {
+        let tokenizer = self.detokenizer.tokenizer();
+        tokenizer.is_special(id) || tokenizer.eos_id() == Some(id) || self.options.end_tokens.contains(&id)
+    }
+
+    fn decode(&mut self, token: Option<TokenId>, delta: &mut TextDelta) {
+        if let Some(token) = token {
+            let text = self.detokenizer.push(token);
+            self.append(&text, delta);
+        }
+    }
+
+    /// Adds what is certain of `text`, or ends at a stop string.
+    fn append(&mut self, text: &str, delta: &mut TextDelta) {
+        let armed = self.tokens > self.options.min_tokens;
+        if let Some(found) = self.stops.push(text, armed, self.options.include_stop, &mut delta.text) {
+            self.ended = true;
+            delta.finished = Some(Ok(StopCause::StopString(found)));
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason, delta: &mut TextDelta) {
+        let ending = self.undecided.take();
+        let is_cut = matches!(reason, FinishReason::Length | FinishReason::Complete);
+        let part_of_text = is_cut || self.options.include_stop;
+        self.decode(ending.filter(|_| part_of_text), delta);
+        if !self.ended {
+            let text = self.detokenizer.finish();
+            self.append(&text, delta);
+        }
+        if !self.ended {
+            delta.text.push_str(&self.stops.finish());
+            self.ended = true;
+            delta.finished = Some(Ok(match reason {
+                FinishReason::EndOfSequence => StopCause::EndOfSequence,
+                FinishReason::StopToken(id) => StopCause::StopToken(id),
+                FinishReason::Complete => StopCause::Complete,
+                FinishReason::Length => StopCause::Length,
+            }));
+        }
+    }
+}
+
+/// The text of a request in flight. Dropping it, or reaching a stop string, cancels the request.
+#[derive(Debug)]
+pub struct TextStream {
+    events: Option<EventStream>,
+    decoder: TextDecoder,
+}
+
+impl TextStream {
+    /// Reads `events` as text.
+    pub fn new(events: EventStream, tokenizer: Arc<Tokenizer>, options: TextOptions) -> Self {
+        Self { events: Some(events), decoder: TextDecoder::new(tokenizer, options) }
+    }
+
+    /// See [`EventStream::waited`]; not known any more once the text has ended.
+    pub fn waited(&self) -> Option<Duration> {
+        self.events.as_ref().and_then(EventStream::waited)
+    }
+
+    /// What the next event brings; `None` after the end. Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<TextDelta> {
+        let event = self.events.as_mut()?.next().await;
+        self.received(event)
+    }
+
+    /// [`TextStream::next`] for callers outside an async runtime.
+    pub fn blocking_next(&mut self) -> Option<TextDelta> {
+        let event = self.events.as_mut()?.blocking_next();
+        self.received(event)
+    }
+
+    /// Tokens generated so far (`completion_tokens`).
+    pub fn tokens(&self) -> usize {
+        self.decoder.tokens()
+    }
+
+    /// See [`TextDecoder::preemptions`].
+    pub fn preemptions(&self) -> u32 {
+        self.decoder.preemptions()
+    }
+
+    fn received(&mut self, event: Option<Event>) -> Option<TextDelta> {
+        let delta = self.decoder.push(event?);
+        if delta.finished.is_some() {
+            self.events = None;
+        }
+        Some(delta)
+    }
+}
+
+/// Finds stop strings wherever they fall, and holds back text that may be the start of one.
+#[derive(Debug)]
+struct StopStrings {
+    stops: Vec<String>,
+    /// The end of the text so far, if a stop string begins with it: shorter than the longest of them.
+    held: String,
+}
+
+impl StopStrings {
+    /// Empty strings stop nothing.
+    fn new(stops: Vec<String>) -> Self {
+        Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
+    }
+
+    /// Takes more text, appends what is certain to `output`, and returns the stop string that ends the text, if one
+    /// does. Unless `armed`, stop strings that are complete within `text` are text like any other.
+    fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
+        if self.stops.is_empty() {
+            output.push_str(text);
+            return None;
+        }
+        let seen = self.held.len();
+        self.held.push_str(text);
+        if let Some((start, stop)) = self.find(seen).filter(|_| armed) {
+            let end = if include { start + stop.len() } else { start };
+            output.push_str(&self.held[..end]);
+            self.held.clear();
+            return Some(stop);
+        }
+        let certain = self.held.len() - self.longest_start();
+        output.extend(self.held.drain(..certain));
+        None
+    }
+
+    /// The text that was held back, since no stop string came of it.
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+
+    /// The stop string that is complete first (of several, the longest), and where it begins. Those that end within
+    /// the first `seen` bytes have been looked for before.
+    fn find(&self, seen: usize) -> Option<(usize, String)> {
+        let found = self.stops.iter().filter_map(|stop| {
+            let mut from = (seen + 1).saturating_sub(stop.len()).min(self.held.len());
+            while !self.held.is_char_boundary(from) {
+                from += 1;
+            }
+            Some((from + self.held[from..].find(stop.as_str())?, stop))
+        });
+        let (start, stop) = found.min_by_key(|&(start, stop)| (start + stop.len(), start))?;
+        Some((start, stop.clone()))
+    }
+
+    /// Length of the longest end of the text that a stop string begins with, without being complete.
+    fn longest_start(&self) -> usize {
+        let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
+        let first = (self.held.len() + 1).saturating_sub(longest);
+        let starts = (first..self.held.len()).filter(|&start| self.held.is_char_boundary(start));
+        let mut begins = starts.filter(|&start| {
+            let end = &self.held[start..];
+            self.stops.iter().any(|stop| stop.len() > end.len() && stop.starts_with(end))
+        });
+        begins.next().map_or(0, |start| self.held.len() - start)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! Sequences that are longer than memory: their tokens are those of ample memory, alone and among others, in whatever
+//! order blocks come and go, and whatever the disk does.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use interbed_engine::{
+    Attachments, Engine, Event, EventStream, KvDisk, KvDiskMode, PreemptionMode, Recompute, Request,
+};
+use interbed_kernels::SEGMENT;
+use interbed_kv::Gate;
+use interbed_kv_disk::testing::{FaultRates, FaultySegments};
+use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
+
+use crate::sim::{
+    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, expected_greedy, greedy,
+    prompt,
+};
+
+const BLOCK: usize = 8;
+const IDLE_AFTER: Duration = Duration::from_secs(600);
+
+/// Memory for one segment and a half.
+const SHAPE: Shape = Shape {
+    blocks: 3 * SEGMENT / 2 / BLOCK,
+    block_size: BLOCK,
+    prefix_caching: true,
+    max_num_seqs: 8,
+    max_num_batched_tokens: 256,
+    max_model_len: 8 * SEGMENT,
+    longer_than_memory: true,
+    swap_blocks: 0,
+    preemption: PreemptionMode::Auto,
+};
+
+fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
+    let (runner, controls) = SimRunner::new(BLOCK);
+    let layers = vec![BLOCK * SLOT_BYTES / 2; 2];
+    let frames = (SEGMENT / BLOCK, 3);
+    let options = DiskOptions {
+        bytes,
+        buffer_bytes: 0,
+        writes_per_day: Some(1000),
+        ttl: None,
+        gate: Gate::new(0.0),
+        frames,
+        names: None,
+    };
+    let tier =
+        DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], RecordShape::new(BLOCK, layers), options).unwrap();
+    let kv_disk = Some(KvDisk { tier, mode, recompute: Recompute::Share(0.0), idle_after: IDLE_AFTER });
+    let attachments = Attachments { kv_disk, ..Attachments::default() };
+    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
+}
+
+fn submit(engine: &Engine, request: &Request) -> EventStream {
+    engine.handle().submit(request.clone()).unwrap()
+}
+
+#[test]
+fn a_prompt_beyond_memory_is_answered_as_with_ample_memory_and_found_again() {
+    for mode in [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror] {
+        let space = Arc::new(FaultySegments::new(1));
+        let request = greedy(prompt(3, 5 * SEGMENT + 300), 40);
+        let expected = expected_greedy(&request.prompt, &request.params);
+        let (engine, controls) = start(SHAPE, &space, 8 << 20, mode);
+        let ended = collect(submit(&engine, &request));
+        assert_eq!((ended.tokens, ended.cached_tokens), (expected.clone(), 0), "{mode:?}");
+        assert!(controls.frames_read.load(Ordering::Relaxed) > 0);
+        // The next turn, and after a restart: only what is not on disk is computed.
+        let mut turn = request.clone();
+        turn.prompt.extend(&expected);
+        let want = expected_greedy(&turn.prompt, &turn.params);
+        let ended = collect(submit(&engine, &turn));
+        assert_eq!(ended.tokens, want);
+        // What was not yet being written when the first answer ended is gone.
+        assert!(ended.cached_tokens >= 4 * SEGMENT, "{mode:?}: {}", ended.cached_tokens);
+        assert_idle_and_whole(&engine);
+        drop(engine);
+        let (engine, controls) = start(SHAPE, &space, 8 << 20, mode);
+        let ended = collect(submit(&engine, &turn));
+        assert_eq!(ended.tokens, want);
+        assert!(ended.cached_tokens >= 4 * SEGMENT);
+        let computed = controls.tokens_computed.load(Ordering::Relaxed) as usize;
+        assert!(computed <= turn.prompt.len() + 40 - ended.cached_tokens, "{computed} tokens were computed");
+        assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn an_answer_may_outgrow_memory() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (engine, controls) = start(SHAPE, &space, 8 << 20, KvDiskMode::Evict);
+    let requests = [greedy(prompt(3, 700), 2 * SEGMENT), greedy(prompt(4, 300), 700), greedy(prompt(5, 90), 60)];
+    let streams: Vec<_> = requests.iter().map(|request| submit(&engine, request)).collect();
+    for (stream, request) in streams.into_iter().zip(&requests) {
+        assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
+    }
+    assert!(controls.frames_read.load(Ordering::Relaxed) > 0);
+    assert_idle_and_whole(&engine);
+}
+
+#[test]
+fn a_full_disk_fails_who_cannot_go_on_and_nobody_else() {
+    let space = Arc::new(FaultySegments::new(1));
+    space.set_rates(FaultRates { create_error: 1000, ..FaultRates::default() });
+    let (engine, _) = start(SHAPE, &space, 8 << 20, KvDiskMode::Eager);
+    let (long, short) = (greedy(prompt(3, 3 * SEGMENT), 20), greedy(prompt(4, 300), 50));
+    let (mut long, short_stream) = (submit(&engine, &long), submit(&engine, &short));
+    assert_eq!(collect(short_stream).tokens, expected_greedy(&short.prompt, &short.params));
+    let failed = loop {
+        match long.blocking_next() {
+            Some(Event::Failed(error)) => break error.to_string(),
+            Some(Event::PromptDone { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(failed.contains("--kv-disk"), "{failed}");
+    assert_idle_and_whole(&engine);
+}
+
+#[test]
+fn no_token_comes_from_wrong_kv_whatever_happens_to_long_sequences() {
+    let (mut frames, mut injected, mut right, mut failed) = (0, 0, 0, 0);
+    for seed in 0..16u32 {
+        let mut random = dice(seed);
+        let space = Arc::new(FaultySegments::new(seed.into()));
+        let mode = [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror][seed as usize % 3];
+        let shape =
+            Shape { swap_blocks: 60 * (seed as usize % 2), blocks: SHAPE.blocks + random(200) as usize, ..SHAPE };
+        let (engine, controls) = start(shape, &space, 6 << 20, mode);
+        for _ in 0..2 {
+            let mut rate = |most: u32| if random(2) == 0 { 0 } else { random(most) };
+            space.set_rates(FaultRates {
+                read_error: rate(20),
+                read_flip: rate(20),
+                write_torn: rate(30),
+                write_flip: rate(30),
+                ..FaultRates::default()
+            });
+            let mut streams = Vec::new();
+            for number in 0..8 {
+                let length = if number < 3 { 1000 + random(3 * SEGMENT as u32) } else { 20 + random(200) };
+                let mut request = greedy(prompt(random(4), length as usize), 1 + random(300) as usize);
+                request.prompt.splice(..0, prompt(100, 900));
+                let expected = expected_greedy(&request.prompt, &request.params);
+                let stream = submit(&engine, &request);
+                if random(8) > 0 {
+                    streams.push((stream, expected));
+                }
+            }
+            for (mut stream, expected) in streams {
+                let mut tokens = Vec::new();
+                let well = loop {
+                    match stream.blocking_next() {
+                        Some(Event::Token { id, .. }) => tokens.push(id),
+                        Some(Event::Failed(_)) => break false,
+                        Some(_) => {}
+                        None => break true,
+                    }
+                };
+                assert_eq!(tokens[..], expected[..tokens.len()], "seed {seed}");
+                assert!(!well || tokens.len() == expected.len());
+                (right, failed) = (right + u32::from(well), failed + u32::from(!well));
+            }
+        }
+        space.set_rates(FaultRates::default());
+        assert_idle_and_whole(&engine);
+        injected += space.injected();
+        frames += controls.frames_read.load(Ordering::Relaxed);
+    }
+    println!("{frames} frames, {injected} faults, {right} right, {failed} failed");
+    assert!(frames > 1000 && injected > 100 && right > 180 && failed < 10, "{frames} {injected} {right} {failed}");
+}
+
+/// Numbers below a limit, that follow from a seed.
+fn dice(seed: u32) -> impl FnMut(u32) -> u32 {
+    let mut state = u64::from(seed);
+    move |end| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) as u32 % end
+    }
+}

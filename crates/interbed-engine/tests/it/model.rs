@@ -1,0 +1,43 @@
+//! Engines over real models.
+
+use std::time::Duration;
+
+use interbed_device::{KvPool, StripShape};
+use interbed_engine::{EngineConfig, Limits, SchedulerConfig};
+use interbed_kernels::KvLayout;
+use interbed_kv::KvConfig;
+use interbed_model::config::ModelConfig;
+
+/// The KV blocks of a model that no test has special wishes of; for up to 64 sequences of up to all blocks.
+pub fn kv_pool(layout: KvLayout, blocks: usize) -> KvPool {
+    match crate::IN_STRIPS {
+        true => KvPool::new_in_strips(layout.in_pages(PAGE), blocks, StripShape { count: 64, blocks }).unwrap(),
+        false => KvPool::new_sparse(layout, blocks).unwrap(),
+    }
+}
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
+/// An engine for `model` that no test has special wishes of.
+pub fn engine_config(model: &ModelConfig, scheduler: SchedulerConfig, kv: KvConfig) -> EngineConfig {
+    let kv_capacity_tokens = kv.num_blocks * kv.block_size;
+    EngineConfig {
+        scheduler,
+        limits: Limits {
+            vocab_size: model.vocab_size,
+            max_model_len: model.context().min(kv_capacity_tokens),
+            model_context: model.context(),
+            kv_capacity_tokens,
+            kv_block_tokens: kv.block_size,
+            max_logprobs: 20,
+            max_beam_width: scheduler.max_num_seqs,
+            max_waiting: 100,
+        },
+        kv,
+        eos_token_ids: Vec::new(),
+        stall: Duration::from_secs(60),
+        idle_turn: Duration::from_millis(2),
+        check_invariants: false,
+    }
+}

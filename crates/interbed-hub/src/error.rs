@@ -1,0 +1,260 @@
+//! What can go wrong between a name and a model.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::choice::ChoiceProblem;
+
+/// What is tried with locks.
+pub(crate) const LOCK: &str = "lock";
+
+/// A model that cannot be had, and why.
+#[derive(Debug, Error)]
+#[error("{model}: {problem}")]
+pub struct HubError {
+    /// The model, as `org/name`.
+    pub model: String,
+    /// What is wrong.
+    #[source]
+    pub problem: HubProblem,
+}
+
+/// Why a model cannot be had.
+#[derive(Debug, Error)]
+pub enum HubProblem {
+    /// Nothing answers, or the connection breaks again and again.
+    #[error("{address} cannot be reached: {message}")]
+    Unreachable {
+        /// Whom was asked, without what is secret.
+        address: String,
+        /// What happened.
+        message: String,
+    },
+    /// The system has no root certificates, so that no TLS server can be verified.
+    #[error("https cannot be used here: {message}")]
+    NoTls {
+        /// What the system lacks.
+        message: String,
+    },
+    /// A server answers with a status that is none of those expected.
+    #[error("{address} answered {status}{}", note(.code))]
+    Status {
+        /// Whom was asked.
+        address: String,
+        /// The status.
+        status: u16,
+        /// The Hub's word for it, or what else the server said.
+        code: String,
+    },
+    /// The Hub does not give it to this person.
+    #[error("the Hub refused it ({status}{}): {}", note(.code), if *.has_token {
+        "this token may not read it" } else { "no token was sent" })]
+    Denied {
+        /// 401 or 403.
+        status: u16,
+        /// The Hub's word for it.
+        code: String,
+        /// Whether a token was sent.
+        has_token: bool,
+        /// The model's page, where its licence is accepted.
+        page: String,
+    },
+    /// The Hub has no such thing.
+    #[error("{endpoint} has no {what}")]
+    NotFound {
+        /// The Hub.
+        endpoint: String,
+        /// What was asked for.
+        what: String,
+        /// What there is instead, if that is known.
+        available: Vec<String>,
+    },
+    /// An answer that cannot be true, or is none.
+    #[error("the answer of {address} cannot be used: {message}")]
+    BadAnswer {
+        /// Whom was asked.
+        address: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// None of its files can be taken.
+    #[error(transparent)]
+    Choice(#[from] ChoiceProblem),
+    /// Only the cache is used, and it lacks something.
+    #[error("{missing} not in the cache ({})", cache.display())]
+    NotCached {
+        /// What is missing, with its verb.
+        missing: String,
+        /// The folder of the cache.
+        cache: PathBuf,
+    },
+    /// A server asks for a longer wait (Retry-After) than a download makes anybody wait.
+    #[error("{address} answered {status} and asks to come again in {seconds} s")]
+    Later {
+        /// Who.
+        address: String,
+        /// The status.
+        status: u16,
+        /// What it asks for.
+        seconds: u64,
+    },
+    /// A file of the cache is not what it was when it came.
+    #[error("{} is damaged: {message}", path.display())]
+    DamagedInCache {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The disk is too small.
+    #[error("{needed} bytes are still to be fetched, but the disk of {} has {free} free", folder.display())]
+    NoRoom {
+        /// Bytes that are to be written.
+        needed: u64,
+        /// Bytes that the disk has free.
+        free: u64,
+        /// The folder of the cache.
+        folder: PathBuf,
+    },
+    /// The bytes that came are not those that were announced.
+    #[error("{file} came damaged: its digest is {found}, expected {expected}. What came was removed")]
+    Damaged {
+        /// The file.
+        file: String,
+        /// The digest in the listing.
+        expected: String,
+        /// The digest of what came.
+        found: String,
+    },
+    /// The cache cannot be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Whether a server with this status may answer the same request after a while.
+pub(crate) fn is_busy(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500 | 502..=504 | 520..=529)
+}
+
+fn note(code: &str) -> String {
+    if code.is_empty() { String::new() } else { format!(" {code}") }
+}
+
+impl HubProblem {
+    /// Turns an error of the system into a problem with what was tried on `path`.
+    pub(crate) fn file(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { action, path, source }
+    }
+
+    /// Whether the same may work later without a change of what was asked for.
+    pub fn is_of_the_network(&self) -> bool {
+        use HubProblem::{BadAnswer, Damaged, Later, NoTls, Status, Unreachable};
+        matches!(
+            self,
+            Unreachable { .. } | NoTls { .. } | Status { .. } | Later { .. } | BadAnswer { .. } | Damaged { .. }
+        )
+    }
+
+    /// Whether the address that a redirect led to may have expired, so that the Hub has to be asked for a new one.
+    pub(crate) fn may_have_moved(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Status { status, .. } => (400..500).contains(status) && !is_busy(*status),
+            _ => false,
+        }
+    }
+
+    /// Whether the Hub is unavailable at the moment, whatever was asked for: the cache may answer in its place.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.is_transient() || matches!(self, Self::NoTls { .. } | Self::Later { .. })
+    }
+
+    /// Whether the same request may succeed after a short wait.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Status { status, .. } => is_busy(*status),
+            _ => false,
+        }
+    }
+
+    /// What to do next.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unreachable { .. } => {
+                "look at the network and at HF_ENDPOINT, then run it again: what came is kept. --offline uses what the \
+                 cache has. If a file or folder here is meant, its path is wrong"
+                    .into()
+            }
+            Self::NoTls { .. } => {
+                "install ca-certificates or set SSL_CERT_FILE; --offline takes what the cache has".into()
+            }
+            Self::Status { status: 429, .. } | Self::Later { .. } => {
+                "wait a while, then run it again: what came is kept. With HF_TOKEN the Hub allows more".into()
+            }
+            Self::Status { .. } | Self::BadAnswer { .. } => {
+                "run it again: what came is kept. If it happens again, the server (HF_ENDPOINT) is at fault".into()
+            }
+            Self::Denied { has_token: false, page, .. } => {
+                format!("accept its licence at {page}, then set HF_TOKEN to a token of yours that may read it")
+            }
+            Self::Denied { page, .. } => {
+                format!(
+                    "accept its licence at {page} as the owner of the token, or set HF_TOKEN to one that may read it"
+                )
+            }
+            Self::NotFound { available, .. } if !available.is_empty() => format!("there are {}", available.join(", ")),
+            Self::NotFound { endpoint, .. } => format!(
+                "look for the name at {endpoint}; if it is private, set HF_TOKEN; if a folder here is meant, its path \
+                 is wrong"
+            ),
+            Self::Choice(ChoiceProblem::NoSuchTag { available, .. }) if available.is_empty() => {
+                "leave the tag out: it chooses among GGUF files".into()
+            }
+            Self::Choice(ChoiceProblem::NoSuchTag { .. }) => "take one of those, or leave the tag out".into(),
+            Self::Choice(ChoiceProblem::NoWeights { .. }) => {
+                "choose a model that has *.safetensors or *.gguf; many are there in both forms under other names".into()
+            }
+            Self::Choice(ChoiceProblem::Missing { .. }) => {
+                "choose another revision or model; this one is not whole".into()
+            }
+            Self::Choice(ChoiceProblem::NoConfig) => {
+                "if it is an adapter (LoRA), name the model that it was made for; else one that has its config.json"
+                    .into()
+            }
+            Self::NotCached { .. } => {
+                "fetch it once with network, without --offline and HF_HUB_OFFLINE; `interbed models` lists what is here"
+                    .into()
+            }
+            Self::DamagedInCache { .. } => {
+                "remove that file, then name the model again with network: it is fetched anew".into()
+            }
+            Self::NoRoom { .. } => {
+                "free some room (`interbed models` says what models take), or set HF_HOME to a folder on a larger disk"
+                    .into()
+            }
+            Self::Damaged { .. } => {
+                "run it again: it is fetched anew. If it happens again, look at the network, the disk and HF_ENDPOINT"
+                    .into()
+            }
+            Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                "free some room, then run it again: what came is kept".into()
+            }
+            Self::File { action: LOCK, .. } => {
+                "if its file system has no locks, as some network file systems, set HF_HOME to a folder on another one"
+                    .into()
+            }
+            Self::File { .. } => "make the cache's folder writable, or set HF_HOME to one that is".into(),
+        }
+    }
+}

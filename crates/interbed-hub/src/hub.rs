@@ -1,0 +1,460 @@
+//! From a name to the files of a model.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use interbed_io::{ExactFile, IoError, RandomAccessFile, disk_bytes_free};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::answers::TreeFile;
+use crate::cache::{HubCache, SMALL_BYTES_MAX, is_as_long, is_whole};
+use crate::choice::{ChoiceProblem, FileChoice, FileWish, INDEX, SINGLE, choose, shards_of};
+use crate::digest::BlobId;
+use crate::download::{CONNECTIONS, Download};
+use crate::error::{HubError, HubProblem};
+use crate::listing::{commit_of, explain, tree_of};
+use crate::name::HubName;
+use crate::patience::HubPatience;
+use crate::remote_file::RemoteFile;
+use crate::settings::HubSettings;
+use crate::web::Web;
+
+/// Threads that speak with servers.
+const WORKERS: usize = 2;
+/// Small files that are fetched at a time.
+const SMALL_AT_A_TIME: usize = 4;
+/// What says which model weights are of.
+const CONFIG: &str = "config.json";
+/// Longest header of a safetensors file that is read ahead, and all of a model's together, in bytes.
+const HEADER_BYTES_MAX: u64 = 32 << 20;
+const HEADERS_BYTES_MAX: u64 = 512 << 20;
+/// Room that is left on the disk, in bytes.
+const ROOM_LEFT: u64 = 64 << 20;
+
+/// The Hub, or the cache of what came from it.
+pub struct Hub {
+    cache: HubCache,
+    /// `None` offline.
+    web: Option<Arc<Web>>,
+    runtime: Arc<Runtime>,
+}
+
+impl Hub {
+    /// Nothing is sent before something is asked for.
+    ///
+    /// # Errors
+    /// No threads on this machine.
+    pub fn open(settings: &HubSettings) -> Result<Self, HubProblem> {
+        Self::open_with(settings, HubPatience::default())
+    }
+
+    /// The same with another patience.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(settings: &HubSettings, patience: HubPatience) -> Result<Self, HubProblem> {
+        let cache = HubCache::new(settings.cache.clone());
+        let web = match settings.offline {
+            true => None,
+            false => Some(Arc::new(Web::new(&settings.endpoint, settings.token.as_deref(), patience)?)),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
+        let runtime = Arc::new(runtime.map_err(HubProblem::file("start threads for", &settings.cache))?);
+        Ok(Self { cache, web, runtime })
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &HubCache {
+        &self.cache
+    }
+
+    /// Asks what a model has, and chooses which of its files to take; of these only the index of the weights is
+    /// fetched. Offline, and where the Hub cannot be asked or is busy, the cache is what there is.
+    ///
+    /// # Errors
+    /// No such model, revision or quantisation, no permission, no network, or nothing in the cache.
+    pub fn find(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
+        let error = |problem| HubError { model: name.repository(), problem };
+        let cached = || {
+            let found = self.find_cached(name)?;
+            check_undamaged(&found.folder(), &found.choice.small)?;
+            Ok(found)
+        };
+        let Some(web) = &self.web else { return cached().map_err(error) };
+        match self.find_on(web, name) {
+            Err(problem) if problem.is_unavailable() => {
+                let Ok(cached) = cached() else { return Err(error(problem)) };
+                tracing::warn!("{problem}; taking {} as it is in the cache", name.repository());
+                Ok(cached)
+            }
+            found => found.map_err(error),
+        }
+    }
+
+    /// The model as the cache has it, damaged or not; nobody is asked.
+    ///
+    /// # Errors
+    /// It is not in the cache.
+    pub fn find_here(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
+        self.find_cached(name).map_err(|problem| HubError { model: name.repository(), problem })
+    }
+
+    fn find_on(&self, web: &Arc<Web>, name: &HubName) -> Result<HubModel<'_>, HubProblem> {
+        let commit = self.runtime.block_on(commit_of(web, name))?;
+        let tree = self.runtime.block_on(tree_of(web, name, &commit))?;
+        let paths: Vec<&str> = tree.iter().map(|file| file.path.as_str()).collect();
+        let mut choice = choose(&paths, FileWish { tag: name.tag.as_deref(), shards: None })?;
+        let file = |path: &str| tree.iter().find(|file| file.path == path).cloned();
+        if !choice.is_gguf && !paths.contains(&CONFIG) {
+            return Err(ChoiceProblem::NoConfig.into());
+        }
+        if let Some(index) = choice.unread_index.take().as_deref().and_then(file) {
+            let shards = self.shards_on(web, name, &commit, &index)?;
+            choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) })?;
+        }
+        let files: Vec<TreeFile> = choice.small.iter().chain(&choice.weights).filter_map(|path| file(path)).collect();
+        let snapshot = self.cache.snapshot(name, &commit);
+        let is_here = |file: &TreeFile| match choice.small.contains(&file.path) {
+            true => is_whole(&snapshot.join(&file.path), file),
+            false => is_as_long(&snapshot.join(&file.path), file),
+        };
+        let missing = files.iter().filter(|file| !is_here(file)).cloned().collect();
+        Ok(HubModel { hub: self, name: name.clone(), commit, choice, files, missing })
+    }
+
+    /// The files that the index of the weights names, which is fetched if the snapshot lacks it: a cache that has it
+    /// may be one that cannot be written.
+    fn shards_on(
+        &self,
+        web: &Arc<Web>,
+        name: &HubName,
+        commit: &str,
+        index: &TreeFile,
+    ) -> Result<BTreeSet<String>, HubProblem> {
+        check_small(index)?;
+        let path = self.cache.snapshot(name, commit).join(&index.path);
+        let download = Download { web, runtime: &self.runtime, cache: &self.cache, name, commit };
+        if !is_whole(&path, index) {
+            download.fetch(index, &|_| ()).map_err(|problem| explain(web, name, &index.path, problem))?;
+        }
+        read_index(&path, |message| HubProblem::BadAnswer { address: download.source(index).address(), message })
+    }
+
+    /// The model as the cache has it.
+    fn find_cached(&self, name: &HubName) -> Result<HubModel<'_>, HubProblem> {
+        let lacks = |missing: String| HubProblem::NotCached { missing, cache: self.cache.root().to_owned() };
+        let revision = name.revision();
+        if !self.cache.folder(name).is_dir() {
+            return Err(lacks("it is".into()));
+        }
+        let commit = self.cache.commit(name, revision).ok_or_else(|| lacks(format!("its revision {revision} is")))?;
+        let (found, broken) = self.cache.files(name, &commit);
+        // A link whose content was removed counts: what is chosen is the same as with network.
+        let paths: Vec<&str> = found.keys().chain(&broken).map(String::as_str).collect();
+        let check_there = |chosen: &[String]| {
+            let gone: Vec<&str> = chosen.iter().filter(|path| broken.contains(path)).map(String::as_str).collect();
+            if gone.is_empty() { Ok(()) } else { Err(lacks(format!("the contents of {} are", gone.join(", ")))) }
+        };
+        let lacking = |problem| match problem {
+            ChoiceProblem::Missing { missing, by } => lacks(format!("{missing}, which {by} names, is")),
+            ChoiceProblem::NoWeights { .. } => lacks("its weights are".into()),
+            ChoiceProblem::NoSuchTag { tag, available } if available.is_empty() => {
+                lacks(format!("a GGUF file for {tag:?} is"))
+            }
+            ChoiceProblem::NoSuchTag { tag, available } => {
+                lacks(format!("a GGUF file for {tag:?} is, but for {},", available.join(", ")))
+            }
+            ChoiceProblem::NoConfig => lacks(format!("its {CONFIG} is")),
+        };
+        let mut choice = choose(&paths, FileWish { tag: name.tag.as_deref(), shards: None }).map_err(lacking)?;
+        check_there(&choice.small)?;
+        if let Some(index) = choice.unread_index.take() {
+            let path = self.cache.snapshot(name, &commit).join(index);
+            let shards = read_index(&path, |message| HubProblem::DamagedInCache { path: path.clone(), message })?;
+            choice = choose(&paths, FileWish { tag: None, shards: Some(&shards) }).map_err(lacking)?;
+        }
+        check_there(&choice.weights)?;
+        if !choice.is_gguf && !found.contains_key(CONFIG) {
+            return Err(lacking(ChoiceProblem::NoConfig));
+        }
+        Ok(HubModel { hub: self, name: name.clone(), commit, choice, files: Vec::new(), missing: Vec::new() })
+    }
+}
+
+/// A model on the Hub or in the cache, with the files of it that are taken.
+pub struct HubModel<'a> {
+    hub: &'a Hub,
+    /// Its name, as it was asked for.
+    pub name: HubName,
+    /// The commit that its revision means.
+    pub commit: String,
+    choice: FileChoice,
+    /// Those that are taken; none offline.
+    files: Vec<TreeFile>,
+    /// Those of them that the snapshot does not have.
+    missing: Vec<TreeFile>,
+}
+
+impl HubModel<'_> {
+    /// Where the model lies, or will: a folder, or the first file of a GGUF model.
+    pub fn path(&self) -> PathBuf {
+        match self.choice.weights.first().filter(|_| self.choice.is_gguf) {
+            Some(first) => self.folder().join(first),
+            None => self.folder(),
+        }
+    }
+
+    /// The folder of its files.
+    pub fn folder(&self) -> PathBuf {
+        self.hub.cache.snapshot(&self.name, &self.commit)
+    }
+
+    /// Whether its weights are GGUF.
+    pub fn is_gguf(&self) -> bool {
+        self.choice.is_gguf
+    }
+
+    /// Where the index lies, or will, that says which weights are taken; `None` if they need none.
+    pub fn index(&self) -> Option<PathBuf> {
+        let takes_index = !self.choice.is_gguf && self.choice.weights != [SINGLE];
+        let has_index = self.choice.small.iter().any(|path| path == INDEX);
+        (takes_index && has_index).then(|| self.folder().join(INDEX))
+    }
+
+    /// Whether everything is there.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// Bytes of all files that are taken.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// How many files are taken.
+    pub fn num_files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Bytes that are still to be fetched.
+    pub fn bytes_missing(&self) -> u64 {
+        let (cache, name) = (&self.hub.cache, &self.name);
+        let len = |path: PathBuf| fs::metadata(path).map_or(0, |found| found.len());
+        let missing = self.missing.iter().map(|file| match len(cache.blob(name, &file.blob)) {
+            found if found == file.size => 0,
+            _ => file.size - len(cache.incomplete(name, &file.blob)).min(file.size),
+        });
+        missing.sum()
+    }
+
+    /// Bytes that the disk has free, where the cache is or would be.
+    pub fn bytes_free(&self) -> Option<u64> {
+        let there = self.hub.cache.root().ancestors().find(|folder| folder.is_dir())?;
+        disk_bytes_free(there).ok()
+    }
+
+    /// Refuses what the disk has no room for.
+    ///
+    /// # Errors
+    /// [`HubProblem::NoRoom`].
+    pub fn check_room(&self) -> Result<(), HubError> {
+        let (needed, folder) = (self.bytes_missing(), self.hub.cache.root().to_owned());
+        match self.bytes_free() {
+            Some(free) if needed > 0 && needed.saturating_add(ROOM_LEFT) > free => {
+                Err(self.error(HubProblem::NoRoom { needed, free, folder }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the weights' files to read headers, in order: those that are missing at the Hub, where only what is asked
+    /// for is read.
+    ///
+    /// # Errors
+    /// No network, no permission, an unreadable cache.
+    pub fn headers(&self) -> Result<Vec<Arc<dyn RandomAccessFile>>, HubError> {
+        let (mut files, mut remote): (Vec<Arc<dyn RandomAccessFile>>, Vec<Arc<RemoteFile>>) = Default::default();
+        for path in &self.choice.weights {
+            let lies = self.folder().join(path);
+            let missing = self.missing.iter().find(|file| file.path == *path);
+            match (missing, self.hub.web.as_ref()) {
+                (Some(file), Some(web)) => {
+                    let source = self.download(web).source(file);
+                    let file = Arc::new(RemoteFile::new(source, self.hub.runtime.clone(), lies));
+                    remote.push(file.clone());
+                    files.push(file);
+                }
+                _ => {
+                    let file = ExactFile::open(&lies).map_err(|error| self.error(unreadable(error, &lies)))?;
+                    files.push(Arc::new(file));
+                }
+            }
+        }
+        // A refusal is told here, where it can be explained, and not from within the reading of a header.
+        let read = self.hub.runtime.block_on(read_headers(remote, self.choice.is_gguf));
+        read.map_err(|(path, problem)| self.explain(&path, problem))?;
+        Ok(files)
+    }
+
+    /// Fetches what is missing beside the weights.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn fetch_small(&self) -> Result<(), HubError> {
+        let is_small = |file: &&TreeFile| self.choice.small.contains(&file.path);
+        self.fetch_beside(&self.missing.iter().filter(is_small).collect::<Vec<_>>(), &|_| ())
+    }
+
+    /// Fetches, of what is missing, only the file that says of which model the weights are.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn fetch_config(&self) -> Result<(), HubError> {
+        let is_config = |file: &&TreeFile| !self.choice.is_gguf && file.path == CONFIG;
+        self.fetch_beside(&self.missing.iter().filter(is_config).collect::<Vec<_>>(), &|_| ())
+    }
+
+    /// Fetches everything that is missing, and compares it with its digests. `tell` is told of bytes that are there
+    /// now: those that were there first; it may take some back.
+    ///
+    /// # Errors
+    /// No network, no permission, no room, damage. What came is kept and taken up by the next attempt.
+    pub fn fetch(&self, tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
+        let is_there = |file: &&TreeFile| !self.missing.contains(file);
+        tell(self.files.iter().filter(is_there).map(|file| file.size).sum::<u64>() as i64);
+        let (small, weights): (Vec<&TreeFile>, Vec<&TreeFile>) =
+            self.missing.iter().partition(|file| self.choice.small.contains(&file.path));
+        self.fetch_beside(&small, tell)?;
+        if let Some(web) = &self.hub.web {
+            let download = self.download(web);
+            for file in weights {
+                download.fetch(file, tell).map_err(|problem| self.explain(&file.path, problem))?;
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Notes what the revision means, once everything is there: offline it would lead to half a model. The model can be
+    /// used whether that succeeds or not, as in a cache that cannot be written.
+    pub fn settle(&self) {
+        if self.files.is_empty() {
+            return;
+        }
+        let revision = self.name.revision();
+        if let Err(problem) = self.hub.cache.set_commit(&self.name, revision, &self.commit) {
+            tracing::warn!("{problem}; offline, {} will not be found at {revision}", self.name.repository());
+        }
+    }
+
+    /// Fetches files beside the weights, side by side.
+    fn fetch_beside(&self, files: &[&TreeFile], tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
+        for file in files {
+            check_small(file).map_err(|problem| self.error(problem))?;
+        }
+        let Some(web) = &self.hub.web else { return Ok(()) };
+        let (next, download) = (AtomicUsize::new(0), self.download(web));
+        let work = || -> Result<(), HubError> {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                download.fetch(file, tell).map_err(|problem| self.explain(&file.path, problem))?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..SMALL_AT_A_TIME.min(files.len())).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| match worker.join() {
+                Ok(outcome) => outcome,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    fn download<'b>(&'b self, web: &'b Arc<Web>) -> Download<'b> {
+        let hub = self.hub;
+        Download { web, runtime: &hub.runtime, cache: &hub.cache, name: &self.name, commit: &self.commit }
+    }
+
+    fn explain(&self, what: &str, problem: HubProblem) -> HubError {
+        match &self.hub.web {
+            Some(web) => self.error(explain(web, &self.name, what, problem)),
+            None => self.error(problem),
+        }
+    }
+
+    fn error(&self, problem: HubProblem) -> HubError {
+        HubError { model: self.name.repository(), problem }
+    }
+}
+
+/// Reads the headers of safetensors files, or the beginnings of GGUF files, side by side, as far as they take no more
+/// memory than headers do. A problem comes with the path of its file.
+async fn read_headers(files: Vec<Arc<RemoteFile>>, is_gguf: bool) -> Result<(), (String, HubProblem)> {
+    let mut read = 0;
+    for some in files.chunks(CONNECTIONS) {
+        let mut tasks = JoinSet::new();
+        for file in some {
+            let file = file.clone();
+            tasks.spawn(async move {
+                let read = match is_gguf {
+                    true => file.read_beginning().await,
+                    false => file.read_safetensors_header(HEADER_BYTES_MAX).await,
+                };
+                read.map_err(|problem| (file.path_there().to_owned(), problem))
+            });
+        }
+        while let Some(outcome) = tasks.join_next().await {
+            match outcome {
+                Ok(outcome) => read += outcome?,
+                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+            }
+        }
+        if read > HEADERS_BYTES_MAX {
+            // The others are read when they are asked for.
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn check_small(file: &TreeFile) -> Result<(), HubProblem> {
+    if file.size <= SMALL_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("it says {} bytes, but at most {SMALL_BYTES_MAX} are accepted beside weights", file.size);
+    Err(HubProblem::BadAnswer { address: file.path.clone(), message })
+}
+
+/// Compares the files beside the weights with the digests by which a snapshot links to them.
+fn check_undamaged(snapshot: &Path, small: &[String]) -> Result<(), HubProblem> {
+    for path in small {
+        let link = snapshot.join(path);
+        let Some(blob) = BlobId::of_link(&link) else { continue };
+        let found = blob.digest_of(&link).map_err(HubProblem::file("read", &link))?;
+        if found != blob {
+            let message = format!("its digest is {}, expected {}", found.digits(), blob.digits());
+            return Err(HubProblem::DamagedInCache { path: fs::canonicalize(&link).unwrap_or(link), message });
+        }
+    }
+    Ok(())
+}
+
+/// The files that the index at `path` names; `bad` says what it means if it is none.
+fn read_index(path: &Path, bad: impl FnOnce(String) -> HubProblem) -> Result<BTreeSet<String>, HubProblem> {
+    let mut text = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_end(&mut text));
+    read.map_err(HubProblem::file("read", path))?;
+    shards_of(&text).map_err(bad)
+}
+
+fn unreadable(error: IoError, path: &Path) -> HubProblem {
+    let source = match error {
+        IoError::Open { source, .. } => source,
+        error => std::io::Error::other(error.to_string()),
+    };
+    HubProblem::file("open", path)(source)
+}

@@ -1,0 +1,107 @@
+//! A Hub and a cache for a test.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use interbed_hub::testing::{FileContent, LocalHub};
+use interbed_hub::{Hub, HubError, HubName, HubPatience, HubProblem, HubSettings, RANGE_BYTES};
+use tempfile::TempDir;
+
+/// Several ranges, and an end within one.
+pub const WEIGHTS: u64 = 3 * RANGE_BYTES + 12_345;
+
+/// A Hub with `org/name`, and a cache without anything.
+pub struct Place {
+    pub hub: LocalHub,
+    pub folder: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let place = Self::empty();
+        place.add("config.json", "{}");
+        place.add_weights("model.safetensors", WEIGHTS);
+        place
+    }
+
+    /// The same with a model that has no files yet.
+    pub fn empty() -> Self {
+        Self { hub: LocalHub::start(), folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn settings(&self) -> HubSettings {
+        let cache = self.folder.path().to_owned();
+        HubSettings { endpoint: self.hub.endpoint(), token: Some("hf_secret".into()), cache, offline: false }
+    }
+
+    pub fn offline(&self) -> HubSettings {
+        HubSettings { offline: true, ..self.settings() }
+    }
+
+    /// Where the cache has the model.
+    pub fn model(&self) -> PathBuf {
+        self.folder.path().join("models--org--name")
+    }
+
+    /// Where the content of a file lies.
+    pub fn blob_of(&self, path: &str) -> PathBuf {
+        self.model().join("blobs").join(self.hub.digest("org/name", path))
+    }
+
+    /// Adds a small file.
+    pub fn add(&self, path: &str, text: &str) {
+        self.hub.add("org/name", path, FileContent::Bytes(text.into()), false);
+    }
+
+    /// Adds a large one.
+    pub fn add_weights(&self, path: &str, bytes: u64) {
+        self.hub.add("org/name", path, FileContent::Made(bytes), true);
+    }
+
+    /// How many requests there were for a file.
+    pub fn asked_for(&self, path: &str) -> usize {
+        let end = format!("/{path}");
+        self.hub.seen().iter().filter(|seen| seen.target.ends_with(&end)).count()
+    }
+
+    /// Where the content of the weights lies.
+    pub fn blob(&self) -> PathBuf {
+        self.blob_of("model.safetensors")
+    }
+
+    pub fn fetch(&self) -> Result<(), HubError> {
+        fetch(&self.settings(), "org/name")
+    }
+
+    /// Fetches, and finds what the Hub has.
+    pub fn fetches(&self) {
+        self.fetch().unwrap();
+        assert_eq!(fs::metadata(self.blob()).unwrap().len(), WEIGHTS);
+        assert!(!self.blob().with_extension("incomplete").exists());
+    }
+}
+
+/// Waits that tests can bear.
+pub const SHORT: HubPatience = HubPatience {
+    wait: Duration::from_millis(1),
+    wait_max: Duration::from_millis(5),
+    answer: Duration::from_secs(30),
+    standstill: Duration::from_secs(2),
+};
+
+pub fn open(settings: &HubSettings) -> Hub {
+    Hub::open_with(settings, SHORT).unwrap()
+}
+
+pub fn named(name: &str) -> HubName {
+    HubName::read(name).unwrap()
+}
+
+pub fn fetch(settings: &HubSettings, name: &str) -> Result<(), HubError> {
+    open(settings).find(&named(name))?.fetch(&|_| ())
+}
+
+pub fn problem(outcome: Result<(), HubError>) -> HubProblem {
+    outcome.expect_err("it should fail").problem
+}

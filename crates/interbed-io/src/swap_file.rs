@@ -1,0 +1,250 @@
+//! Space on a disk for data that does not fit into memory, for the lifetime of the process.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, statfs};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::direct_read::{check_request, read_blocks};
+use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, disk_bytes_free};
+
+/// The `statfs` types of file systems whose files take memory: tmpfs and ramfs.
+const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// How many names are tried on file systems without unnamed files.
+const NAMES_MAX: u32 = 100;
+
+/// Why swap space could not be created.
+#[derive(Debug, Error)]
+pub enum SwapFileError {
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The directory's files take memory, so swapping there would gain nothing.
+    #[error("{} lies in memory, so swapping to it frees none; name a directory on a disk", directory.display())]
+    InMemory {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The disk is too full.
+    #[error(
+        "{} has room for {free} bytes, but swap space of {wanted} was asked for; free {} bytes, or ask for less",
+        directory.display(), wanted.saturating_sub(*free)
+    )]
+    NoRoom {
+        /// The directory.
+        directory: PathBuf,
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes that an ordinary user can still write there.
+        free: u64,
+    },
+    /// The size is not usable.
+    #[error("swap space of {wanted} bytes cannot be; ask for a positive number of blocks of {DIRECT_ALIGN} bytes")]
+    BadSize {
+        /// Bytes asked for.
+        wanted: u64,
+    },
+}
+
+/// A file without a name that only this process can read. Its disk space is allocated at once, and freed when it is
+/// dropped or the process ends. Where the file system refuses direct I/O, writes are synced and their pages are dropped
+/// from the page cache.
+#[derive(Debug)]
+pub struct SwapFile {
+    file: File,
+    /// For messages: the directory and a placeholder name.
+    path: PathBuf,
+    len: u64,
+    direct: bool,
+}
+
+impl SwapFile {
+    /// Allocates `len` bytes, a multiple of [`DIRECT_ALIGN`] above 0, on the disk of `directory`.
+    ///
+    /// # Errors
+    /// See [`SwapFileError`]; nothing is left behind then.
+    pub fn create(directory: impl AsRef<Path>, len: u64) -> Result<Self, SwapFileError> {
+        let directory = directory.as_ref();
+        if len == 0 || !len.is_multiple_of(DIRECT_ALIGN as u64) || i64::try_from(len).is_err() {
+            return Err(SwapFileError::BadSize { wanted: len });
+        }
+        if is_in_memory(directory)? {
+            return Err(SwapFileError::InMemory { directory: directory.to_owned() });
+        }
+        let path = directory.join("(swap)");
+        let fault = |action| {
+            let path = path.clone();
+            move |source| IoError::Write { path, action, source }
+        };
+        let file = nameless(directory).map_err(fault("create"))?;
+        // Asked first: a file system that cannot reserve space, or reserves it step by step, would report this late.
+        let no_room = |free| SwapFileError::NoRoom { directory: directory.to_owned(), wanted: len, free };
+        let free = disk_bytes_free(directory)?;
+        if free < len {
+            return Err(no_room(free));
+        }
+        match fallocate(&file, FallocateFlags::empty(), 0, len) {
+            Ok(()) => {}
+            // Not all file systems support this; on those that do not, a later write may still find the disk full, and
+            // fail.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(len).map_err(fault("resize"))?,
+            Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room(free)),
+            Err(errno) => return Err(fault("reserve room for")(errno.into()).into()),
+        }
+        let mut this = Self { file, path: path.clone(), len, direct: false };
+        this.settle_mode()?;
+        Ok(this)
+    }
+
+    /// Whether files in `directory` take memory rather than disk space.
+    ///
+    /// # Errors
+    /// [`IoError::Open`] if the directory is missing, or the system cannot tell.
+    pub fn is_in_memory(directory: impl AsRef<Path>) -> Result<bool, IoError> {
+        is_in_memory(directory.as_ref())
+    }
+
+    /// Turns direct I/O on if a block can be written and read with it.
+    fn settle_mode(&mut self) -> Result<(), IoError> {
+        let no_memory = || IoError::Open { path: self.path.clone(), source: io::ErrorKind::OutOfMemory.into() };
+        let mut block = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or_else(no_memory)?;
+        self.direct = self.set_direct(true).is_ok();
+        if self.direct {
+            let tried = self.write_aligned_at(block.as_slice(), 0);
+            if tried.and_then(|()| self.read_aligned_at(block.as_mut(), 0, DIRECT_ALIGN)).is_ok() {
+                return Ok(());
+            }
+            self.direct = false;
+            self.set_direct(false).map_err(|source| IoError::Open { path: self.path.clone(), source })?;
+        }
+        self.write_aligned_at(block.as_slice(), 0)?;
+        self.read_aligned_at(block.as_mut(), 0, DIRECT_ALIGN)
+    }
+
+    fn set_direct(&self, direct: bool) -> io::Result<()> {
+        let mut flags = fcntl_getfl(&self.file)?;
+        flags.set(OFlags::DIRECT, direct);
+        fcntl_setfl(&self.file, flags).map_err(io::Error::from)
+    }
+
+    fn forget_pages(&self, offset: u64, len: usize) {
+        if !self.direct {
+            // Only advice: where it is not supported, the pages stay until the system needs the memory.
+            let _ = fadvise(&self.file, offset, NonZeroU64::new(len as u64), Advice::DontNeed);
+        }
+    }
+}
+
+impl DirectRead for SwapFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError> {
+        read_blocks(&self.file, &self.path, self.len, buf, offset, needed)?;
+        self.forget_pages(offset, buf.len());
+        Ok(())
+    }
+
+    /// Always `Ok`: no other process can reach the file.
+    fn check_unchanged(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.direct.then(|| self.file.as_fd())
+    }
+}
+
+impl DirectWrite for SwapFile {
+    fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError> {
+        check_request(&self.path, buf, offset, buf.len())?;
+        let fault = |source| IoError::Write { path: self.path.clone(), action: "write to", source };
+        // Space was reserved for exactly `len` bytes.
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(fault(io::ErrorKind::InvalidInput.into()));
+        }
+        self.file.write_all_at(buf, offset).map_err(fault)?;
+        if !self.direct {
+            // Only clean pages can be dropped.
+            self.file.sync_data().map_err(fault)?;
+            self.forget_pages(offset, buf.len());
+        }
+        Ok(())
+    }
+}
+
+fn is_in_memory(directory: &Path) -> Result<bool, IoError> {
+    let stat = statfs(directory)
+        .map_err(|errno| IoError::Open { path: directory.to_owned(), source: io::Error::from(errno) })?;
+    // The field's type differs between architectures.
+    Ok(MEMORY_FILE_SYSTEMS.contains(&(stat.f_type as i64)))
+}
+
+/// A file in `directory` without a name, or whose name is removed at once.
+fn nameless(directory: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    let flags = |flags: OFlags| i32::try_from(flags.bits()).unwrap_or(0);
+    match options.clone().custom_flags(flags(OFlags::TMPFILE)).open(directory) {
+        // The errors of file systems without unnamed files, and of kernels that do not know them.
+        Err(error) if refuses_nameless(&error) => {}
+        outcome => return outcome,
+    }
+    named_for_a_moment(directory, options.custom_flags(flags(OFlags::NOFOLLOW)).create_new(true))
+}
+
+/// A file whose name is removed once it is open. `options` must never open an existing file.
+fn named_for_a_moment(directory: &Path, options: &OpenOptions) -> io::Result<File> {
+    let mut outcome = Err(io::ErrorKind::AlreadyExists.into());
+    for number in 0..NAMES_MAX {
+        let mut name = OsString::from(".interbed-swap-");
+        name.push(format!("{}-{number}", std::process::id()));
+        let path = directory.join(name);
+        outcome = options.open(&path);
+        match &outcome {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(_) => break,
+            Ok(_) => {
+                std::fs::remove_file(&path)?;
+                break;
+            }
+        }
+    }
+    outcome
+}
+
+fn refuses_nameless(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [Errno::OPNOTSUPP, Errno::ISDIR, Errno::INVAL].iter().any(|refusal| errno == Some(refusal.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_there_for_a_moment_only_and_nobodys_file_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        // What an earlier process with this process id may have left.
+        let taken = dir.path().join(format!(".interbed-swap-{}-0", std::process::id()));
+        std::fs::write(&taken, b"mine").unwrap();
+        let mut options = OpenOptions::new();
+        let file = named_for_a_moment(dir.path(), options.read(true).write(true).create_new(true)).unwrap();
+        file.write_all_at(b"theirs", 0).unwrap();
+        assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

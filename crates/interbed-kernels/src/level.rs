@@ -1,0 +1,127 @@
+//! The vector and matrix instructions that this machine has, detected once.
+
+use std::sync::OnceLock;
+
+/// The environment variable that forces a level, so that every path can be tested on one machine.
+pub const LEVEL_VARIABLE: &str = "INTERBED_CPU";
+
+/// A set of instructions that this machine has: holding a value proves it. Each level has those of the levels before it
+/// that share its architecture.
+///
+/// Vector operations in f32 have 16 lanes and reduce them in the same order at every level, and the levels with fused
+/// multiply-add agree to the last bit. Products of bf16 weights round activations to bf16 from `avx512-bf16` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Level(Instructions);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Instructions {
+    /// Plain Rust, any machine.
+    Portable,
+    /// 64-bit Arm's vectors, which every such machine has.
+    Neon,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// Also AVX-512 VNNI: dot products of bytes.
+    Avx512Vnni,
+    /// Also AVX-512 BF16: dot products of bf16.
+    Avx512Bf16,
+    /// Also AMX tiles of bf16 and int8.
+    Amx,
+}
+
+/// Every level, least first.
+const ALL: [Level; 7] = [
+    Level(Instructions::Portable),
+    Level(Instructions::Neon),
+    Level(Instructions::Avx2),
+    Level(Instructions::Avx512),
+    Level(Instructions::Avx512Vnni),
+    Level(Instructions::Avx512Bf16),
+    Level(Instructions::Amx),
+];
+
+impl Level {
+    /// The best level of this machine, or the one that `INTERBED_CPU` names (`portable`, `neon`, `avx2`, `avx512`,
+    /// `avx512-vnni`, `avx512-bf16`, `amx`) if the machine has it.
+    pub fn detect() -> Self {
+        static DETECTED: OnceLock<Level> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            let wanted = std::env::var(LEVEL_VARIABLE).ok();
+            Self::available().find(|level| wanted.as_deref() == Some(level.name())).unwrap_or_else(best)
+        })
+    }
+
+    /// Every level that this machine can run, least first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        let best = best();
+        ALL.into_iter().filter(move |&level| {
+            let foreign = level == Level(Instructions::Neon) && !cfg!(target_arch = "aarch64");
+            level <= best && !foreign
+        })
+    }
+
+    /// The level of that name, whether this machine has it or not: for tests that emulate instructions.
+    ///
+    /// # Safety
+    /// The caller must make sure that this machine, or an emulator, executes its instructions.
+    pub unsafe fn assume(name: &str) -> Option<Self> {
+        ALL.into_iter().find(|level| level.name() == name)
+    }
+
+    /// Plain Rust, which every machine runs.
+    pub(crate) const PORTABLE: Self = Self(Instructions::Portable);
+
+    /// The set. A `Level` is made here only, of what was detected.
+    #[inline(always)]
+    pub(crate) const fn instructions(self) -> Instructions {
+        self.0
+    }
+
+    /// Whether there are 32 vector registers of 16 lanes.
+    pub(crate) fn has_many_registers(self) -> bool {
+        self.0 >= Instructions::Avx512
+    }
+
+    /// The name that `INTERBED_CPU` takes.
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            Instructions::Portable => "portable",
+            Instructions::Neon => "neon",
+            Instructions::Avx2 => "avx2",
+            Instructions::Avx512 => "avx512",
+            Instructions::Avx512Vnni => "avx512-vnni",
+            Instructions::Avx512Bf16 => "avx512-bf16",
+            Instructions::Amx => "amx",
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn best() -> Level {
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
+    let steps = [
+        (avx2, Instructions::Avx2),
+        (avx512, Instructions::Avx512),
+        (is_x86_feature_detected!("avx512vnni"), Instructions::Avx512Vnni),
+        (is_x86_feature_detected!("avx512bf16"), Instructions::Avx512Bf16),
+        (crate::amx::enable(), Instructions::Amx),
+    ];
+    let reached = steps.into_iter().take_while(|(has, _)| *has).last();
+    Level(reached.map_or(Instructions::Portable, |(_, instructions)| instructions))
+}
+
+#[cfg(target_arch = "aarch64")]
+fn best() -> Level {
+    Level(Instructions::Neon)
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn best() -> Level {
+    Level(Instructions::Portable)
+}

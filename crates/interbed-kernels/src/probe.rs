@@ -1,0 +1,84 @@
+//! The measured limits of this machine: the denominators of all shares that `interbed bench` reports.
+
+mod loops;
+mod unit;
+
+use std::time::{Duration, Instant};
+
+use crate::pool::Pool;
+use crate::simd::{LANES, Simd, dispatch, store_few};
+use crate::{Level, Share};
+
+pub use unit::Unit;
+
+/// Long enough that starting the threads does not show.
+const PROBE_TIME: Duration = Duration::from_millis(3);
+
+/// Rounds of a loop to begin with.
+const ROUNDS_MIN: usize = 64;
+
+/// More rounds than any machine computes within [`PROBE_TIME`].
+const ROUNDS_MAX: usize = 1 << 30;
+
+/// Bytes per second at which all threads together read `buffer`, which should be much larger than the caches.
+///
+/// The best of `rounds`, since anything else that runs can only make it slower.
+pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -> f64 {
+    let vectors = buffer.len() / (LANES * size_of::<f32>());
+    let mut sums = vec![0.0f32; pool.threads() * LANES];
+    let mut best = 0.0f64;
+    for _ in 0..rounds.max(1) {
+        let out = Share::new(&mut sums);
+        let threads = pool.threads();
+        let begin = Instant::now();
+        pool.run(|thread| {
+            let (first, end) = (vectors * thread / threads, vectors * (thread + 1) / threads);
+            let bytes = LANES * size_of::<f32>();
+            let (from, _) = buffer[first * bytes..end * bytes].as_chunks();
+            // SAFETY: one row of `sums` a thread.
+            let to = unsafe { out.slice(thread * LANES, LANES) };
+            dispatch!(level, sweep::<_>(from: &[[u8; 4 * LANES]], to: &mut [f32]));
+        });
+        best = best.max(buffer.len() as f64 / begin.elapsed().as_secs_f64());
+    }
+    std::hint::black_box(&sums);
+    best
+}
+
+/// Operations per second of all threads together on `unit`, from registers alone; a multiply-add counts two. `None` if
+/// the level lacks the unit.
+///
+/// The best of `repeat`, each of some milliseconds.
+pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64> {
+    let run = loops::of(level, unit)?;
+    let time = |rounds: usize| {
+        let begin = Instant::now();
+        pool.run(|_| run.call(rounds));
+        begin.elapsed()
+    };
+    // Units differ a hundredfold, so the number of rounds is found by doubling.
+    let mut rounds = ROUNDS_MIN;
+    let mut shortest = time(rounds);
+    while shortest < PROBE_TIME && rounds < ROUNDS_MAX {
+        rounds *= 2;
+        shortest = time(rounds);
+    }
+    for _ in 1..repeat {
+        shortest = shortest.min(time(rounds));
+    }
+    Some(pool.threads() as f64 * run.operations(rounds) / shortest.as_secs_f64())
+}
+
+/// Reads all vectors, and stores what they add up to.
+#[inline(always)]
+fn sweep<S: Simd>(s: S, from: &[[u8; 4 * LANES]], to: &mut [f32]) {
+    // Four streams, as the products have.
+    let quarter = from.len() / 4;
+    let mut sums = [s.splat(0.0); 4];
+    for i in 0..quarter {
+        for (stream, sum) in sums.iter_mut().enumerate() {
+            *sum = s.add(*sum, s.load_bits(bytemuck::cast_ref(&from[stream * quarter + i])));
+        }
+    }
+    store_few(s, s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])), to);
+}

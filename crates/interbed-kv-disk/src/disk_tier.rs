@@ -1,0 +1,708 @@
+//! The driver of the tier on disk: what the engine's thread calls between passes.
+
+mod carrying;
+mod kept_slots;
+mod options;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns};
+use interbed_kv::{
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, KvTierConfig, RecordPlace, SwapId, Tier,
+    TierPlace, TokenId, Wanted, WriteBudget,
+};
+
+use crate::ages::Ages;
+use crate::directory::SegmentSpace;
+use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames};
+use crate::index_file;
+use crate::jobs::{Done, Expected, Piece, ReadJob, Staged, WriteJob};
+use crate::record::{Header, Seal, unpack};
+use crate::recovery::{Recovered, recover};
+use crate::shape::RecordShape;
+use crate::workers::{KvThreads, READERS, Workers, now, written_at};
+use carrying::Carrying;
+use kept_slots::KeptSlots;
+pub use options::{DiskOptions, DiskStats, DiskTierError};
+
+/// Bytes of a segment of a large store.
+const SEGMENT_BYTES: u64 = 256 << 20;
+
+/// Segments that a store has at least, and records that a segment holds at least.
+const SEGMENTS_MIN: u64 = 4;
+const RECORDS_MIN: u64 = 2;
+
+/// How long a block waits for others with which it is written.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// How often it is looked for what is too old.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How long nothing is stored after a write has failed: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+
+/// How long after a warning of failed writes the next one is given.
+const WARN_AGAIN: Duration = Duration::from_secs(600);
+
+/// Share of a new measurement in the rate at which records are read.
+const RATE_SHARE: f64 = 0.2;
+
+/// A fetch in flight.
+struct FetchInFlight {
+    wanted: Vec<Wanted>,
+    filled: Vec<bool>,
+    records_left: usize,
+    began: Instant,
+    bytes: u64,
+}
+
+/// What a read is for.
+enum Purpose {
+    /// Positions of a fetch: which blocks of it are in this record.
+    Fetch(FetchId, Vec<usize>),
+    /// These blocks of a swap.
+    Slots(SwapId, Vec<BlockId>),
+    /// What is to be written again.
+    Carry,
+}
+
+/// Writes blocks to disk, and brings them back. One thread calls it; others do the reading and writing.
+pub struct DiskTier {
+    shape: RecordShape,
+    chain: KeyChain,
+    tier: Tier,
+    workers: Workers,
+    /// Blocks that will be the next record.
+    staged: Vec<Staged>,
+    staged_since: Option<Instant>,
+    staged_keys: HashSet<BlockKey>,
+    /// Memory for staged blocks.
+    block_buffers: Vec<Vec<u8>>,
+    num_block_buffers: usize,
+    record_buffers: Vec<AlignedBuffer>,
+    num_record_buffers: usize,
+    reads: VecDeque<(u64, RecordPlace, Vec<Expected>)>,
+    purposes: HashMap<u64, Purpose>,
+    next_tag: u64,
+    fetches: HashMap<FetchId, FetchInFlight>,
+    ended: VecDeque<FetchEnded>,
+    carrying: Option<Carrying>,
+    frames: Frames,
+    slots: KeptSlots,
+    writes_in_flight: usize,
+    /// Blocks that were written, but may not be on the disk yet.
+    unsynced_blocks: u64,
+    budget: WriteBudget,
+    space: Arc<dyn SegmentSpace>,
+    seal: Seal,
+    /// Seconds after which records are not read any more.
+    ttl: Option<u64>,
+    ages: Ages,
+    /// When it was last looked for records that are too old.
+    swept_at: Instant,
+    /// When writes may go on, and how long the next pause is.
+    paused_until: Option<Instant>,
+    pause: Duration,
+    /// When the last warning of that was given.
+    warned_at: Option<Instant>,
+    stats: DiskStats,
+    recovered: Recovered,
+}
+
+impl DiskTier {
+    /// A store in `space` for blocks of this shape, of the model that `fingerprint` identifies; `secret` is the
+    /// directory's. What an earlier process has left of the same model is found again.
+    ///
+    /// # Errors
+    /// See [`DiskTierError`].
+    pub fn open(
+        space: Arc<dyn SegmentSpace>,
+        secret: [u8; 32],
+        fingerprint: [u8; 32],
+        shape: RecordShape,
+        options: DiskOptions,
+    ) -> Result<Self, DiskTierError> {
+        let config = tier_config(&shape, &options)?;
+        let segment_bytes = config.segment_bytes;
+        let seal = Seal { secret, fingerprint };
+        let bytes_total = u64::from(config.num_segments) * segment_bytes;
+        let mut tier = Tier::new(config);
+        let ttl = options.ttl.map(|ttl| ttl.as_secs());
+        let mut ages = Ages::default();
+        let recovered = recover(space.as_ref(), &shape, &seal, ttl, &mut tier, &mut ages)?;
+        let now = Instant::now();
+        let mut budget = WriteBudget::new(options.writes_per_day, now);
+        // A restart is not a new day.
+        budget.spend(recovered.recent_bytes);
+        let (block_buffers, num_record_buffers) = Self::num_buffers(&shape, options.buffer_bytes);
+        let record_bytes = shape.record_bytes(shape.blocks_per_record());
+        let record_buffers: Option<Vec<_>> =
+            (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
+        let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
+        let of_workers = (Arc::clone(&space), shape.clone(), seal.clone());
+        let (workers, frames_done) = Workers::start(of_workers.0, of_workers.1, of_workers.2, segment_bytes, ttl)?;
+        let (frame_blocks, num_frames) = options.frames;
+        let frames = Frames::new(frames_done, &shape, frame_blocks, num_frames);
+        let bytes = Frames::bytes(&shape, frame_blocks);
+        let frames = frames.ok_or(DiskTierError::Memory { bytes })?;
+        Ok(Self {
+            chain: match options.names {
+                // Owners stay the directory's, so that what is theirs is found when it is to be erased.
+                Some(names) => names.owned_under(secret),
+                None => KeyChain::new(secret, fingerprint),
+            },
+            tier,
+            workers,
+            staged: Vec::new(),
+            staged_since: None,
+            staged_keys: HashSet::new(),
+            block_buffers: (0..block_buffers).map(|_| vec![0; shape.block_bytes()]).collect(),
+            num_block_buffers: block_buffers,
+            record_buffers,
+            num_record_buffers,
+            reads: VecDeque::new(),
+            purposes: HashMap::new(),
+            next_tag: 0,
+            fetches: HashMap::new(),
+            ended: VecDeque::new(),
+            carrying: None,
+            frames,
+            slots: KeptSlots::new(&shape, options.buffer_bytes),
+            writes_in_flight: 0,
+            unsynced_blocks: 0,
+            budget,
+            space,
+            seal,
+            ttl,
+            ages,
+            swept_at: now,
+            paused_until: None,
+            pause: PAUSES.0,
+            warned_at: None,
+            stats: DiskStats { bytes_total, ..DiskStats::default() },
+            recovered,
+            shape,
+        })
+    }
+
+    /// Memory that a store takes for buffers, where about `wanted` bytes of it may be used, and for `frames`: see
+    /// [`DiskOptions::frames`].
+    pub fn buffer_bytes(shape: &RecordShape, wanted: usize, frames: (usize, usize)) -> usize {
+        let (blocks, records) = Self::num_buffers(shape, wanted);
+        let frames = frames.1 * Frames::bytes(shape, frames.0);
+        // One more record is put together by the thread that writes.
+        let records = (records + 1) * shape.record_bytes(shape.blocks_per_record());
+        let slots = KeptSlots::bytes(shape, wanted);
+        blocks * shape.block_bytes() + records + frames + slots + READERS * shape.room_to_read()
+    }
+
+    /// Memory that the index of a store of `bytes` takes when it is full.
+    pub fn index_bytes(shape: &RecordShape, bytes: u64) -> u64 {
+        // A hash map's entry of 64 bytes, at most 8/7 of which are in use and which doubles when it grows; and the list
+        // of each segment's keys.
+        const ENTRY: u64 = 2 * 64 + 2 * 16;
+        bytes / shape.block_bytes() as u64 * ENTRY
+    }
+
+    /// How many blocks can be staged, and records read, at a time.
+    fn num_buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
+        let record = shape.record_bytes(shape.blocks_per_record());
+        let each = wanted / 2;
+        let blocks =
+            (each / shape.block_bytes()).max(shape.blocks_per_record() + shape.blocks_per_record().div_ceil(4));
+        (blocks, (each / record).clamp(1, 16))
+    }
+
+    /// A way to its threads, for swap space.
+    pub fn threads(&self) -> KvThreads {
+        self.workers.threads()
+    }
+
+    /// The names of what it holds.
+    pub fn key_chain(&self) -> &KeyChain {
+        &self.chain
+    }
+
+    /// Turns at the disk: what its reads and writes give way to.
+    pub fn turns(&self) -> Arc<DiskTurns> {
+        Arc::clone(self.workers.turns())
+    }
+
+    /// What was found at the start.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// How many of `keys`, from the first on, it can bring back; they count as looked up.
+    pub fn look_up(&mut self, keys: &[BlockKey]) -> usize {
+        let found = keys.iter().take_while(|&&key| self.tier.find(key).is_some()).count();
+        keys.iter().take(found + 1).for_each(|&key| self.tier.looked_up(key));
+        found
+    }
+
+    /// Whether a block of this name should be [staged](Self::stage) now. `class` is that of
+    /// [`Tier::wants`](interbed_kv::Tier::wants).
+    pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
+        if self.is_paused() || self.staged_keys.contains(&key) {
+            return false;
+        }
+        self.tier.wants(key, class)
+    }
+
+    /// Tokens of a sequence that are sure to find room: some segments are always being filled or emptied, and some may
+    /// be held for slots.
+    pub fn capacity_tokens(&self) -> usize {
+        let config = self.tier.config();
+        let segments = (config.num_segments as usize).saturating_sub(4 + self.most_held_for_slots());
+        segments * config.blocks_per_segment() * self.shape.block_size()
+    }
+
+    /// Whether it has `key`, or is about to.
+    pub fn has(&self, key: BlockKey) -> bool {
+        self.staged_keys.contains(&key) || self.tier.knows(key)
+    }
+
+    /// Like [`stage`](Self::stage), for what a sequence cannot go on without: the budget of writes does not keep it
+    /// from being written. Returns whether it will be; if not, there is no buffer now, or writes are
+    /// [paused](DiskStats::paused).
+    pub fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+        if self.is_paused() {
+            return false;
+        }
+        let Some(mut buffer) = self.block_buffers.pop() else { return false };
+        self.budget.spend(self.shape.block_bytes() as u64);
+        if !self.read_block(block, &mut buffer, blocks) {
+            self.block_buffers.push(buffer);
+            return false;
+        }
+        self.add(Staged { label, class: 0, bytes: buffer, since: None });
+        true
+    }
+
+    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer
+    /// is free, or the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk
+    /// allows.
+    pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+        let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
+        let buffer = if allowed { self.block_buffers.pop() } else { None };
+        let Some(mut buffer) = buffer else {
+            self.stats.refused_blocks += 1;
+            return false;
+        };
+        if !self.read_block(block, &mut buffer, blocks) {
+            self.block_buffers.push(buffer);
+            return false;
+        }
+        self.add(Staged { label, class, bytes: buffer, since: None });
+        true
+    }
+
+    /// False if the block cannot be had: it is not stored then.
+    fn read_block(&mut self, block: BlockId, into: &mut [u8], blocks: &mut dyn BlockBytes) -> bool {
+        let read = blocks.read(block, into);
+        if let Err(reason) = &read {
+            tracing::warn!("a KV block is not stored: {reason}");
+            self.stats.refused_blocks += 1;
+        }
+        read.is_ok()
+    }
+
+    /// How many blocks can be staged now.
+    pub fn room(&self) -> usize {
+        self.block_buffers.len()
+    }
+
+    /// How many blocks can be staged while nothing is being written.
+    pub fn buffers(&self) -> usize {
+        self.num_block_buffers
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.shape.block_bytes()
+    }
+
+    fn add(&mut self, staged: Staged) {
+        self.staged_since.get_or_insert_with(Instant::now);
+        self.staged_keys.insert(staged.label.key);
+        self.staged.push(staged);
+        if self.staged.len() >= self.shape.blocks_per_record() {
+            self.flush();
+        }
+    }
+
+    /// Has what is staged written, if there is room.
+    pub fn flush(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        self.staged_since = None;
+        let mut blocks = std::mem::take(&mut self.staged);
+        let contents: Vec<_> = blocks.iter().map(|block| (block.label.key, block.class)).collect();
+        for (key, _) in &contents {
+            self.staged_keys.remove(key);
+        }
+        self.reclaim();
+        match self.tier.reserve(&contents) {
+            Some(record) => {
+                self.writes_in_flight += 1;
+                self.stats.queued_blocks += blocks.len();
+                self.workers.write(WriteJob { record, blocks });
+            }
+            None => {
+                self.stats.refused_blocks += blocks.len() as u64;
+                let keys: Vec<_> = contents.iter().map(|&(key, _)| key).collect();
+                self.block_buffers.extend(blocks.drain(..).map(|block| block.bytes));
+                self.carried(&keys);
+            }
+        }
+        self.reclaim();
+        self.go_on_carrying();
+    }
+
+    /// Begins to bring `wanted`, all of which were [found](Self::look_up), into their blocks. Its end is reported by
+    /// [`poll`](Self::poll), which is also the only call that writes to the blocks.
+    pub fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>) {
+        let mut records: Vec<(RecordPlace, Vec<usize>, Vec<Expected>)> = Vec::new();
+        for (position, wanted) in wanted.iter().enumerate() {
+            // What has gone meanwhile stays unfilled.
+            let Some(TierPlace { record, index }) = self.tier.find(wanted.key) else { break };
+            let content = Some((wanted.parent, wanted.tokens.clone()));
+            let expected = Expected { index, key: wanted.key, content };
+            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
+                Some((_, positions, all)) => {
+                    positions.push(position);
+                    all.push(expected);
+                }
+                None => records.push((record, vec![position], vec![expected])),
+            }
+        }
+        let (records_left, filled) = (records.len(), vec![false; wanted.len()]);
+        let flight = FetchInFlight { wanted, filled, records_left, began: Instant::now(), bytes: 0 };
+        self.fetches.insert(id, flight);
+        for (record, positions, expected) in records {
+            self.read(record, expected, Purpose::Fetch(id, positions));
+        }
+        self.settle_fetch(id);
+    }
+
+    /// Keeps these blocks, as many as a frame has, as the next frame of `owner`. Returns `false`, and keeps nothing, if
+    /// any of them cannot be read.
+    pub fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool {
+        debug_assert_eq!(contents.len(), self.frames.blocks);
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (parent, key, tokens) in contents {
+            let Some(TierPlace { record, index }) = self.tier.find(*key) else { return false };
+            let expected = Expected { index, key: *key, content: Some((*parent, tokens.clone())) };
+            match pieces.last_mut() {
+                Some(last) if last.record == record && usize::from(index) == last.next_index() => {
+                    last.expected.push(expected);
+                }
+                _ => pieces.push(Piece { record, expected: vec![expected], sums: OnceLock::new() }),
+            }
+        }
+        pieces.iter().for_each(|piece| self.tier.hold(piece.record.segment));
+        self.frames.keep(owner, pieces.into());
+        true
+    }
+
+    /// How many frames `owner` keeps.
+    pub fn kept_frames(&self, owner: u64) -> usize {
+        self.frames.num_kept(owner)
+    }
+
+    /// `owner` keeps nothing any more.
+    pub fn release_frames(&mut self, owner: u64) {
+        for pieces in self.frames.forget(owner) {
+            pieces.iter().for_each(|piece| self.tier.release(piece.record.segment));
+        }
+    }
+
+    /// A pass begins that will ask for `frames`, in this order. What an earlier one has not asked for is forgotten.
+    pub fn begin_frames(&mut self, frames: impl Iterator<Item = FrameOf>) {
+        self.frames.begin(frames);
+        self.read_frames();
+    }
+
+    /// The next frame, once it is there. Its memory is used again when nobody has it any more.
+    ///
+    /// # Errors
+    /// It could not be read, or is not what was written; whatever is to blame is forgotten.
+    pub fn next_frame(&mut self) -> Result<FrameBytes, FrameLost> {
+        self.read_frames();
+        let asked = Instant::now();
+        let next = self.frames.next();
+        self.stats.frame_seconds += asked.elapsed().as_secs_f64();
+        let (lost, blame) = match next {
+            Ok((buffer, len)) => {
+                self.stats.frames += 1;
+                self.stats.read_bytes += len as u64;
+                return Ok((buffer, len));
+            }
+            Err(lost) => lost,
+        };
+        self.stats.read_errors += 1;
+        tracing::warn!("{}: the sequence that needs it is computed again from there", lost.reason);
+        if let Some((pieces, index)) = blame {
+            let Piece { record, expected, .. } = &pieces[index];
+            for Expected { index, key, .. } in expected {
+                self.tier.lose(*key, TierPlace { record: *record, index: *index });
+            }
+        }
+        Err(lost)
+    }
+
+    fn read_frames(&mut self) {
+        while let Some(jobs) = self.frames.next_jobs() {
+            self.workers.read_pieces(jobs);
+        }
+    }
+
+    fn read(&mut self, record: RecordPlace, expected: Vec<Expected>, purpose: Purpose) {
+        self.tier.hold(record.segment);
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.purposes.insert(tag, purpose);
+        self.reads.push_back((tag, record, expected));
+        self.feed_readers();
+    }
+
+    fn feed_readers(&mut self) {
+        while !self.reads.is_empty()
+            && let Some(buffer) = self.record_buffers.pop()
+        {
+            let Some((tag, record, expected)) = self.reads.pop_front() else { return };
+            self.workers.read(ReadJob { tag, record, expected, buffer });
+        }
+    }
+
+    /// Goes on with what is in flight; `blocks` are filled here. Returns a fetch that has ended, if there is one. Waits
+    /// for one up to `wait` while any is in flight.
+    pub fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.workers.done(Duration::ZERO) {
+                self.take(done, blocks);
+            }
+            if self.staged_since.is_some_and(|since| since.elapsed() >= GATHER) {
+                self.flush();
+            }
+            self.sweep();
+            if let Some(ended) = self.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.fetches.is_empty() {
+                return None;
+            }
+            let done = self.workers.done(left)?;
+            self.take(done, blocks);
+        }
+    }
+
+    /// Forgets what is too old to be read, now and then.
+    fn sweep(&mut self) {
+        let Some(ttl) = self.ttl.filter(|_| self.swept_at.elapsed() >= SWEEP) else { return };
+        self.swept_at = Instant::now();
+        let older = self.ages.take_older(now().saturating_sub(ttl));
+        if !older.is_empty() {
+            let expired = self.tier.forget(|_, place| older.contains(&place.record));
+            self.stats.expired_blocks += expired as u64;
+        }
+    }
+
+    /// Leaves an index behind, so that the next process starts sooner. To be called when nothing is in flight any more,
+    /// and as the last.
+    pub fn leave_index(&self) {
+        let ages = self.ages.all();
+        let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
+        if let Err(error) = self.space.leave_index(&index_file::encode(&listed, &self.seal)) {
+            tracing::warn!("{error}; the next start reads all headers");
+        }
+    }
+
+    /// Whether nothing is staged or in flight.
+    pub fn is_settled(&self) -> bool {
+        let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
+        written && self.fetches.is_empty() && self.carrying.is_none() && self.slots.is_settled()
+    }
+
+    fn take(&mut self, done: Done, blocks: &mut dyn BlockBytes) {
+        match done {
+            Done::Written { job, outcome } => self.written(job, outcome),
+            Done::Synced { blocks, well } => {
+                self.unsynced_blocks -= blocks;
+                match well {
+                    true => self.stats.durable_blocks += blocks,
+                    false => self.failed("KV on disk could not be synced"),
+                }
+            }
+            Done::Read { job, outcome, seconds } => self.was_read(job, outcome, seconds, blocks),
+        }
+    }
+
+    fn written(&mut self, job: WriteJob, outcome: Result<(), String>) {
+        let WriteJob { record, blocks } = job;
+        let keys: Vec<_> = blocks.iter().map(|block| block.label.key).collect();
+        self.writes_in_flight -= 1;
+        self.stats.queued_blocks -= blocks.len();
+        self.tier.written(record, &keys, outcome.is_ok());
+        match outcome {
+            Ok(()) => {
+                self.ages.add(record, written_at(&blocks), &self.tier);
+                self.stats.written_bytes += self.shape.record_bytes(keys.len()) as u64;
+                self.unsynced_blocks += keys.len() as u64;
+                self.pause = PAUSES.0;
+            }
+            Err(reason) => self.failed(&reason),
+        }
+        self.block_buffers.extend(blocks.into_iter().map(|block| block.bytes));
+        self.carried(&keys);
+        self.go_on_carrying();
+    }
+
+    /// A write has failed: nothing is stored for a while.
+    fn failed(&mut self, reason: &str) {
+        self.stats.write_errors += 1;
+        if !self.is_paused() {
+            let now = Instant::now();
+            // A disk that is full stays so for a while: once is enough.
+            if self.warned_at.is_none_or(|warned| now.duration_since(warned) > WARN_AGAIN) {
+                tracing::warn!("{reason}; KV is not stored on disk for {:?}, or longer if that goes on", self.pause);
+                self.warned_at = Some(now);
+            } else {
+                tracing::debug!("{reason}; KV is not stored on disk for {:?}", self.pause);
+            }
+            self.paused_until = Some(now + self.pause);
+            self.pause = (2 * self.pause).min(PAUSES.1);
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn was_read(&mut self, job: ReadJob, outcome: Result<Header, String>, seconds: f64, blocks: &mut dyn BlockBytes) {
+        let ReadJob { tag, record, expected, buffer } = job;
+        self.tier.release(record.segment);
+        let bytes = self.shape.record_bytes(record.count.into()) as u64;
+        match &outcome {
+            Ok(_) => {
+                self.stats.read_bytes += bytes;
+                self.note_rate(bytes, seconds);
+            }
+            Err(reason) => {
+                self.stats.read_errors += 1;
+                tracing::debug!("{reason}: it counts as a miss");
+                for Expected { index, key, .. } in &expected {
+                    self.tier.lose(*key, TierPlace { record, index: *index });
+                }
+            }
+        }
+        match self.purposes.remove(&tag) {
+            Some(Purpose::Fetch(id, positions)) => {
+                if let Some(fetch) = self.fetches.get_mut(&id) {
+                    fetch.records_left -= 1;
+                    if outcome.is_ok() {
+                        fetch.bytes += bytes;
+                        for (&position, expected) in positions.iter().zip(&expected) {
+                            let (count, index) = (record.count.into(), expected.index.into());
+                            let (shape, record) = (&self.shape, buffer.as_slice());
+                            let mut fill = |block: &mut [u8]| unpack(shape, count, index, record, block);
+                            blocks.fill(fetch.wanted[position].block, &mut fill);
+                            fetch.filled[position] = true;
+                        }
+                    }
+                }
+                self.record_buffers.push(buffer);
+                self.settle_fetch(id);
+            }
+            Some(Purpose::Slots(id, into)) => {
+                let bytes = outcome.map(|_| buffer.as_slice());
+                self.slots_were_read(id, &into, (record, &expected), bytes, blocks);
+                self.record_buffers.push(buffer);
+            }
+            Some(Purpose::Carry) => {
+                self.carry(record, &expected, outcome, buffer.as_slice());
+                self.record_buffers.push(buffer);
+                self.go_on_carrying();
+            }
+            None => self.record_buffers.push(buffer),
+        }
+        self.feed_readers();
+    }
+
+    /// Several reads run at a time, so that a fetch's rate is about that of one read times their number.
+    fn note_rate(&mut self, bytes: u64, seconds: f64) {
+        let at_a_time = self.purposes.len().clamp(1, self.num_record_buffers.min(4)) as f64;
+        let rate = at_a_time * bytes as f64 / seconds.max(1e-6);
+        let before = self.stats.read_rate;
+        self.stats.read_rate = if before == 0.0 { rate } else { before + RATE_SHARE * (rate - before) };
+    }
+
+    fn settle_fetch(&mut self, id: FetchId) {
+        if self.fetches.get(&id).is_some_and(|fetch| fetch.records_left == 0)
+            && let Some(fetch) = self.fetches.remove(&id)
+        {
+            let filled = fetch.filled.iter().take_while(|filled| **filled).count();
+            let seconds = fetch.began.elapsed().as_secs_f64();
+            let wanted = fetch.wanted.len();
+            self.ended.push_back(FetchEnded { id, filled, wanted, bytes: fetch.bytes, seconds });
+        }
+    }
+
+    /// Figures since the start.
+    pub fn stats(&self) -> DiskStats {
+        DiskStats {
+            blocks: self.tier.len(),
+            bytes_used: self.tier.bytes_used(),
+            counts: self.tier.counts(),
+            queued_blocks: self.stats.queued_blocks + self.staged.len(),
+            queued_reads: self.purposes.len(),
+            paused: self.is_paused(),
+            ..self.stats
+        }
+    }
+
+    /// Proves what must hold between calls.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_sound(&self) {
+        self.tier.assert_sound();
+        self.frames.assert_sound();
+        if self.is_settled() {
+            assert_eq!(self.block_buffers.len(), self.num_block_buffers, "a block's buffer is lost");
+            assert_eq!(self.record_buffers.len(), self.num_record_buffers, "a record's buffer is lost");
+            assert!(self.purposes.is_empty() && self.staged_keys.is_empty());
+        }
+    }
+}
+
+impl Drop for DiskTier {
+    fn drop(&mut self) {
+        // The threads finish what was submitted before they end.
+        self.flush();
+    }
+}
+
+fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<KvTierConfig, DiskTierError> {
+    let record_bytes: Vec<u64> =
+        (0..=shape.blocks_per_record()).map(|count| shape.record_bytes(count) as u64).collect();
+    let largest = record_bytes.last().copied().unwrap_or_default();
+    let (header, align) = (DIRECT_ALIGN as u64, DIRECT_ALIGN as u64);
+    let smallest = header + RECORDS_MIN * largest;
+    let wanted = SEGMENT_BYTES.min(options.bytes / (2 * SEGMENTS_MIN)).max(smallest);
+    let segment_bytes = wanted / align * align;
+    let num_segments = options.bytes / segment_bytes;
+    if num_segments < SEGMENTS_MIN {
+        return Err(DiskTierError::TooSmall { got: options.bytes, least: SEGMENTS_MIN * smallest });
+    }
+    let num_segments = u32::try_from(num_segments).unwrap_or(u32::MAX);
+    Ok(KvTierConfig { num_segments, segment_bytes, segment_header: header, record_bytes, gate: options.gate.clone() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Segments that are emptied: what is worth keeping of them is read, and written again elsewhere.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Instant;
+
+use interbed_kv::{BlockKey, Reclaim, RecordPlace, TierPlace};
+
+use super::{DiskTier, Purpose};
+use crate::jobs::{Expected, Staged};
+use crate::record::{Header, unpack};
+
+/// A segment that is being emptied.
+pub(super) struct Carrying {
+    segment: u32,
+    /// Records still to be read.
+    records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)>,
+    /// Whether one is being read, with room for its blocks.
+    reading: Option<Vec<Vec<u8>>>,
+    /// Blocks that were read and are not yet written again.
+    keys: HashSet<BlockKey>,
+}
+
+impl DiskTier {
+    /// Empties a segment, if room is short.
+    pub(super) fn reclaim(&mut self) {
+        if self.carrying.is_some() {
+            return;
+        }
+        let Some(Reclaim { segment, carried, .. }) = self.tier.reclaim() else { return };
+        if carried.is_empty() {
+            return;
+        }
+        let mut records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)> = VecDeque::new();
+        for (key, TierPlace { record, index }) in carried {
+            match records.back_mut() {
+                Some((last, keys)) if *last == record => keys.push((key, index)),
+                _ => records.push_back((record, vec![(key, index)])),
+            }
+        }
+        self.carrying = Some(Carrying { segment, records, reading: None, keys: HashSet::new() });
+        self.go_on_carrying();
+    }
+
+    /// Reads the next record of what is carried over, when there are buffers for its blocks; ends it when nothing is
+    /// left.
+    pub(super) fn go_on_carrying(&mut self) {
+        let room = self.block_buffers.len();
+        let Some(carrying) = &mut self.carrying else { return };
+        if carrying.reading.is_some() {
+            return;
+        }
+        let paused = self.paused_until.is_some_and(|until| Instant::now() < until);
+        match carrying.records.front() {
+            // It would only fail: what was to be carried is given up.
+            Some(_) if paused => carrying.records.clear(),
+            Some((_, keys)) if keys.len() <= room => {
+                let Some((record, keys)) = carrying.records.pop_front() else { return };
+                carrying.reading = Some(self.block_buffers.split_off(room - keys.len()));
+                let expected = keys.into_iter().map(|(key, index)| Expected { index, key, content: None }).collect();
+                return self.read(record, expected, Purpose::Carry);
+            }
+            Some(_) => return,
+            None => {}
+        }
+        if carrying.records.is_empty() && carrying.keys.is_empty() {
+            let segment = carrying.segment;
+            self.carrying = None;
+            self.tier.reclaimed(segment);
+        }
+    }
+
+    /// Stages what was read of a segment that is being emptied.
+    pub(super) fn carry(
+        &mut self,
+        record: RecordPlace,
+        expected: &[Expected],
+        outcome: Result<Header, String>,
+        bytes: &[u8],
+    ) {
+        let Some(carrying) = &mut self.carrying else { return };
+        let buffers = carrying.reading.take().unwrap_or_default();
+        let Ok(header) = outcome else {
+            self.block_buffers.extend(buffers);
+            return;
+        };
+        carrying.keys.extend(expected.iter().map(|expected| expected.key));
+        for (Expected { index, .. }, mut buffer) in expected.iter().zip(buffers) {
+            let index = usize::from(*index);
+            unpack(&self.shape, record.count.into(), index, bytes, &mut buffer);
+            let label = header.labels[index].clone();
+            self.add(Staged { label, class: 0, bytes: buffer, since: Some(header.written_at) });
+        }
+    }
+
+    /// These are written again, or never will be.
+    pub(super) fn carried(&mut self, keys: &[BlockKey]) {
+        if let Some(carrying) = &mut self.carrying {
+            carrying.keys.retain(|key| !keys.contains(key));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! KV blocks on disk: a cache of prefixes that outlives the process and is bounded by the disk, not by memory.
+//!
+//! [`DiskTier`] is the driver of a [`Tier`](interbed_kv::Tier): it gathers blocks into records, has a thread write them
+//! and others read them, and finds out at the start what an earlier process has left. Nothing waits for a write. What
+//! is read back counts only if the record is whole, of the same model, and names the wanted tokens and what they
+//! continue; anything else is a miss.
+//!
+//! [`SwapSpace`] is the driver of swaps: slots in an unnamed file, moved by the same threads where there is a store.
+//! What the store has need not be written to a slot.
+
+mod ages;
+mod directory;
+mod disk_tier;
+mod erase;
+mod frames;
+mod index_file;
+mod jobs;
+mod read_queue;
+mod record;
+mod recovery;
+mod shape;
+mod slots;
+mod swap_space;
+mod swap_store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod workers;
+mod write_queue;
+
+pub use directory::{Directory, DirectoryError, SegmentSpace};
+pub use disk_tier::{DiskOptions, DiskStats, DiskTier, DiskTierError};
+pub use erase::{Erased, erase};
+pub use frames::{FrameBytes, FrameLost, FrameOf};
+pub use recovery::Recovered;
+pub use shape::RecordShape;
+pub use swap_space::{SwapSpace, SwapSpaceError};
+pub use swap_store::{SwapEnded, SwapStore, SwapTook, SwapTrial};
+pub use workers::KvThreads;

@@ -1,0 +1,84 @@
+//! What waits to be read, in the order of who waits for it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use interbed_io::{DiskTurns, Urgency};
+
+use crate::jobs::{PieceJob, ReadJob};
+use crate::slots::SlotJob;
+
+/// A read, of whatever kind.
+pub(crate) enum Read {
+    /// A pass waits for it.
+    Piece(PieceJob),
+    /// A sequence waits for it, or nobody.
+    Record(ReadJob),
+    /// A sequence waits to be back.
+    Slots(SlotJob),
+}
+
+#[derive(Default)]
+struct Queues {
+    pieces: VecDeque<PieceJob>,
+    /// In the order in which they came.
+    others: VecDeque<Read>,
+    closed: bool,
+}
+
+/// Reads for a pass come first, then those for sequences that wait.
+#[derive(Default)]
+pub(crate) struct ReadQueue {
+    queues: Mutex<Queues>,
+    /// Something was added, or the queue was closed.
+    added: Condvar,
+    /// What others that use the disk wait for.
+    pub(crate) turns: Arc<DiskTurns>,
+}
+
+impl ReadQueue {
+    pub(crate) fn add_pieces(&self, jobs: Vec<PieceJob>) {
+        self.turns.begin(Urgency::Pass, jobs.len());
+        self.lock().pieces.extend(jobs);
+        self.added.notify_all();
+    }
+
+    pub(crate) fn add_record(&self, job: ReadJob) {
+        self.turns.begin(Urgency::Sequence, 1);
+        self.lock().others.push_back(Read::Record(job));
+        self.added.notify_one();
+    }
+
+    pub(crate) fn add_slots(&self, job: SlotJob) {
+        self.turns.begin(Urgency::Sequence, 1);
+        self.lock().others.push_back(Read::Slots(job));
+        self.added.notify_one();
+    }
+
+    /// Nothing is added any more.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.added.notify_all();
+    }
+
+    /// The next read, once there is one; `None` when the queue is closed and empty.
+    pub(crate) fn next(&self) -> Option<Read> {
+        let mut queues = self.lock();
+        loop {
+            if let Some(job) = queues.pieces.pop_front() {
+                return Some(Read::Piece(job));
+            }
+            if let Some(read) = queues.others.pop_front() {
+                return Some(read);
+            }
+            if queues.closed {
+                return None;
+            }
+            queues = self.added.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,92 @@
+//! Where the parts of a record lie.
+
+use interbed_io::DIRECT_ALIGN;
+use interbed_kv::{KEY_BYTES, TokenId};
+
+/// Bytes that a record aims at: long enough for a disk's full speed, short enough to be filled soon.
+const RECORD_BYTES: usize = 4 << 20;
+
+/// The most blocks in a record.
+const COUNT_MAX: usize = 256;
+
+/// Bytes of a record's header before the entries of its blocks; see `record.rs`.
+pub(crate) const HEADER_FIXED: usize = 128;
+
+/// Bytes of one block's entry in a header, for blocks of so many tokens: key, parent, owner, tokens.
+pub(crate) fn entry_bytes(block_size: usize) -> usize {
+    3 * KEY_BYTES + block_size * size_of::<TokenId>()
+}
+
+/// Shape of the records of one model's KV: a header, then one *run* for each layer, which holds that layer's part of
+/// every block. Header and runs are multiples of [`DIRECT_ALIGN`], so that a layer of a record is one read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordShape {
+    block_size: usize,
+    /// Bytes of each layer's part of a block, in the order in which they lie in a block. [layer]
+    layers: Vec<usize>,
+    block_bytes: usize,
+}
+
+impl RecordShape {
+    /// The shape for blocks of `block_size` tokens whose layers take this many bytes each.
+    ///
+    /// # Panics
+    /// When there is no layer, or a block is empty.
+    pub fn new(block_size: usize, layers: Vec<usize>) -> Self {
+        let block_bytes = layers.iter().sum();
+        assert!(block_bytes > 0 && block_size > 0, "a block holds something");
+        Self { block_size, layers, block_bytes }
+    }
+
+    /// Tokens of a block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Bytes of each layer's part of a block.
+    pub fn layers(&self) -> &[usize] {
+        &self.layers
+    }
+
+    /// Blocks in a full record.
+    pub fn blocks_per_record(&self) -> usize {
+        (RECORD_BYTES / self.block_bytes).clamp(1, COUNT_MAX)
+    }
+
+    /// Bytes of the header of a record of `count` blocks.
+    pub fn header_bytes(&self, count: usize) -> usize {
+        let sums = self.layers.len() * size_of::<u64>();
+        (HEADER_FIXED + count * entry_bytes(self.block_size) + sums).next_multiple_of(DIRECT_ALIGN)
+    }
+
+    /// Room for the header of a record, or for any one of its runs.
+    pub(crate) fn room_to_read(&self) -> usize {
+        let most = self.blocks_per_record();
+        let longest = self.layers.iter().max().map_or(0, |layer| layer * most);
+        self.header_bytes(most).max(longest.next_multiple_of(DIRECT_ALIGN))
+    }
+
+    /// Where the run of each layer begins in a record of `count` blocks, in bytes from the record's beginning.
+    pub(crate) fn runs(&self, count: usize) -> impl Iterator<Item = (usize, usize)> {
+        let mut at = self.header_bytes(count);
+        self.layers.iter().map(move |&layer| {
+            let begin = at;
+            at += (count * layer).next_multiple_of(DIRECT_ALIGN);
+            (begin, layer)
+        })
+    }
+
+    /// Bytes of a record of `count` blocks; 0 for none.
+    pub fn record_bytes(&self, count: usize) -> usize {
+        if count == 0 {
+            return 0;
+        }
+        let runs = self.layers.iter().map(|&layer| (count * layer).next_multiple_of(DIRECT_ALIGN));
+        self.header_bytes(count) + runs.sum::<usize>()
+    }
+}

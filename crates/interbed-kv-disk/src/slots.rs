@@ -1,0 +1,99 @@
+//! Slots in a file, each of which holds one block: how parts of swaps are moved there and back.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+
+use interbed_io::{AlignedBuffer, DirectWrite};
+use interbed_kv::{BlockSwap, SwapDirection, SwapId};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// So many blocks of a swap as fit into a buffer.
+#[derive(Debug)]
+pub(crate) struct SwapPart {
+    pub(crate) swap: SwapId,
+    pub(crate) direction: SwapDirection,
+    /// In ascending order of slots, which is that of the buffer.
+    pub(crate) transfers: Vec<BlockSwap>,
+    /// Checksums of the blocks: taken of what is written, expected of what is read.
+    pub(crate) sums: Vec<u64>,
+}
+
+/// A part that was moved, or not, with the buffer that it came with.
+pub(crate) struct PartDone {
+    pub(crate) part: SwapPart,
+    pub(crate) buffer: AlignedBuffer,
+    pub(crate) outcome: Result<(), String>,
+}
+
+/// A part to move, and who hears of its end.
+pub(crate) struct SlotJob {
+    pub(crate) part: SwapPart,
+    pub(crate) buffer: AlignedBuffer,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) done: Sender<PartDone>,
+}
+
+impl SlotJob {
+    /// Moves the part, if somebody still wants it to be moved.
+    pub(crate) fn run(self) {
+        let Self { mut part, mut buffer, slots, done } = self;
+        if slots.is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        // A bug in a file must not leave a swap pending for ever.
+        let outcome = catch_unwind(AssertUnwindSafe(|| slots.move_part(&mut part, &mut buffer)))
+            .unwrap_or_else(|_| Err(format!("moving {} blocks panicked", part.transfers.len())));
+        // Nobody listens any more when swap space is being closed.
+        let _ = done.send(PartDone { part, buffer, outcome });
+    }
+}
+
+/// Blocks of a size, at multiples of another in a file.
+pub(crate) struct Slots {
+    file: Arc<dyn DirectWrite>,
+    pub(crate) block_bytes: usize,
+    pub(crate) slot_bytes: usize,
+    is_closed: AtomicBool,
+}
+
+impl Slots {
+    pub(crate) fn new(file: Arc<dyn DirectWrite>, block_bytes: usize, slot_bytes: usize) -> Self {
+        Self { file, block_bytes, slot_bytes, is_closed: AtomicBool::new(false) }
+    }
+
+    /// From now on no part is begun.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    fn move_part(&self, part: &mut SwapPart, buffer: &mut AlignedBuffer) -> Result<(), String> {
+        if part.direction == SwapDirection::Out {
+            part.sums = self.sums(part, buffer).collect();
+        }
+        let mut rest = buffer.as_mut();
+        for run in part.transfers.chunk_by(|one, next| one.slot.index() + 1 == next.slot.index()) {
+            let (bytes, after) = rest.split_at_mut(run.len() * self.slot_bytes);
+            let offset = run[0].slot.index() as u64 * self.slot_bytes as u64;
+            match part.direction {
+                SwapDirection::Out => self.file.write_aligned_at(bytes, offset),
+                SwapDirection::In => self.file.read_aligned_at(bytes, offset, bytes.len()),
+            }
+            .map_err(|error| error.to_string())?;
+            rest = after;
+        }
+        if part.direction == SwapDirection::In
+            && let Some(at) = self.sums(part, buffer).zip(&part.sums).position(|(sum, expected)| sum != *expected)
+        {
+            let (slot, path) = (part.transfers[at].slot.index(), self.file.path().display());
+            return Err(format!("slot {slot} of {path} does not hold what was written to it"));
+        }
+        Ok(())
+    }
+
+    fn sums<'b>(&'b self, part: &'b SwapPart, buffer: &'b AlignedBuffer) -> impl Iterator<Item = u64> + 'b {
+        let slots = buffer.as_slice().chunks_exact(self.slot_bytes).take(part.transfers.len());
+        slots.map(|slot| xxh3_64(&slot[..self.block_bytes]))
+    }
+}

@@ -1,0 +1,57 @@
+//! The seam to a place that blocks are swapped to.
+
+use std::time::Duration;
+
+use interbed_kv::{BlockBytes, Swap, SwapId};
+
+use crate::workers::KvThreads;
+
+/// Swap space one tier below the KV blocks, and how blocks get there and back. The engine thread calls it between
+/// passes, when it has access to the blocks' memory; slow work continues during the passes.
+pub trait SwapStore: Send {
+    /// Slots, each with room for one block. Swaps name slots below this number.
+    fn num_slots(&self) -> usize;
+
+    /// How long moving blocks took in a trial at the start.
+    fn trial(&self) -> SwapTrial;
+
+    /// From now on a store's threads do the work, if they can. To be called before the first swap.
+    fn share_threads(&mut self, _threads: KvThreads) {}
+
+    /// Takes over a swap. Until it has ended, its blocks are neither written to nor reused, and its slots belong to it.
+    /// Blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps may end in any order.
+    fn start(&mut self, swap: &Swap);
+
+    /// Continues the swaps in flight, and returns one that has ended, or `None`. Waits up to `wait` for one while any
+    /// is in flight. No other call touches `blocks`.
+    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded>;
+}
+
+/// A swap that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SwapEnded {
+    /// The swap.
+    pub id: SwapId,
+    /// What it took, or why it failed. After a failure, the contents of its destination are unspecified.
+    pub outcome: Result<SwapTook, String>,
+}
+
+/// What a swap took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SwapTook {
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Seconds from its start, or from the last end of one of its direction that moved anything.
+    pub seconds: f64,
+}
+
+/// Bytes moved each way in a trial, and the seconds that this took.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct SwapTrial {
+    /// Bytes, the same each way.
+    pub bytes: u64,
+    /// Seconds of writing them.
+    pub write_seconds: f64,
+    /// Seconds of reading them.
+    pub read_seconds: f64,
+}

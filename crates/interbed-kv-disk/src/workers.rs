@@ -1,0 +1,398 @@
+//! The threads of a store: one that writes records in order, and a few that read them.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError, SegmentWrite, Urgency};
+use interbed_kv::{BlockKey, RecordPlace, TokenId};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::directory::SegmentSpace;
+use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, Staged, WriteJob};
+use crate::read_queue::{Read, ReadQueue};
+use crate::record::{Header, Seal, clear_gaps, pack};
+use crate::shape::RecordShape;
+use crate::slots::SlotJob;
+use crate::write_queue::{Write, WriteQueue};
+
+const WRITER: &str = "interbed-kv-write";
+const READER: &str = "interbed-kv-read";
+
+/// Threads that read.
+pub(crate) const READERS: usize = 6;
+
+/// Records that are written before they are brought to the disk for sure, if more are to come.
+const SYNC_AFTER: usize = 16;
+
+/// The most segments that are kept open.
+const OPEN_MAX: usize = 64;
+
+/// What all threads share.
+struct Shared {
+    space: Arc<dyn SegmentSpace>,
+    shape: RecordShape,
+    seal: Seal,
+    segment_bytes: u64,
+    open: Mutex<HashMap<u32, Arc<dyn SegmentWrite>>>,
+    /// Records older than this many seconds are not read.
+    ttl: Option<u64>,
+}
+
+/// A way to the threads, for others that write and read KV.
+#[derive(Clone, Default)]
+pub struct KvThreads {
+    reads: Arc<ReadQueue>,
+    writes: Arc<WriteQueue>,
+}
+
+impl KvThreads {
+    /// Has blocks moved out, before anything that is spilled.
+    pub(crate) fn write_slots(&self, job: SlotJob) {
+        self.writes.add_slots(job);
+    }
+
+    /// Has blocks moved back, after what a pass waits for.
+    pub(crate) fn read_slots(&self, job: SlotJob) {
+        self.reads.add_slots(job);
+    }
+}
+
+/// See the [module](self). Dropping it waits for what was submitted.
+pub(crate) struct Workers {
+    queues: KvThreads,
+    done: Receiver<Done>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    pub(crate) fn start(
+        space: Arc<dyn SegmentSpace>,
+        shape: RecordShape,
+        seal: Seal,
+        segment_bytes: u64,
+        ttl: Option<u64>,
+    ) -> std::io::Result<(Self, Receiver<PieceDone>)> {
+        let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
+        let (done_sender, done) = channel();
+        let (frames_sender, frames) = channel();
+        let mut workers = Self { queues: KvThreads::default(), done, threads: Vec::with_capacity(1 + READERS) };
+        let (to_write, sender, queues) = (Arc::clone(&shared), done_sender.clone(), workers.queues.clone());
+        workers.spawn(WRITER, move || to_write.write_all(&queues, &sender))?;
+        for _ in 0..READERS {
+            let (to_read, jobs) = (Arc::clone(&shared), Arc::clone(&workers.queues.reads));
+            let (sender, frames) = (done_sender.clone(), frames_sender.clone());
+            workers.spawn(READER, move || to_read.read_all(&jobs, &sender, &frames))?;
+        }
+        Ok((workers, frames))
+    }
+
+    /// A writer and a reader for slots alone, where there is no store.
+    pub(crate) fn for_slots() -> std::io::Result<Self> {
+        let (_, done) = channel();
+        let mut workers = Self { queues: KvThreads::default(), done, threads: Vec::with_capacity(2) };
+        let KvThreads { reads, writes } = workers.queues.clone();
+        let write = move || {
+            while let Some(write) = writes.next() {
+                if let Write::Slots(job) = write {
+                    job.run();
+                }
+            }
+        };
+        let read = move || {
+            while let Some(read) = reads.next() {
+                if let Read::Slots(job) = read {
+                    job.run();
+                    reads.turns.end(Urgency::Sequence);
+                }
+            }
+        };
+        workers.spawn(WRITER, write)?;
+        workers.spawn(READER, read)?;
+        Ok(workers)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name.into()).spawn(run)?);
+        Ok(())
+    }
+
+    /// A way to these threads.
+    pub(crate) fn threads(&self) -> KvThreads {
+        self.queues.clone()
+    }
+
+    pub(crate) fn write(&self, job: WriteJob) {
+        self.queues.writes.add_record(job);
+    }
+
+    pub(crate) fn read(&self, job: ReadJob) {
+        self.queues.reads.add_record(job);
+    }
+
+    pub(crate) fn read_pieces(&self, jobs: Vec<PieceJob>) {
+        self.queues.reads.add_pieces(jobs);
+    }
+
+    /// How others that use the disk learn what goes first.
+    pub(crate) fn turns(&self) -> &Arc<DiskTurns> {
+        &self.queues.reads.turns
+    }
+
+    /// Something that is done, if there is anything within `wait`.
+    pub(crate) fn done(&self, wait: Duration) -> Option<Done> {
+        if wait.is_zero() { self.done.try_recv().ok() } else { self.done.recv_timeout(wait).ok() }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.queues.writes.close();
+        self.queues.reads.close();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn write_all(&self, KvThreads { reads, writes }: &KvThreads, done: &Sender<Done>) {
+        let mut writer = Writer { shared: self, record: None, unsynced: Vec::new(), blocks: 0, broken: None };
+        loop {
+            let write = writes.try_next().or_else(|| {
+                writer.sync(done);
+                writes.next()
+            });
+            let Some(write) = write else { break };
+            let job = match write {
+                Write::Record(job) => job,
+                Write::Slots(job) => {
+                    // Others wait for the blocks.
+                    reads.turns.give_way(Urgency::Sequence);
+                    job.run();
+                    continue;
+                }
+            };
+            reads.turns.give_way(Urgency::Nobody);
+            // A bug must not leave a write pending for ever.
+            let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&job)))
+                .unwrap_or_else(|_| Err("writing a record panicked".to_owned()));
+            if outcome.is_err() {
+                writer.broken = Some((job.record.segment, job.record.generation));
+            }
+            if done.send(Done::Written { job, outcome }).is_err() {
+                break;
+            }
+            if writer.unsynced.len() >= SYNC_AFTER {
+                writer.sync(done);
+            }
+        }
+        writer.sync(done);
+    }
+
+    fn read_all(&self, jobs: &ReadQueue, done: &Sender<Done>, frames: &Sender<PieceDone>) {
+        let mut area = None;
+        while let Some(read) = jobs.next() {
+            // Nobody listens any more when the store is being closed.
+            let is_heard = match read {
+                Read::Record(mut job) => {
+                    jobs.turns.give_way(Urgency::Sequence);
+                    let began = Instant::now();
+                    let outcome = catch_unwind(AssertUnwindSafe(|| self.read(&mut job)))
+                        .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
+                    jobs.turns.end(Urgency::Sequence);
+                    done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_ok()
+                }
+                Read::Slots(job) => {
+                    jobs.turns.give_way(Urgency::Sequence);
+                    job.run();
+                    jobs.turns.end(Urgency::Sequence);
+                    true
+                }
+                Read::Piece(mut job) => {
+                    // A pass that fails costs much more than a second look.
+                    let mut read = || {
+                        self.read_piece(&mut job, &mut area).or_else(|reason| {
+                            tracing::warn!("{reason}: it is read once more");
+                            self.read_piece(&mut job, &mut area)
+                        })
+                    };
+                    let outcome = catch_unwind(AssertUnwindSafe(&mut read))
+                        .unwrap_or_else(|_| Err("reading KV panicked".to_owned()));
+                    jobs.turns.end(Urgency::Pass);
+                    frames.send(PieceDone { job, outcome }).is_ok()
+                }
+            };
+            if !is_heard {
+                return;
+            }
+        }
+    }
+
+    /// Reads one layer's part of a piece, and checks it. `area` is where it is read if it cannot be read in place.
+    fn read_piece(&self, job: &mut PieceJob, area: &mut Option<AlignedBuffer>) -> Result<(), String> {
+        let PieceJob { layer, pieces, index, part: into, .. } = job;
+        let (piece, layer, into) = (&pieces[*index], *layer, into.as_mut());
+        let (record, count) = (piece.record, usize::from(piece.record.count));
+        let file = self.segment(record.segment, false).map_err(|error| error.to_string())?;
+        let place = || format!("the record at {} of {}", record.offset, file.path().display());
+        let (begin, part) = self.shape.runs(count).nth(layer).ok_or("there is no such layer")?;
+        let area = match area {
+            Some(area) => area,
+            empty => {
+                let area = AlignedBuffer::new_zeroed(self.shape.room_to_read());
+                empty.insert(area.ok_or("there is no memory to read into")?)
+            }
+        };
+        let area = area.as_mut();
+        if piece.sums.get().is_none() {
+            let header = self.shape.header_bytes(count);
+            let bytes = &mut area[..header];
+            file.read_aligned_at(bytes, record.offset, header).map_err(|error| error.to_string())?;
+            let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
+            self.check(record, &piece.expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
+            let _ = piece.sums.set(header.into_sums());
+        }
+        let sum = piece.sums.get().and_then(|sums| sums.get(layer)).ok_or("there is no such layer")?;
+        let (whole, used) = ((count * part).next_multiple_of(DIRECT_ALIGN), count * part);
+        let offset = record.offset + begin as u64;
+        let is_aligned = into.as_ptr().addr().is_multiple_of(DIRECT_ALIGN);
+        if piece.expected.len() == count && whole == used && is_aligned {
+            file.read_aligned_at(into, offset, used).map_err(|error| error.to_string())?;
+            return if xxh3_64(into) == *sum { Ok(()) } else { Err(format!("{} is damaged", place())) };
+        }
+        let run = &mut area[..whole];
+        file.read_aligned_at(run, offset, used).map_err(|error| error.to_string())?;
+        if xxh3_64(&run[..used]) != *sum {
+            return Err(format!("{} is damaged", place()));
+        }
+        let first = piece.expected.first().map_or(0, |expected| usize::from(expected.index)) * part;
+        into.copy_from_slice(&run[first..first + into.len()]);
+        Ok(())
+    }
+
+    /// Whether `header` is that of the record that was wanted; if not, what is wrong.
+    fn check(&self, record: RecordPlace, expected: &[Expected], header: &Header) -> Result<(), &'static str> {
+        if header.generation != record.generation || header.labels.len() != usize::from(record.count) {
+            return Err("was overwritten");
+        }
+        if self.ttl.is_some_and(|ttl| now().saturating_sub(header.written_at) > ttl) {
+            return Err("is too old");
+        }
+        let is_there = |Expected { index, key, content }: &Expected| {
+            let label = header.labels.get(usize::from(*index)).filter(|label| label.key == *key);
+            let same = |(parent, tokens): &(BlockKey, Box<[TokenId]>)| {
+                label.is_some_and(|label| label.parent == *parent && label.tokens == *tokens)
+            };
+            label.is_some() && content.as_ref().is_none_or(same)
+        };
+        if expected.iter().all(is_there) { Ok(()) } else { Err("holds other tokens") }
+    }
+
+    /// Reads a record, and checks that it is what was wanted.
+    fn read(&self, job: &mut ReadJob) -> Result<Header, String> {
+        let ReadJob { record, expected, buffer, .. } = job;
+        let count = usize::from(record.count);
+        let bytes = buffer.as_mut().get_mut(..self.shape.record_bytes(count)).ok_or("the record is too long")?;
+        let file = self.segment(record.segment, false).map_err(|error| error.to_string())?;
+        let len = bytes.len();
+        file.read_aligned_at(bytes, record.offset, len).map_err(|error| error.to_string())?;
+        let place = || format!("the record at {} of {}", record.offset, file.path().display());
+        let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
+        self.check(*record, expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
+        match header.runs_are_whole(&self.shape, bytes) {
+            true => Ok(header),
+            false => Err(format!("{} is damaged", place())),
+        }
+    }
+
+    fn segment(&self, number: u32, create: bool) -> Result<Arc<dyn SegmentWrite>, IoError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(&number) {
+            return Ok(Arc::clone(file));
+        }
+        let file = match create {
+            true => self.space.create(number, self.segment_bytes)?,
+            false => self.space.open(number)?,
+        };
+        if open.len() >= OPEN_MAX
+            && let Some(&other) = open.keys().next()
+        {
+            open.remove(&other);
+        }
+        open.insert(number, Arc::clone(&file));
+        Ok(file)
+    }
+}
+
+/// The state of the thread that writes.
+struct Writer<'a> {
+    shared: &'a Shared,
+    /// Where records are put together.
+    record: Option<AlignedBuffer>,
+    /// Segments with records that may not be on the disk yet, one for each record.
+    unsynced: Vec<Arc<dyn SegmentWrite>>,
+    /// Blocks in these records.
+    blocks: u64,
+    /// A segment in which a write has failed: recovery would not find what comes after it.
+    broken: Option<(u32, u64)>,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, job: &WriteJob) -> Result<(), String> {
+        let WriteJob { record, blocks } = job;
+        let Shared { shape, seal, .. } = self.shared;
+        if self.broken == Some((record.segment, record.generation)) {
+            return Err("an earlier write to the segment has failed".to_owned());
+        }
+        let buffer = match &mut self.record {
+            Some(buffer) => buffer,
+            empty => {
+                let largest = shape.record_bytes(shape.blocks_per_record());
+                empty.insert(AlignedBuffer::new_zeroed(largest).ok_or("there is no memory for a record")?)
+            }
+        };
+        // For a segment that was removed from outside, a new one is made.
+        let file = self.shared.segment(record.segment, true).map_err(|error| error.to_string())?;
+        let count = blocks.len();
+        let first = record.offset == DIRECT_ALIGN as u64;
+        if first {
+            let block = &mut buffer.as_mut()[..DIRECT_ALIGN];
+            seal.segment_header(record.generation, now(), block);
+            file.write_aligned_at(block, 0).map_err(|error| error.to_string())?;
+        }
+        let bytes = &mut buffer.as_mut()[..shape.record_bytes(count)];
+        blocks.iter().enumerate().for_each(|(index, block)| pack(shape, count, index, &block.bytes, bytes));
+        clear_gaps(shape, count, bytes);
+        let labels: Vec<_> = blocks.iter().map(|block| &block.label).collect();
+        seal.write_header(shape, &labels, record.generation, written_at(blocks), bytes);
+        file.write_aligned_at(bytes, record.offset).map_err(|error| error.to_string())?;
+        self.unsynced.push(file);
+        self.blocks += count as u64;
+        Ok(())
+    }
+
+    fn sync(&mut self, done: &Sender<Done>) {
+        if self.unsynced.is_empty() {
+            return;
+        }
+        let mut files = std::mem::take(&mut self.unsynced);
+        files.dedup_by(|one, next| Arc::ptr_eq(one, next));
+        let well = files.iter().all(|file| file.sync().is_ok());
+        let _ = done.send(Done::Synced { blocks: std::mem::take(&mut self.blocks), well });
+    }
+}
+
+/// When a record of `blocks` was written, if it is written now: it is as old as the oldest of them. In seconds since
+/// 1970.
+pub(crate) fn written_at(blocks: &[Staged]) -> u64 {
+    blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now)
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

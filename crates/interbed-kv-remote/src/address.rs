@@ -1,0 +1,213 @@
+//! Where a store is, as people write it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use opendal_core::raw::percent_decode_path;
+use opendal_core::{Builder, HttpTransporter, OperationContext, Operator};
+use opendal_http_transport_reqwest::ReqwestTransport;
+use opendal_service_redis::Redis;
+use opendal_service_s3::S3;
+use reqwest::Url;
+use thiserror::Error;
+
+use crate::blob_store::BlobStore;
+
+/// What the names of objects begin with, unless the address says something else.
+const ROOT: &str = "/interbed/";
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long an answer may take by itself, whoever waits for it.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Connections to a Redis server.
+const CONNECTIONS: usize = 8;
+
+/// Where a store is. It is shown without the password that it may contain.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreAddress {
+    kind: Kind,
+    shown: String,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Kind {
+    Redis { endpoint: String, user: String, password: String, database: i64, root: String },
+    S3 { bucket: String, root: String },
+}
+
+/// Why an address is of no use.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AddressError {
+    /// It is none.
+    #[error("{reason}; write it as redis://HOST:6379, rediss://USER:PASSWORD@HOST:6380/1 or s3://BUCKET/PREFIX")]
+    Malformed {
+        /// What is wrong.
+        reason: String,
+    },
+    /// What is missing beside it.
+    #[error("{0}")]
+    Refused(String),
+}
+
+fn malformed(reason: impl Into<String>) -> AddressError {
+    AddressError::Malformed { reason: reason.into() }
+}
+
+impl FromStr for StoreAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        // The text is not repeated: it may hold a password.
+        let url = Url::parse(text).map_err(|error| malformed(format!("this is no address of a store: {error}")))?;
+        if !["redis", "rediss", "valkey", "valkeys", "s3"].contains(&url.scheme()) {
+            return Err(malformed(
+                "the address of a store begins with redis://, rediss://, valkey://, valkeys:// or s3://",
+            ));
+        }
+        let host = url.host_str().filter(|host| !host.is_empty());
+        let host = host.ok_or_else(|| malformed("the address names no host or bucket"))?;
+        if url.fragment().is_some() {
+            return Err(malformed("nothing may follow a # in the address of a store"));
+        }
+        let path = percent_decode_path(url.path().trim_matches('/'));
+        match url.scheme() {
+            scheme @ ("redis" | "rediss" | "valkey" | "valkeys") => {
+                let is_secure = scheme.ends_with('s') && scheme != "redis";
+                let (scheme, port) = (if is_secure { "rediss" } else { "redis" }, url.port().unwrap_or(6379));
+                let mut root = ROOT.to_owned();
+                for (name, value) in url.query_pairs() {
+                    match &*name {
+                        "prefix" => root = format!("/{}/", value.trim_matches('/')),
+                        name => return Err(malformed(format!("{name:?} is no setting of a Redis store (prefix is)"))),
+                    }
+                }
+                let database = match path.as_str() {
+                    "" => 0,
+                    path => path.parse().ok().filter(|&number: &i64| number >= 0).ok_or_else(|| {
+                        malformed("what follows the host of a Redis server is the number of its database")
+                    })?,
+                };
+                let (user, password) = (percent_decode_path(url.username()), url.password().unwrap_or_default());
+                let (endpoint, password) = (format!("{scheme}://{host}:{port}"), percent_decode_path(password));
+                let shown = format!("{endpoint}/{database}");
+                Ok(Self { kind: Kind::Redis { endpoint, user, password, database, root }, shown })
+            }
+            _ => {
+                if !url.username().is_empty() || url.password().is_some() || url.port().is_some() {
+                    let hint = "give credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and another server \
+                                than Amazon's in AWS_ENDPOINT_URL";
+                    return Err(malformed(format!("the address of a bucket is its name alone: {hint}")));
+                }
+                if url.query().is_some() {
+                    return Err(malformed("a bucket has no settings in its address"));
+                }
+                let root = if path.is_empty() { ROOT.to_owned() } else { format!("/{path}/") };
+                Ok(Self { kind: Kind::S3 { bucket: host.to_owned(), root }, shown: format!("s3://{host}/{path}") })
+            }
+        }
+    }
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreAddress({})", self.shown)
+    }
+}
+
+impl StoreAddress {
+    /// The store that is there. Nothing is sent: whether it answers is found out when it is asked. What it may forget
+    /// it is told to after `ttl`, where it can be told.
+    ///
+    /// # Errors
+    /// [`AddressError::Refused`]: what else is missing.
+    pub fn open(&self, ttl: Option<Duration>) -> Result<Arc<dyn BlobStore>, AddressError> {
+        // Both libraries take the process's, and somebody may have chosen one already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        match &self.kind {
+            Kind::Redis { endpoint, user, password, database, root } => {
+                let redis = Redis::default().endpoint(endpoint).username(user).password(password).db(*database);
+                let redis = redis.root(root).connection_pool_max_size(CONNECTIONS);
+                store(ttl.into_iter().fold(redis, Redis::default_ttl), Ok)
+            }
+            Kind::S3 { bucket, root } => store(S3::default().bucket(bucket).root(root), |operator| {
+                let client = reqwest::Client::builder().connect_timeout(CONNECT).timeout(ANSWER).build();
+                let client = client.map_err(|error| AddressError::Refused(error.to_string()))?;
+                let transport = HttpTransporter::new(ReqwestTransport::new(client));
+                Ok(operator.with_context(OperationContext::new().with_http_transport(transport)))
+            }),
+        }
+    }
+}
+
+fn store(
+    builder: impl Builder,
+    finish: impl FnOnce(Operator) -> Result<Operator, AddressError>,
+) -> Result<Arc<dyn BlobStore>, AddressError> {
+    let operator = Operator::new(builder).map_err(|error| match error.message() {
+        // In the library's words it is a function to call.
+        message if message.starts_with("region is missing") => AddressError::Refused("set AWS_REGION".to_owned()),
+        message => AddressError::Refused(message.to_owned()),
+    })?;
+    Ok(Arc::new(finish(operator)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown_without_passwords() {
+        let redis = |text: &str| match text.parse::<StoreAddress>() {
+            Ok(StoreAddress { kind: Kind::Redis { endpoint, user, password, database, root }, .. }) => {
+                (endpoint, user, password, database, root)
+            }
+            other => panic!("{text}: {other:?}"),
+        };
+        let read = |parts: (&str, &str, &str, i64, &str)| {
+            (parts.0.to_owned(), parts.1.to_owned(), parts.2.to_owned(), parts.3, parts.4.to_owned())
+        };
+        assert_eq!(redis("redis://cache"), read(("redis://cache:6379", "", "", 0, "/interbed/")));
+        assert_eq!(redis("valkey://[::1]:7000/3"), read(("redis://[::1]:7000", "", "", 3, "/interbed/")));
+        let full = "rediss://me:p%40ss@cache:6380/2?prefix=a/b";
+        assert_eq!(redis(full), read(("rediss://cache:6380", "me", "p@ss", 2, "/a/b/")));
+        let address: StoreAddress = full.parse().expect("it was read before");
+        assert_eq!(address.to_string(), "rediss://cache:6380/2");
+        assert!(!format!("{address:?}").contains("ss@"));
+        let bucket: StoreAddress = "s3://kv/some/where".parse().expect("a bucket");
+        assert!(bucket.kind == Kind::S3 { bucket: "kv".into(), root: "/some/where/".into() });
+        assert_eq!(bucket.to_string(), "s3://kv/some/where");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_without_repeating_it() {
+        for bad in [
+            "",
+            "cache:6379",
+            "redis://",
+            "redis:///1",
+            "redis://:secret@cache/x",
+            "redis://:secret@cache/-1",
+            "redis://:secret@cache?ttl=1",
+            "http://:secret@cache",
+            "s3://",
+            "s3://key:secret@bucket",
+            "s3://bucket:9000",
+            "s3://bucket?endpoint=secret",
+            "redis://cache#secret",
+        ] {
+            let error = bad.parse::<StoreAddress>().expect_err(bad).to_string();
+            assert!(!error.contains("secret") && error.contains("redis://HOST:6379"), "{bad}: {error}");
+        }
+    }
+}

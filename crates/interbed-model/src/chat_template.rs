@@ -1,0 +1,441 @@
+//! Chat messages to a prompt, by the Jinja template that the model ships, as `transformers` renders it.
+//!
+//! A template is a program from outside: its source, its steps, its recursion, its output, its time and the values that
+//! it makes are limited, and it runs on a thread of its own whose stack is large enough for what these limits allow.
+//! The engine counts steps; for what grows within one, the template is rewritten (`metered.rs`), the engine's filters
+//! have a look before they work (`bounded.rs`), and each rendering has an allowance (`allowance.rs`).
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use jiff::Timestamp;
+use minijinja::machinery::{self, ast::Stmt};
+use minijinja::value::{Kwargs, Serde};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+use serde_json::{Map, Value as Json};
+use thiserror::Error as ThisError;
+
+use crate::tokenizer::{TokenizerError, read_json, read_limited};
+
+mod allowance;
+mod arguments;
+mod bounded;
+mod generation_tag;
+mod metered;
+mod python_json;
+mod python_methods;
+mod strftime;
+
+use allowance::Excess;
+pub use arguments::ArgumentsForm;
+
+/// Longest template source, in bytes. The longest in use have some 20 KiB.
+pub const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Longest prompt that a template may write, in bytes.
+pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
+/// Template instructions per rendering, in addition to [`FUEL_PER_MESSAGE`] for each message.
+const FUEL_BASE: u64 = 4_000_000;
+const FUEL_PER_MESSAGE: u64 = 40_000;
+/// Longest message of a template that is passed on, in bytes.
+const MESSAGE_BYTES_MAX: usize = 2000;
+/// Address space, of which a well-behaved template touches some kilobytes.
+const STACK_BYTES: usize = 256 << 20;
+/// Nested template statements, macros and calls.
+const MAX_RECURSION: usize = 200;
+
+/// Why there is no prompt.
+#[derive(Debug, ThisError)]
+pub enum TemplateError {
+    /// Neither `chat_template.jinja` nor `chat_template` in `tokenizer_config.json`, nor `tokenizer.chat_template` in a
+    /// GGUF file.
+    #[error(
+        "the model in {} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
+         tokenizer.chat_template in a GGUF file); send a plain prompt to /v1/completions instead",
+        dir.display()
+    )]
+    Missing {
+        /// Where it was looked for.
+        dir: PathBuf,
+    },
+    /// A file that may hold the template could not be read.
+    #[error(transparent)]
+    File(#[from] TokenizerError),
+    /// The source is longer than any honest template.
+    #[error("the chat template has {bytes} bytes, but at most {MAX_SOURCE_BYTES} are accepted")]
+    SourceTooLarge {
+        /// Length of the source.
+        bytes: usize,
+    },
+    /// The source is no Jinja template.
+    #[error("the chat template is not valid: {problem}")]
+    Syntax {
+        /// What is wrong, and in which line.
+        problem: String,
+    },
+    /// The template refused the messages by `raise_exception`.
+    #[error("the chat template refuses these messages: {message}")]
+    Raised {
+        /// The template's own words.
+        message: String,
+    },
+    /// The template failed on these messages.
+    #[error("the chat template failed: {problem}")]
+    Render {
+        /// What is wrong, and in which line.
+        problem: String,
+    },
+    /// The template did not end within its allowance of instructions.
+    #[error("the chat template did not end within {fuel} instructions")]
+    OutOfFuel {
+        /// The allowance.
+        fuel: u64,
+    },
+    /// The template wrote more than is accepted.
+    #[error("the chat template wrote more than {limit} bytes, which is the limit for these messages")]
+    OutputTooLarge {
+        /// The limit.
+        limit: usize,
+    },
+    /// The template exceeded its memory or its time.
+    #[error("the chat template was stopped: {excess}")]
+    Excessive {
+        /// The limit that it exceeded.
+        excess: String,
+    },
+    /// No thread could be started, or the template library gave up.
+    #[error("the chat template could not be run: {problem}")]
+    Thread {
+        /// The reason.
+        problem: String,
+    },
+}
+
+impl TemplateError {
+    /// Whether other messages could be rendered, so that the client can mend the request.
+    pub fn is_about_messages(&self) -> bool {
+        matches!(
+            self,
+            Self::Raised { .. }
+                | Self::Render { .. }
+                | Self::OutOfFuel { .. }
+                | Self::OutputTooLarge { .. }
+                | Self::Excessive { .. }
+        )
+    }
+}
+
+/// Variables of a template, apart from the messages: `bos_token`, `eos_token`, `unk_token` and `pad_token`.
+#[derive(Debug, Clone, Default)]
+pub struct SpecialTokens {
+    /// Name and text, as `tokenizer_config.json` has them.
+    pub tokens: Vec<(String, String)>,
+}
+
+impl SpecialTokens {
+    /// The tokens that a parsed `tokenizer_config.json` names.
+    pub fn from_config(config: &Json) -> Self {
+        let names = ["bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"];
+        let tokens = names.iter().filter_map(|&name| {
+            let token = config.get(name)?;
+            let content = token.as_str().or_else(|| token.get("content")?.as_str())?;
+            Some((name.to_owned(), content.to_owned()))
+        });
+        Self { tokens: tokens.collect() }
+    }
+}
+
+/// A model's chat template, compiled. Immutable; share it in an `Arc`.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: SpecialTokens,
+    source: String,
+    /// The template's source, as the engine reads it.
+    default: String,
+    tool_use: Option<String>,
+    /// How it wants the arguments of calls, once tried.
+    arguments: OnceLock<ArgumentsForm>,
+}
+
+const DEFAULT: &str = "default";
+const TOOL_USE: &str = "tool_use";
+
+impl ChatTemplate {
+    /// Loads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// There is none, or it is too large or not valid.
+    pub fn from_dir(dir: &Path) -> Result<Self, TemplateError> {
+        let config = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or(Json::Null);
+        let template = read_limited(&dir.join("chat_template.jinja"), MAX_SOURCE_BYTES as u64)?;
+        Self::from_files(template, &config, dir)
+    }
+
+    /// As [`ChatTemplate::from_dir`], from the contents of `chat_template.jinja` and `tokenizer_config.json`, which
+    /// were found in `dir`, a directory or a file.
+    ///
+    /// # Errors
+    /// There is none, or it is too large or not valid.
+    pub fn from_files(template: Option<Vec<u8>>, config: &Json, dir: &Path) -> Result<Self, TemplateError> {
+        let special_tokens = SpecialTokens::from_config(config);
+        if let Some(bytes) = template {
+            let path = dir.join("chat_template.jinja");
+            let source = String::from_utf8(bytes).map_err(|error| TemplateError::Syntax {
+                problem: format!("{} is not UTF-8: {error}", path.display()),
+            })?;
+            return Self::new(&source, special_tokens);
+        }
+        let missing = || TemplateError::Missing { dir: dir.to_owned() };
+        match config.get("chat_template") {
+            Some(Json::String(source)) => Self::new(source, special_tokens),
+            Some(Json::Array(named)) => {
+                let source_of = |wanted: &str| {
+                    let entry = named.iter().find(|entry| entry["name"] == wanted)?;
+                    entry["template"].as_str()
+                };
+                let default = source_of(DEFAULT).ok_or_else(missing)?;
+                Self::with_tool_template(default, source_of(TOOL_USE), special_tokens)
+            }
+            _ => Err(missing()),
+        }
+    }
+
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// The source is too large or not valid.
+    pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, TemplateError> {
+        Self::with_tool_template(source, None, special_tokens)
+    }
+
+    pub(crate) fn with_tool_template(
+        source: &str,
+        tool_source: Option<&str>,
+        special_tokens: SpecialTokens,
+    ) -> Result<Self, TemplateError> {
+        for bytes in [Some(source), tool_source].into_iter().flatten().map(str::len) {
+            if bytes > MAX_SOURCE_BYTES {
+                return Err(TemplateError::SourceTooLarge { bytes });
+            }
+        }
+        let (default, tool_use) = (generation_tag::removed(source), tool_source.map(generation_tag::removed));
+        // The parser recurses on what it parses.
+        on_large_stack(|| {
+            for (name, source) in [(DEFAULT, Some(&default)), (TOOL_USE, tool_use.as_ref())] {
+                if let Some(source) = source {
+                    let compiled = parsed(name, source).and_then(|parsed| metered::compile(&parsed, name, source));
+                    compiled.map_err(|error| TemplateError::Syntax { problem: with_line(&error) })?;
+                }
+            }
+            Ok(())
+        })?;
+        let (environment, arguments) = (environment(), OnceLock::new());
+        Ok(Self { environment, special_tokens, source: source.to_owned(), default, tool_use, arguments })
+    }
+
+    /// How it wants the arguments of calls in a conversation, which is tried once. Blocking, and CPU-bound.
+    pub fn arguments_form(&self) -> ArgumentsForm {
+        *self.arguments.get_or_init(|| {
+            arguments::probe(|messages, tools| self.render(messages, Some(tools), false, &Map::new()).ok())
+        })
+    }
+
+    /// The source of the (default) template, for `interbed info`.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether the template names `tools`, and so shows them to the model.
+    pub fn reads_tools(&self) -> bool {
+        let is_part = |character: char| character == '_' || character.is_alphanumeric();
+        self.tool_use.is_some() || self.default.split(|character| !is_part(character)).any(|word| word == "tools")
+    }
+
+    /// The prompt for `messages`. `tools` is a list of tool definitions; `kwargs` are further variables, which win
+    /// over the special tokens. Blocking, and CPU-bound: not for an async thread.
+    ///
+    /// # Errors
+    /// The template refuses the messages, fails on them, or exceeds a limit.
+    pub fn render(
+        &self,
+        messages: &[Json],
+        tools: Option<&[Json]>,
+        add_generation_prompt: bool,
+        kwargs: &Map<String, Json>,
+    ) -> Result<String, TemplateError> {
+        self.render_within(messages, tools, add_generation_prompt, kwargs, MAX_OUTPUT_BYTES)
+    }
+
+    /// As [`ChatTemplate::render`], with a prompt of at most `bytes_max` bytes, or [`MAX_OUTPUT_BYTES`] if that is
+    /// less.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn render_within(
+        &self,
+        messages: &[Json],
+        tools: Option<&[Json]>,
+        add_generation_prompt: bool,
+        kwargs: &Map<String, Json>,
+        bytes_max: usize,
+    ) -> Result<String, TemplateError> {
+        let limit = bytes_max.min(MAX_OUTPUT_BYTES);
+        let mut context = Map::new();
+        for (name, token) in &self.special_tokens.tokens {
+            context.insert(name.clone(), Json::String(token.clone()));
+        }
+        context.extend(kwargs.iter().map(|(name, value)| (name.clone(), value.clone())));
+        context.insert("messages".into(), Json::Array(messages.to_vec()));
+        context.insert("tools".into(), tools.map_or(Json::Null, |tools| Json::Array(tools.to_vec())));
+        context.entry("documents").or_insert(Json::Null);
+        context.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
+
+        let (name, source) = match &self.tool_use {
+            Some(source) if tools.is_some() => (TOOL_USE, source),
+            _ => (DEFAULT, &self.default),
+        };
+        let fuel = FUEL_PER_MESSAGE.saturating_mul(messages.len() as u64).saturating_add(FUEL_BASE);
+        let given = context.values().map(text_bytes).fold(source.len(), usize::saturating_add);
+        on_large_stack(|| {
+            let mut environment = self.environment.clone();
+            environment.set_fuel(Some(fuel));
+            allowance::begin(given, limit);
+            let mut text = String::new();
+            let rendered = rendered(&environment, name, source, Value::from(Serde(&context)), &mut text);
+            match rendered {
+                Ok(()) if text.len() > limit => Err(TemplateError::OutputTooLarge { limit }),
+                Ok(()) => Ok(text),
+                Err(error) => Err(render_error(&error, fuel, limit)),
+            }
+        })
+    }
+}
+
+/// The syntax tree of a template.
+fn parsed<'s>(name: &'s str, source: &'s str) -> Result<Stmt<'s>, Error> {
+    let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+    machinery::parse(source, name, syntax)
+}
+
+/// Appends what a template writes to `text`.
+fn rendered(
+    environment: &Environment<'_>,
+    name: &str,
+    source: &str,
+    context: Value,
+    text: &mut String,
+) -> Result<(), Error> {
+    let tree = parsed(name, source)?;
+    let (instructions, blocks) = metered::compile(&tree, name, source)?.finish();
+    let mut output = machinery::make_string_output(text);
+    machinery::eval(environment, &instructions, context, &blocks, &mut output, AutoEscape::None).map(drop)
+}
+
+/// Bytes of the texts in a value.
+fn text_bytes(value: &Json) -> usize {
+    match value {
+        Json::String(text) => text.len(),
+        Json::Array(list) => list.iter().map(text_bytes).sum(),
+        Json::Object(map) => map.iter().map(|(key, value)| key.len() + text_bytes(value)).sum(),
+        _ => 0,
+    }
+}
+
+impl std::fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChatTemplate").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// Jinja as `transformers` sets it up.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    // It would keep copies of what a failing template looked at.
+    environment.set_debug(false);
+    bounded::install(&mut environment);
+    environment.set_recursion_limit(MAX_RECURSION);
+    environment.set_unknown_method_callback(python_methods::call);
+    environment.add_filter("tojson", tojson);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", strftime_now);
+    environment
+}
+
+/// `json.dumps` with `ensure_ascii=False`, and without the escapes for HTML that Jinja adds.
+fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let indent = match indent {
+        Some(indent) => Some(indent),
+        None => kwargs.get::<Option<Value>>("indent")?,
+    };
+    let options = python_json::Options {
+        indent: indent.filter(|indent| !indent.is_none()).map(python_json::Indent::try_from).transpose()?,
+        ensure_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        separators: kwargs.get::<Option<Vec<String>>>("separators")?,
+    };
+    kwargs.assert_all_used()?;
+    let text = python_json::dumps(value, &options)?;
+    allowance::make(text.len())?;
+    Ok(Value::from_safe_string(text))
+}
+
+/// Carries the template's own message past the engine's wording.
+#[derive(Debug, ThisError)]
+#[error("{0}")]
+struct Raised(String);
+
+fn raise_exception(message: &str) -> Result<Value, Error> {
+    let message = shortened(message);
+    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+/// The date that a template puts in the system prompt, in UTC: a server's time zone is no part of a prompt.
+fn strftime_now(format: &str) -> Result<String, Error> {
+    strftime::format(format, Timestamp::now())
+}
+
+fn render_error(error: &Error, fuel: u64, limit: usize) -> TemplateError {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = source {
+        if let Some(Raised(message)) = error.downcast_ref() {
+            return TemplateError::Raised { message: message.clone() };
+        }
+        match error.downcast_ref() {
+            Some(Excess::Written) => return TemplateError::OutputTooLarge { limit },
+            Some(excess) => return TemplateError::Excessive { excess: excess.to_string() },
+            None => {}
+        }
+        if error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
+            return TemplateError::OutOfFuel { fuel };
+        }
+        source = error.source();
+    }
+    TemplateError::Render { problem: with_line(error) }
+}
+
+/// The engine's message ends with the template's name and line.
+fn with_line(error: &Error) -> String {
+    shortened(&error.to_string())
+}
+
+fn shortened(message: &str) -> String {
+    match message.len() {
+        ..=MESSAGE_BYTES_MAX => message.to_owned(),
+        _ => format!("{}…", &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)]),
+    }
+}
+
+/// Runs `work` on a thread whose stack holds what the limits allow, and turns a panic into an error.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, TemplateError> + Send) -> Result<T, TemplateError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("chat-template".into())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .map_err(|error| TemplateError::Thread { problem: error.to_string() })?;
+        let panicked = TemplateError::Thread { problem: "the template library gave up on it".into() };
+        thread.join().unwrap_or(Err(panicked))
+    })
+}
+
+#[cfg(test)]
+mod tests;

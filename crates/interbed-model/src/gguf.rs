@@ -1,0 +1,147 @@
+//! Models in GGUF files: the metadata as configuration, tokenizer, chat template and sampling defaults.
+//!
+//! Everything is converted to the contents of a Hugging Face directory, and checked by the same code: the metadata
+//! becomes a `config.json`, the vocabulary a `tokenizer.json`. Weights are not converted at all. What these files
+//! cannot express is kept separately: the order of the query and key rows ([`RopeStyle`](interbed_kernels::RopeStyle)),
+//! and explicit rope factors.
+
+mod config;
+pub(crate) mod describe;
+mod mixture;
+mod pre_tokenizer;
+mod sentencepiece;
+mod tokenizer;
+
+use std::path::PathBuf;
+
+use interbed_weights::{Catalog, GgufProblem, GroupSpec, Metadata};
+use serde_json::{Value, json};
+
+use crate::chat_template::{ChatTemplate, SpecialTokens, TemplateError};
+use crate::config::{ConfigError, ConfigProblem, ModelConfig};
+use crate::generation_config::GenerationConfig;
+use crate::pooling::Pooling;
+use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
+
+/// A GGUF model's metadata, to be read as what a Hugging Face directory has files for.
+#[derive(Debug, Clone)]
+pub struct GgufModel<'a> {
+    catalog: &'a Catalog,
+    metadata: &'a Metadata,
+    /// The (first) file, for messages.
+    path: PathBuf,
+}
+
+impl<'a> GgufModel<'a> {
+    /// The model of a catalog, if that is over GGUF files.
+    pub fn of(catalog: &'a Catalog) -> Option<Self> {
+        let metadata = catalog.metadata()?;
+        let path = catalog.files().first().map(|file| file.path().to_owned()).unwrap_or_default();
+        Some(Self { catalog, metadata, path })
+    }
+
+    /// The `config.json` of the model.
+    ///
+    /// # Errors
+    /// An architecture or a feature that is not computed, a key that is missing or makes no sense; each named.
+    pub fn config(&self) -> Result<ModelConfig, ConfigError> {
+        config::read(self).map_err(|problem| self.config_error(problem))
+    }
+
+    /// Checks that the file has no tensors besides those of `specs`, the groups of its configuration: a model with a
+    /// bias in one layer, or with norms that its architecture does not have, would silently compute something else.
+    ///
+    /// # Errors
+    /// The first tensor that no group asks for, by name.
+    pub fn check_tensors(&self, specs: &[GroupSpec]) -> Result<(), ConfigError> {
+        config::check_tensors(self, specs).map_err(|problem| self.config_error(problem))
+    }
+
+    /// The `generation_config.json` of the model, as far as the file has it: sampling defaults (`general.sampling.…`).
+    /// If it has none, they are llama.cpp's, which users of such files expect. The tokens that end a text are in the
+    /// configuration.
+    ///
+    /// # Errors
+    /// A value that cannot be sampled with.
+    pub fn generation_config(&self) -> Result<GenerationConfig, ConfigError> {
+        const KEYS: [(&str, &str); 5] = [
+            ("general.sampling.temp", "temperature"),
+            ("general.sampling.top_k", "top_k"),
+            ("general.sampling.top_p", "top_p"),
+            ("general.sampling.min_p", "min_p"),
+            ("general.sampling.penalty_repeat", "repetition_penalty"),
+        ];
+        let mut json = json!({});
+        for (key, name) in KEYS {
+            if let Some(number) = self.metadata.number(key).map_err(|problem| self.config_error(problem.into()))? {
+                json[name] = json!(number);
+            }
+        }
+        if json == json!({}) {
+            return Ok(GenerationConfig::llama_cpp());
+        }
+        let parsed = GenerationConfig::from_json(&json.to_string());
+        parsed.map_err(|ConfigError { problem, .. }| self.config_error(problem))
+    }
+
+    /// How hidden states become embeddings.
+    ///
+    /// # Errors
+    /// In a way that is not computed; what it is.
+    pub fn pooling(&self) -> Result<Pooling, String> {
+        let name = self.metadata.text("general.architecture").ok().flatten().unwrap_or_default();
+        let key = format!("{name}.pooling_type");
+        match self.metadata.count(&key) {
+            Ok(None) => Ok(Pooling::default()),
+            Ok(Some(number)) => Pooling::from_gguf(number).map_err(|problem| format!("{key} {problem}")),
+            Err(problem) => Err(problem.to_string()),
+        }
+    }
+
+    /// The tokenizer that `tokenizer.json` and `tokenizer_config.json` would give.
+    ///
+    /// # Errors
+    /// There is none, or it is of a kind that is not known, or damaged.
+    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        let files = tokenizer::read(self)?;
+        let TokenizerFiles { tokenizer, config } = files;
+        let (text, config) = (tokenizer.to_string(), config.to_string());
+        // It is about to be parsed into objects again; memory is not planned for two of them at once.
+        drop(tokenizer);
+        let (bytes, limit) = (text.len() as u64, MAX_TOKENIZER_BYTES);
+        if bytes > limit {
+            return Err(TokenizerError::TooLarge { path: self.path.clone(), bytes, limit });
+        }
+        let malformed = |problem| TokenizerError::Malformed { path: self.path.clone(), problem };
+        Tokenizer::from_bytes(text.as_bytes(), Some(config.as_bytes())).map_err(malformed)
+    }
+
+    /// The chat template: `tokenizer.chat_template`, and beside it the one for tools.
+    ///
+    /// # Errors
+    /// There is none, or it is too large or not valid.
+    pub fn chat_template(&self) -> Result<ChatTemplate, TemplateError> {
+        let text = |key: &str| {
+            let problem = |problem: GgufProblem| TemplateError::Syntax { problem: problem.to_string() };
+            self.metadata.text(key).map_err(problem)
+        };
+        let Some(source) = text("tokenizer.chat_template")? else {
+            return Err(TemplateError::Missing { dir: self.path.clone() });
+        };
+        let special_tokens = SpecialTokens::from_config(&tokenizer::config_json(self)?);
+        ChatTemplate::with_tool_template(source, text("tokenizer.chat_template.tool_use")?, special_tokens)
+    }
+
+    fn config_error(&self, problem: ConfigProblem) -> ConfigError {
+        ConfigError { file: self.path.clone(), problem }
+    }
+}
+
+/// `tokenizer.json` and `tokenizer_config.json`.
+struct TokenizerFiles {
+    tokenizer: Value,
+    config: Value,
+}
+
+#[cfg(test)]
+mod tests;

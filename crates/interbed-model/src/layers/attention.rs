@@ -1,0 +1,174 @@
+//! Attention: each token attends to itself and the tokens before it, whose keys and values are kept.
+
+use interbed_device::{Command, PassNeeds, Tensor, TensorArea};
+use interbed_kernels::{ATTENTION_STATE, AttentionLayer, KvShape, RopeStyle, attention_scratch};
+use interbed_weights::{Access, GroupSpec, Role, TensorId};
+
+use super::branch_norm::BranchNorm;
+use super::tensors::LayerTensors;
+use super::{Layer, LayerState};
+use crate::config::{LayerRope, ModelConfig, QkNorm};
+use crate::pass::{ForwardError, Linear, Pass, PassSize};
+
+/// Attention of one layer, of any kind: how many heads, how far a token sees, and how positions are encoded.
+pub struct Attention {
+    spec: GroupSpec,
+    norm: BranchNorm,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    /// The norms of queries and keys, if the model has them: of each head, or of all heads together.
+    norms: Option<[TensorId; 2]>,
+    /// Whether they come after rotation.
+    is_normed_after: bool,
+    /// Whether queries grow with their positions.
+    grows: bool,
+    /// A score of each head that takes part in the softmax and has no value.
+    sinks: Option<TensorId>,
+    output: Linear,
+    heads: usize,
+    kv: KvShape,
+    /// The layer's index among the model's layers that keep KV.
+    kv_layer: usize,
+    /// The factor of the attention scores.
+    scale: f32,
+    /// How many positions a token sees, itself included; `None` means all.
+    window: Option<usize>,
+    rope: LayerRope,
+    style: RopeStyle,
+    epsilon: f32,
+    /// The most positions of a sequence.
+    context: usize,
+    /// Whether this is the last layer in which tokens see each other; after it, only rows whose logits are wanted are
+    /// kept.
+    is_last: bool,
+}
+
+/// The layer's own tensors in a pass.
+struct Scratch {
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attended: Tensor,
+    /// What attention keeps for each row between KV below memory and KV in memory.
+    state: Tensor,
+}
+
+impl Attention {
+    /// The attention of decoder layer `layer`, at index `group` of the model's list, after `kv_layer` other layers that
+    /// keep KV.
+    pub fn new(config: &ModelConfig, group: usize, layer: usize, kv_layer: usize) -> Self {
+        let hidden = config.hidden_size;
+        let kv = KvShape { num_kv_heads: config.num_kv_heads, head_dim: config.head_dim };
+        let (q, kv_rows) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
+        let name = format!("layer {layer}, attention");
+        let mut tensors = LayerTensors::new(group, name, Role::Attention, layer, format!("model.layers.{layer}."));
+        let norm = BranchNorm::new(config, &mut tensors, ["input_layernorm", "post_attention_layernorm"]);
+        let mut input = |name: &str, rows| {
+            tensors.linear(&format!("self_attn.{name}_proj"), [rows, hidden], config.qkv_bias, Access::Sweep)
+        };
+        let [q, k, v] = [input("q", q), input("k", kv_rows), input("v", kv_rows)];
+        let norm_lens = match config.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Heads | QkNorm::HeadsAfter => Some([config.head_dim; 2]),
+            QkNorm::Whole => Some([q.rows, k.rows]),
+        };
+        let norms = norm_lens.map(|[of_q, of_k]| {
+            [("q", of_q), ("k", of_k)].map(|(name, len)| tensors.vector(&format!("self_attn.{name}_norm.weight"), len))
+        });
+        let sinks = config.sinks.then(|| tensors.vector("self_attn.sinks", config.num_heads));
+        let output = tensors.linear("self_attn.o_proj", [hidden, q.rows], config.output_bias, Access::Sweep);
+        Self {
+            spec: tensors.finish(),
+            norm,
+            q,
+            k,
+            v,
+            norms,
+            is_normed_after: config.qk_norm == QkNorm::HeadsAfter,
+            grows: config.query_growth.is_some(),
+            sinks,
+            output,
+            heads: config.num_heads,
+            kv,
+            kv_layer,
+            scale: config.attention_scale,
+            window: config.sliding_windows[layer],
+            rope: config.rope_of(layer),
+            style: config.rope.style,
+            epsilon: config.rms_norm_eps,
+            context: config.context(),
+            is_last: layer + 1 == config.num_layers,
+        }
+    }
+
+    /// Norms queries and keys, if the model has norms for them.
+    fn norm_heads(&self, pass: &mut Pass<'_>, both: [Tensor; 2]) -> Result<(), ForwardError> {
+        for (heads, norm) in both.into_iter().zip(self.norms.into_iter().flatten()) {
+            let (weight, epsilon) = (&pass.weights.vector(norm), self.epsilon);
+            pass.submit(&[Command::Norm { x: heads, weight, epsilon, out: heads }])?;
+        }
+        Ok(())
+    }
+
+    fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
+        let mut take = |width| area.take(rows * width);
+        Scratch {
+            q: take(self.q.rows),
+            k: take(self.k.rows),
+            v: take(self.v.rows),
+            attended: take(self.q.rows),
+            state: take(self.heads * ATTENTION_STATE),
+        }
+    }
+}
+
+impl Layer for Attention {
+    fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    fn state(&self) -> LayerState {
+        LayerState::Kv { shape: self.kv, window: self.window }
+    }
+
+    fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
+        let mut area = needs.tensors.shared();
+        self.scratch(size.tokens, &mut area);
+        needs.tensors.reserve(&area);
+        needs.product_cols = needs.product_cols.max(self.q.cols).max(self.output.cols);
+        self.norm.plan(needs);
+        needs.norm_cols = needs.norm_cols.max(self.q.rows).max(self.k.rows);
+        let scratch = attention_scratch(self.heads, self.kv.head_dim, self.context);
+        needs.attention_scratch = needs.attention_scratch.max(scratch);
+    }
+
+    fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+        let Scratch { q, k, v, attended, state } = self.scratch(pass.rows(), &mut pass.area());
+        let x = self.norm.begin(pass)?;
+        pass.products(x, [&self.q, &self.k, &self.v], [q, k, v], None)?;
+        if !self.is_normed_after {
+            self.norm_heads(pass, [q, k])?;
+        }
+        let (kv, sequences) = (pass.kv.layer(self.kv_layer), pass.batch.sequences());
+        let (style, [cos, sin]) = (self.style, pass.rotation(self.rope));
+        let layer = AttentionLayer { kv, heads: self.heads, scale: self.scale, window: self.window };
+        pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
+        if self.is_normed_after {
+            // They are rotated where they lie. The keys that were stored are stored again, normed and not rotated.
+            self.norm_heads(pass, [q, k])?;
+            let [cos, sin] = pass.rotation(LayerRope::None);
+            pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
+        }
+        // What is attended with, and where the result goes: a tensor each.
+        let (q, attended) = if self.grows { (pass.grow_queries(q, attended, self.q.rows)?, q) } else { (q, attended) };
+        let sinks = self.sinks.map(|sinks| pass.weights.vector(sinks));
+        let sinks = sinks.as_ref();
+        pass.attend_below(layer, sinks, q, state, attended)?;
+        pass.submit(&[Command::Attend { layer, frame: None, sequences, sinks, q, state, out: attended }])?;
+        let attended = if self.is_last { pass.keep_wanted_rows(attended, self.q.rows)? } else { attended };
+        let branch = pass.branch();
+        pass.products(attended, [&self.output], [branch], None)?;
+        self.norm.end(pass)
+    }
+}

@@ -1,0 +1,57 @@
+//! The embedding: looks up a row of a table for each token, at the beginning of a pass.
+
+use interbed_device::{Command, PassNeeds};
+use interbed_weights::{Access, GroupSpec, Role, TensorId};
+
+use super::tensors::LayerTensors;
+use super::{Layer, LayerState};
+use crate::config::ModelConfig;
+use crate::pass::{ForwardError, Pass, PassSize};
+
+/// The embedding's tensor, which may also be the head's.
+pub const EMBEDDING_TENSOR: &str = "model.embed_tokens.weight";
+
+/// See the module.
+pub struct Embedding {
+    spec: GroupSpec,
+    /// `[vocab, hidden]`
+    table: TensorId,
+    hidden: usize,
+    multiplier: f32,
+}
+
+impl Embedding {
+    /// The embedding, at index `group` of the model's list.
+    pub fn new(config: &ModelConfig, group: usize) -> Self {
+        let mut tensors = LayerTensors::new(group, "embedding", Role::Embedding, 0, "");
+        let table = tensors.matrix(EMBEDDING_TENSOR, [config.vocab_size, config.hidden_size], Access::Rows);
+        let (hidden, multiplier) = (config.hidden_size, config.embedding_multiplier);
+        Self { table, hidden, multiplier, spec: tensors.finish() }
+    }
+}
+
+impl Layer for Embedding {
+    fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    fn state(&self) -> LayerState {
+        LayerState::Nothing
+    }
+
+    fn plan(&self, _size: &PassSize, _needs: &mut PassNeeds) {}
+
+    fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+        let tokens = pass.batch.tokens();
+        let mut done = 0;
+        while done < tokens.len() {
+            let found = pass.weights.rows(self.table, &tokens[done..])?;
+            let count = found.numbers.len();
+            let out = pass.hidden().part(done * self.hidden..(done + count) * self.hidden);
+            let (table, rows, multiplier) = (&found.table, found.numbers, self.multiplier);
+            pass.submit(&[Command::Gather { table, rows, multiplier, out }])?;
+            done += count;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! The head: a last norm, and a logit for every token of the vocabulary, unless hidden states are wanted.
+
+use interbed_device::{BEST_MAX, BEST_WIDTH_MAX, Command, PassNeeds, Tensor, TensorArea};
+use interbed_weights::{Access, GroupSpec, Role, TensorId};
+
+use super::embedding::EMBEDDING_TENSOR;
+use super::tensors::LayerTensors;
+use super::{Layer, LayerState};
+use crate::config::ModelConfig;
+use crate::pass::{ForwardError, Linear, Pass, PassSize};
+
+/// The head's tensor, unless it is the embedding.
+pub const HEAD_TENSOR: &str = "lm_head.weight";
+
+/// How many rows of logits are computed at a time. This bounds their memory, however many rows a batch wants; the
+/// head's weights are swept, and read if they are streamed, once per this many rows.
+pub const LOGIT_ROWS: usize = 64;
+
+/// See the module.
+pub struct Head {
+    spec: GroupSpec,
+    norm: TensorId,
+    head: Linear,
+    epsilon: f32,
+    /// The factor of the hidden states. MiniCPM divides before the head, Granite after it; doing it before is cheaper
+    /// and as exact.
+    scale: f32,
+}
+
+impl Head {
+    /// The head, at index `group` of the model's list.
+    pub fn new(config: &ModelConfig, group: usize) -> Self {
+        let (hidden, vocab) = (config.hidden_size, config.vocab_size);
+        let mut tensors = LayerTensors::new(group, "head", Role::Head, config.num_layers, "");
+        let norm = tensors.vector("model.norm.weight", hidden);
+        // A tied head is the embedding again: the same tensor in two groups, held once.
+        let name = if config.tied_embeddings { EMBEDDING_TENSOR } else { HEAD_TENSOR };
+        let weight = tensors.matrix(name, [vocab, hidden], Access::Sweep);
+        let head = Linear { weight, bias: None, rows: vocab, cols: hidden };
+        let (epsilon, scale) = (config.rms_norm_eps, 1.0 / config.logits_divisor);
+        Self { spec: tensors.finish(), norm, head, epsilon, scale }
+    }
+
+    /// The normed hidden states, in whose place the greatest logits come, and the logits.
+    fn scratch(&self, rows: usize, area: &mut TensorArea) -> [Tensor; 2] {
+        [self.head.cols.max(2 * BEST_MAX), self.head.rows].map(|width| area.take(rows * width))
+    }
+}
+
+impl Layer for Head {
+    fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    fn state(&self) -> LayerState {
+        LayerState::Nothing
+    }
+
+    fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
+        let mut area = needs.tensors.shared();
+        self.scratch(LOGIT_ROWS.min(size.logit_rows), &mut area);
+        needs.tensors.reserve(&area);
+        needs.product_cols = needs.product_cols.max(self.head.cols);
+        needs.norm_cols = needs.norm_cols.max(self.head.cols);
+        needs.best_width = needs.best_width.max(self.head.rows);
+    }
+
+    /// Computes the logits of the rows that are left, which are the wanted ones, or only their norm.
+    fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+        let (width, vocab) = (self.head.cols, self.head.rows);
+        let wanted = pass.batch.wanted();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        assert_eq!(
+            pass.rows(),
+            wanted.len(),
+            "the last layer whose tokens see each other keeps the rows that are wanted"
+        );
+        pass.settle_branch()?;
+        let hidden = pass.hidden();
+        let [normed, logits] = self.scratch(LOGIT_ROWS.min(wanted.len()), &mut pass.area());
+        let mut first = 0;
+        for (is_hidden, wanted) in pass.batch.wanted_runs(LOGIT_ROWS) {
+            let hidden = hidden.part(first * width..(first + wanted.len()) * width);
+            let (best, count) = (normed, pass.batch.wanted_best(first..first + wanted.len()));
+            first += wanted.len();
+            let (normed, logits) = (normed.first(wanted.len() * width), logits.first(wanted.len() * vocab));
+            let (weight, epsilon) = (&pass.weights.vector(self.norm), self.epsilon);
+            let norm = Command::Norm { x: hidden, weight, epsilon, out: normed };
+            if is_hidden {
+                pass.submit(&[norm])?;
+                pass.deliver(wanted, normed, width)?;
+                continue;
+            }
+            pass.submit(&[norm, Command::Scale { x: normed, by: self.scale }])?;
+            pass.products(normed, [&self.head], [logits], None)?;
+            let count = count.map(|count| count.clamp(1, vocab));
+            match count.filter(|&count| pass.prefers_best() && count <= BEST_MAX && vocab <= BEST_WIDTH_MAX) {
+                Some(count) => {
+                    // The normed hidden states have served.
+                    let out = best.first(wanted.len() * count * 2);
+                    pass.submit(&[Command::Best { x: logits, width: vocab, count, out }])?;
+                    pass.deliver_best(wanted, out, count)?;
+                }
+                None => pass.deliver(wanted, logits, vocab)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! A feed-forward network of experts, of which each token goes through those that its router chooses, and a shared one
+//! that all tokens go through, if there is one.
+//!
+//! The products of each token and expert are kept apart and added in the order of the token's choice, so that results
+//! do not depend on which expert is computed first, nor on who shares the pass.
+
+use interbed_device::{PassNeeds, Tensor, TensorArea};
+use interbed_kernels::Activation;
+use interbed_weights::{Access, EXPERT_MATRICES_MAX, GroupSpec, Role, TensorId};
+
+use super::chooser::{Chooser, Outlook};
+use super::tensors::LayerTensors;
+use super::{Layer, LayerState};
+use crate::config::{Mixture, ModelConfig};
+use crate::pass::{Choice, ForwardError, Linear, Pass, PassSize};
+
+/// The most rows for which a layer looks ahead: a few sequences that decode. A chunk of a prompt needs nearly all
+/// experts anyway.
+const LOOKING_ROWS: usize = 32;
+
+/// See the module.
+pub struct MoeFfn {
+    spec: GroupSpec,
+    group: usize,
+    chooser: Chooser,
+    /// That of the mixture behind this one, if there is one.
+    next: Option<Chooser>,
+    expert_width: usize,
+    /// Of gate, up and down: the biases of all experts, one after the other.
+    biases: Option<[TensorId; EXPERT_MATRICES_MAX]>,
+    shared: Option<Shared>,
+    hidden: usize,
+    activation: Activation,
+}
+
+/// The shared expert.
+struct Shared {
+    /// Its result is multiplied by the sigmoid of this product.
+    factor: Option<Linear>,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+/// The layer's own tensors in a pass.
+struct Scratch {
+    choice: Choice,
+    /// The rows that one expert computes: `[rows, hidden]`
+    taken: Tensor,
+    /// `[rows, widest]`
+    gate: Tensor,
+    /// `[rows, widest]`
+    up: Tensor,
+    /// See [`Routes`](crate::routes::Routes): `[rows * chosen (+ rows), hidden]`
+    results: Tensor,
+    /// To look at what the next mixture will choose, if there are few rows.
+    outlook: Option<Outlook>,
+}
+
+impl MoeFfn {
+    /// The mixture of decoder layer `layer`, at index `group` of the model's list.
+    pub fn new(config: &ModelConfig, mixture: &Mixture, group: usize, layer: usize) -> Self {
+        let (hidden, width) = (config.hidden_size, mixture.expert_width);
+        let mut tensors = tensors_of(group, layer);
+        let chooser = Chooser::new(config, mixture, group, &mut tensors);
+        let next = (layer + 1..config.num_layers).find(|&next| mixture.layers[next]).map(|next| {
+            // Each decoder layer is two of the model's.
+            let group = group + 2 * (next - layer);
+            Chooser::new(config, mixture, group, &mut tensors_of(group, next))
+        });
+        let biases = mixture.biases.then(|| {
+            [("gate", width), ("up", width), ("down", hidden)].map(|(matrix, rows)| {
+                tensors.vector(&format!("mlp.experts.all.{matrix}_proj.bias"), mixture.experts * rows)
+            })
+        });
+        let shared = mixture.shared.map(|shared| {
+            let mut linear =
+                |name: &str, shape, access| tensors.linear(&format!("mlp.shared_expert{name}"), shape, false, access);
+            Shared {
+                factor: shared.gated.then(|| linear("_gate", [1, hidden], Access::Sweep)),
+                gate: linear("s.gate_proj", [shared.width, hidden], Access::Sweep),
+                up: linear("s.up_proj", [shared.width, hidden], Access::SweepBeside),
+                down: linear("s.down_proj", [hidden, shared.width], Access::Sweep),
+            }
+        });
+        for expert in 0..mixture.experts {
+            for (matrix, shape) in [("gate", [width, hidden]), ("up", [width, hidden]), ("down", [hidden, width])] {
+                let name = format!("mlp.experts.{expert}.{matrix}_proj.weight");
+                tensors.matrix(&name, shape, Access::Expert { number: expert as u32, chosen: mixture.chosen as u32 });
+            }
+        }
+        Self {
+            spec: tensors.finish(),
+            group,
+            chooser,
+            next,
+            expert_width: width,
+            biases,
+            shared,
+            hidden,
+            activation: config.activation,
+        }
+    }
+
+    fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
+        let widest = self.shared.as_ref().map_or(0, |shared| shared.gate.rows).max(self.expert_width);
+        let slots = self.chooser.chosen + usize::from(self.shared.is_some());
+        let shared = self.shared.as_ref().map(|shared| shared.factor.is_some());
+        let choice = self.chooser.choice(rows, shared, area);
+        let outlook = self.next.as_ref().filter(|_| rows <= LOOKING_ROWS).map(|next| next.outlook(rows, area));
+        let mut take = |width: usize| area.take(rows.saturating_mul(width));
+        Scratch {
+            choice,
+            taken: take(self.hidden),
+            gate: take(widest),
+            up: take(widest),
+            results: take(slots.saturating_mul(self.hidden)),
+            outlook,
+        }
+    }
+
+    /// Has the router choose for all rows.
+    fn route(&self, pass: &mut Pass<'_>, x: Tensor, choice: &Choice) -> Result<(), ForwardError> {
+        self.chooser.multiply(pass, x, choice)?;
+        if let (Some(shared), Some(Some(out))) = (&self.shared, choice.shared)
+            && let Some(factor) = &shared.factor
+        {
+            pass.products(x, [factor], [out], None)?;
+        }
+        self.chooser.choose(pass, choice)
+    }
+
+    fn compute_shared(
+        &self,
+        shared: &Shared,
+        pass: &mut Pass<'_>,
+        x: Tensor,
+        scratch: &Scratch,
+    ) -> Result<(), ForwardError> {
+        let (rows, width) = (pass.rows(), shared.gate.rows);
+        let [gate, up] = [scratch.gate, scratch.up].map(|tensor| tensor.first(rows * width));
+        pass.products(x, [&shared.gate, &shared.up], [gate, up], Some(self.activation))?;
+        let first = rows * self.chooser.chosen * self.hidden;
+        let out = scratch.results.part(first..first + rows * self.hidden);
+        pass.products(gate, [&shared.down], [out], None)
+    }
+}
+
+impl Layer for MoeFfn {
+    fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    fn state(&self) -> LayerState {
+        LayerState::Nothing
+    }
+
+    fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
+        for rows in [size.tokens, size.tokens.min(LOOKING_ROWS)] {
+            let mut area = needs.tensors.shared();
+            self.scratch(rows, &mut area);
+            needs.tensors.reserve(&area);
+        }
+        let shared = self.shared.as_ref().map_or(0, |shared| shared.down.cols);
+        needs.product_cols = needs.product_cols.max(self.hidden).max(self.expert_width).max(shared);
+        self.chooser.plan(needs);
+    }
+
+    fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+        // Experts are not read for a row of which nothing is wanted.
+        if pass.is_over() {
+            return Ok(());
+        }
+        let (rows, hidden, width) = (pass.rows(), self.hidden, self.expert_width);
+        let scratch = self.scratch(rows, &mut pass.area());
+        let x = self.chooser.norm.begin(pass)?;
+        self.route(pass, x, &scratch.choice)?;
+        pass.tell_routes(self.group, self.spec.layer, self.chooser.chosen);
+        // What has to be read is on its way while what needs no expert is computed.
+        pass.visit_experts(self.group)?;
+        if let (Some(next), Some(outlook)) = (&self.next, &scratch.outlook) {
+            next.look_ahead(pass, outlook)?;
+        }
+        if let Some(shared) = &self.shared {
+            self.compute_shared(shared, pass, x, &scratch)?;
+        }
+        pass.each_expert(|pass, number, matrices| {
+            let (first, count) = pass.rows_of_expert(number);
+            let own = match count == rows {
+                // Every row goes through this expert, so none has to be copied.
+                true => x,
+                false => {
+                    let taken = scratch.taken.first(count * hidden);
+                    pass.take_rows_of_expert(number, x, hidden, taken)?;
+                    taken
+                }
+            };
+            let [gate, up] = [scratch.gate, scratch.up].map(|tensor| tensor.first(count * width));
+            let out = scratch.results.part(first * hidden..(first + count) * hidden);
+            let [gates, ups, downs]: &[_; EXPERT_MATRICES_MAX] = matrices.try_into().expect("gate, up and down");
+            let bias = |pass: &Pass<'_>, matrix: usize, rows: usize| {
+                let all = pass.weights.vector(self.biases?[matrix]);
+                Some(all.columns(number as usize * rows..(number as usize + 1) * rows))
+            };
+            let [of_gate, of_up, of_down] = [(0, width), (1, width), (2, hidden)].map(|(i, rows)| bias(pass, i, rows));
+            let products = [(gates, of_gate, gate), (ups, of_up, up)];
+            pass.multiply_whole(own, hidden, &products, Some(self.activation))?;
+            pass.multiply_whole(gate, width, &[(downs, of_down, out)], None)
+        })?;
+        let branch = pass.branch();
+        pass.combine_experts(scratch.results, hidden, branch)?;
+        self.chooser.norm.end(pass)
+    }
+}
+
+/// An empty list for the tensors of decoder layer `layer`'s mixture, at index `group` of the model's list.
+fn tensors_of(group: usize, layer: usize) -> LayerTensors {
+    let name = format!("layer {layer}, experts");
+    LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."))
+}

@@ -1,0 +1,50 @@
+//! The tensors of one layer: each name and shape goes into the spec, and a handle comes back.
+
+use interbed_weights::{Access, GroupSpec, Role, TensorId, TensorSpec};
+
+use crate::pass::Linear;
+
+/// Collects a layer's tensors in the order in which a pass sweeps over them.
+#[derive(Debug)]
+pub struct LayerTensors {
+    group: usize,
+    prefix: String,
+    spec: GroupSpec,
+}
+
+impl LayerTensors {
+    /// For the layer at index `group` of the model's list, which belongs to decoder layer `layer`.
+    ///
+    /// - `prefix`: the beginning of all names
+    pub fn new(group: usize, name: impl Into<String>, role: Role, layer: usize, prefix: impl Into<String>) -> Self {
+        let spec = GroupSpec { name: name.into(), role, layer, tensors: Vec::new() };
+        Self { group, prefix: prefix.into(), spec }
+    }
+
+    /// Adds a vector of `len` elements.
+    pub fn vector(&mut self, name: &str, len: usize) -> TensorId {
+        self.add(TensorSpec::new(format!("{}{name}", self.prefix), [len]))
+    }
+
+    /// Adds a matrix `[rows, cols]` that is read by `access`.
+    pub fn matrix(&mut self, name: &str, [rows, cols]: [usize; 2], access: Access) -> TensorId {
+        self.add(TensorSpec::new(format!("{}{name}", self.prefix), [rows, cols]).by(access))
+    }
+
+    /// Adds the matrix `name.weight`, and the vector `name.bias` if there is one.
+    pub fn linear(&mut self, name: &str, [rows, cols]: [usize; 2], has_bias: bool, access: Access) -> Linear {
+        let weight = self.matrix(&format!("{name}.weight"), [rows, cols], access);
+        let bias = has_bias.then(|| self.vector(&format!("{name}.bias"), rows));
+        Linear { weight, bias, rows, cols }
+    }
+
+    /// The spec with all tensors.
+    pub fn finish(self) -> GroupSpec {
+        self.spec
+    }
+
+    fn add(&mut self, tensor: TensorSpec) -> TensorId {
+        self.spec.tensors.push(tensor);
+        TensorId { group: self.group, index: self.spec.tensors.len() - 1 }
+    }
+}

@@ -1,0 +1,240 @@
+//! The forward pass: one for all architectures, which differ only in their layers.
+
+use std::num::NonZeroUsize;
+
+use arrayvec::ArrayVec;
+use interbed_device::{CpuDevice, Device, DeviceError, PassNeeds, TensorArea, Token};
+use interbed_kernels::{KvDType, KvLayout};
+use interbed_weights::WeightSource;
+
+use crate::batch::BatchSequence;
+use crate::below::{KvBelow, NothingBelow};
+use crate::config::ModelConfig;
+use crate::layers::{Layer, LayerState, layers_of};
+use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, ROPES_MAX, SharedTensors};
+use crate::rope::RopeTable;
+use crate::route_sink::RouteSink;
+use crate::routes::Routes;
+
+/// A model that computes on a device, which it borrows for the duration of a pass.
+pub struct Model {
+    config: ModelConfig,
+    layers: Vec<Box<dyn Layer>>,
+    kv: KvLayout,
+    /// How far tokens see in each of the layers that keep KV.
+    windows: Vec<Option<usize>>,
+    /// One for each kind of rotation that layers have.
+    ropes: ArrayVec<RopeTable, ROPES_MAX>,
+    weights: Box<dyn WeightSource>,
+    batch: BatchRows,
+    routes: [Routes; 2],
+    route_sink: Option<Box<dyn RouteSink>>,
+    /// The last submission, which later passes wait for, or `None` if it is complete.
+    last: Option<Token>,
+}
+
+impl Model {
+    /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), with KV blocks
+    /// laid out as `kv` says, which is the layout of [`Model::kv_layout`].
+    pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
+        let layers = layers_of(&config);
+        let of_window = config.window_rope();
+        let ropes = [Some(&config.rope), of_window.as_ref()].into_iter().flatten();
+        let ropes = ropes.map(|rope| RopeTable::new(rope, config.rotated)).collect();
+        let windows = layers.iter().filter_map(|layer| match layer.state() {
+            LayerState::Kv { window, .. } => Some(window),
+            LayerState::Nothing => None,
+        });
+        let windows = windows.collect();
+        let (batch, routes) = (BatchRows::default(), <[Routes; 2]>::default());
+        Self { windows, config, layers, kv, ropes, weights, batch, routes, route_sink: None, last: None }
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The source of its weights.
+    pub fn weights(&mut self) -> &mut dyn WeightSource {
+        &mut *self.weights
+    }
+
+    /// Tells `sink` which experts tokens go through, from the next pass on.
+    pub fn tell_routes(&mut self, sink: Box<dyn RouteSink>) {
+        self.route_sink = Some(sink);
+    }
+
+    /// See [`RopeTable::cache_namespace`].
+    pub fn cache_namespace(&self, prompt_len: usize) -> u64 {
+        self.ropes[0].cache_namespace(prompt_len)
+    }
+
+    /// How a KV block of this model lies in memory.
+    pub fn kv_layout(config: &ModelConfig, block_size: usize, dtype: KvDType) -> KvLayout {
+        let layers = layers_of(config);
+        let shapes = layers.iter().filter_map(|layer| match layer.state() {
+            LayerState::Kv { shape, .. } => Some(shape),
+            LayerState::Nothing => None,
+        });
+        KvLayout::new(block_size, dtype, shapes)
+    }
+
+    /// What a device must reserve for passes of up to `max_tokens` tokens with up to `max_logit_rows` wanted rows of
+    /// logits.
+    pub fn pass_needs(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
+        needs(config, &layers_of(config), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
+    }
+
+    /// Bytes of memory that such passes take on the CPU with `threads` threads.
+    pub fn pass_bytes(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize, threads: NonZeroUsize) -> usize {
+        CpuDevice::pass_bytes(&Self::pass_needs(config, max_tokens, max_logit_rows), threads)
+    }
+
+    /// [`forward_from`](Self::forward_from) where all KV is in memory.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there, or if KV is said to be below memory.
+    pub fn forward(
+        &mut self,
+        device: &mut dyn Device,
+        batch: &[BatchSequence<'_>],
+        sink: &mut LogitSink<'_>,
+    ) -> Result<(), ForwardError> {
+        self.forward_from(device, batch, &mut NothingBelow, sink)
+    }
+
+    /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
+    /// wanted row to `sink`, in the order of the batch: of logits, `[vocab_size]`, or of hidden states,
+    /// `[hidden_size]`. The sink may change the row. KV below memory comes from `below`, layer by layer.
+    ///
+    /// Nothing is allocated once the largest batch has been seen.
+    ///
+    /// # Errors
+    /// If weights or KV cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The KV of
+    /// the batch's own tokens is then unspecified; all other KV is untouched.
+    ///
+    /// # Panics
+    /// If a block table is too short or names a block outside the pool; the block manager guarantees that none does.
+    pub fn forward_from(
+        &mut self,
+        device: &mut dyn Device,
+        batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
+        sink: &mut LogitSink<'_>,
+    ) -> Result<(), ForwardError> {
+        self.batch.set(batch, &self.windows);
+        if let Some(growth) = self.config.query_growth {
+            self.batch.set_growth(growth);
+        }
+        let size = PassSize { tokens: self.batch.tokens().len(), logit_rows: self.batch.wanted().len() };
+        if size.tokens == 0 {
+            return Ok(());
+        }
+        let needed = needs(&self.config, &self.layers, &size).tensors;
+        // A batch that is refused does not begin a pass.
+        needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
+        let places = shared_tensors(&self.config, size.tokens);
+        self.weights.begin_pass(size.tokens)?;
+        below.begin(self.batch.frames());
+        let (weights, batch) = (&mut *self.weights, &self.batch);
+        // What the box holds may live longer than the pass.
+        let route_sink = self.route_sink.as_mut().map(|sink| &mut **sink as &mut dyn RouteSink);
+        let routes = (self.routes.each_mut(), route_sink);
+        let mut pass =
+            Pass::begin(device, weights, batch, &self.kv, below, &self.ropes, places, routes, self.last, sink)?;
+        let outcome = self.layers.iter().try_for_each(|layer| {
+            pass.begin_layer()?;
+            layer.compute(&mut pass)
+        });
+        self.last = pass.last();
+        outcome?;
+        Ok(self.weights.end_pass()?)
+    }
+}
+
+fn needs(config: &ModelConfig, layers: &[Box<dyn Layer>], size: &PassSize) -> PassNeeds {
+    let (_, tensors) = shared_tensors(config, size.tokens);
+    let mut needs = PassNeeds { tensors, tokens: size.tokens, ..PassNeeds::default() };
+    layers.iter().for_each(|layer| layer.plan(size, &mut needs));
+    needs
+}
+
+/// The tensors that layers share, and the area after them.
+fn shared_tensors(config: &ModelConfig, tokens: usize) -> (SharedTensors, TensorArea) {
+    let (mut area, ropes) = (TensorArea::default(), 1 + usize::from(config.window_rope().is_some()));
+    let shared = SharedTensors::take(&mut area, tokens, config.hidden_size, [config.rotated, ropes]);
+    (shared, area)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use interbed_device::{Command, ReferenceDevice};
+    use interbed_weights::{Catalog, GroupSpec, ResidentWeights, Role};
+
+    use super::*;
+    use crate::batch::LogitRows;
+    use crate::batch::SequenceBlocks;
+    use crate::layers::group_specs;
+
+    /// A layer that adds what the layer before it left in its own tensors to the hidden states.
+    struct Peeking(GroupSpec);
+
+    impl Layer for Peeking {
+        fn spec(&self) -> &GroupSpec {
+            &self.0
+        }
+
+        fn state(&self) -> LayerState {
+            LayerState::Nothing
+        }
+
+        fn plan(&self, _size: &PassSize, _needs: &mut PassNeeds) {}
+
+        fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
+            pass.settle_branch()?;
+            let (sum, branch) = (pass.hidden(), pass.area().take(pass.hidden().len()));
+            pass.submit(&[Command::Add { sum, branch, scale: 1.0 }])?;
+            Ok(())
+        }
+    }
+
+    fn logits(peeks: bool) -> Vec<f32> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3");
+        let config = ModelConfig::from_dir(&dir).unwrap();
+        let catalog = Catalog::open(&dir).unwrap();
+        let weights = ResidentWeights::load(&catalog, &group_specs(&config), &mut |_, _| ()).unwrap();
+        let layout = Model::kv_layout(&config, 4, KvDType::F32);
+        let mut device = ReferenceDevice::new(&Model::pass_needs(&config, 2, 1), &layout, 1);
+        let mut model = Model::new(config, Box::new(weights), layout);
+        if peeks {
+            let spec = GroupSpec { name: "peeking".into(), role: Role::FeedForward, layer: 0, tensors: Vec::new() };
+            model.layers.insert(model.layers.len() - 1, Box::new(Peeking(spec)));
+        }
+        let batch = BatchSequence {
+            tokens: &[3, 17],
+            first_position: 0,
+            prompt_len: 2,
+            below: 0,
+            blocks: SequenceBlocks::From(0),
+            logits: LogitRows::Last,
+        };
+        let mut logits = Vec::new();
+        model.forward(&mut device, &[batch], &mut |_, row| logits.extend_from_slice(row.all())).unwrap();
+        logits
+    }
+
+    #[test]
+    fn a_layer_finds_nothing_of_the_one_before() {
+        assert!(logits(false).iter().all(|logit| logit.is_finite()));
+        assert!(
+            logits(true).iter().all(|logit| logit.is_nan()),
+            "the reference device shows who reads it all the same"
+        );
+    }
+}

@@ -1,0 +1,632 @@
+//! A forward pass: what its layers share while they compute.
+
+mod experts;
+
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
+use interbed_device::{
+    BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
+};
+use interbed_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, KvPlace, SEGMENT};
+use interbed_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
+use thiserror::Error;
+
+use crate::batch::{BatchSequence, LogitRow, Logits, SequenceBlocks};
+use crate::below::{FrameId, KvBelow, KvLost, segments_below};
+use crate::config::{LayerRope, QueryGrowth};
+use crate::rope::RopeTable;
+use crate::route_sink::RouteSink;
+use crate::routes::Routes;
+
+/// Why a pass could not be computed. What was computed of the batch's sequences before the pass is unchanged.
+#[derive(Debug, Error)]
+pub enum ForwardError {
+    /// Weights could not be read.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// The device failed, or the batch is larger than what was reserved for it.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// KV that is below memory could not be read.
+    #[error(transparent)]
+    Kv(#[from] KvLost),
+}
+
+pub use experts::Choice;
+
+/// The most kinds of rotations of a model.
+pub const ROPES_MAX: usize = 2;
+
+/// How large a pass is, or may become.
+#[derive(Debug, Clone, Copy)]
+pub struct PassSize {
+    /// Rows of activations.
+    pub tokens: usize,
+    /// Rows of logits or hidden states that are wanted.
+    pub logit_rows: usize,
+}
+
+/// A matrix to multiply with, and the bias that is added to its products.
+#[derive(Debug, Clone, Copy)]
+pub struct Linear {
+    /// `[rows, cols]`
+    pub weight: TensorId,
+    /// `[rows]`
+    pub bias: Option<TensorId>,
+    /// Elements of a token's product.
+    pub rows: usize,
+    /// Elements of a token's input.
+    pub cols: usize,
+}
+
+/// Where finished rows go, of logits or of hidden states.
+pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
+
+/// A batch in the form that devices need: row after row. Reused from pass to pass, so that a pass allocates nothing.
+#[derive(Debug, Default)]
+pub struct BatchRows {
+    tokens: Vec<u32>,
+    /// By row: its position, and the length of its sequence's prompt.
+    positions: Vec<(usize, usize)>,
+    spans: Vec<AttentionSpan>,
+    tables: Vec<u32>,
+    wanted: Vec<LogitRow>,
+    /// For each of `wanted`, whether its hidden state is.
+    wanted_hidden: Vec<bool>,
+    /// How many logits suffice of each of `wanted`, if not all are needed.
+    wanted_best: Vec<Option<usize>>,
+    /// The row numbers of `wanted`.
+    wanted_rows: Vec<u32>,
+    /// Where queries grow with their positions: the number of each row, and its factor.
+    row_numbers: Vec<u32>,
+    growth: Vec<f32>,
+    /// Sequences with KV below memory.
+    below: Vec<Below>,
+    /// What the pass will ask for of it.
+    frames: Vec<FrameId>,
+}
+
+/// A sequence with KV below memory.
+#[derive(Debug, Clone, Copy)]
+struct Below {
+    /// Its index in the batch.
+    sequence: usize,
+    first_row: usize,
+    /// Positions below memory.
+    positions: usize,
+}
+
+impl BatchRows {
+    /// Replaces the rows with those of `batch`; `windows` are those of the layers that keep KV.
+    ///
+    /// # Panics
+    /// If KV is said to be below memory that ends within a segment, or that tokens of the batch themselves have.
+    pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>]) {
+        self.below.clear();
+        self.frames.clear();
+        self.tokens.clear();
+        self.positions.clear();
+        self.spans.clear();
+        self.tables.clear();
+        self.wanted.clear();
+        self.wanted_hidden.clear();
+        self.wanted_best.clear();
+        self.wanted_rows.clear();
+        for (index, sequence) in batch.iter().enumerate() {
+            let first_row = self.tokens.len();
+            let count = sequence.tokens.len();
+            self.tokens.extend_from_slice(sequence.tokens);
+            self.positions.extend((0..count).map(|i| (sequence.first_position + i, sequence.prompt_len)));
+            let place = match sequence.blocks {
+                SequenceBlocks::Listed(table) => {
+                    let first = self.tables.len() as u32;
+                    self.tables.extend_from_slice(table);
+                    KvPlace::Listed(first..self.tables.len() as u32)
+                }
+                SequenceBlocks::From(first) => KvPlace::From(first),
+            };
+            let (first_position, positions) = (sequence.first_position, sequence.below);
+            assert!(positions.is_multiple_of(SEGMENT) && positions <= first_position);
+            let held = positions..first_position + count;
+            self.spans.push(AttentionSpan { first_position, tokens: count, held, place });
+            if positions > 0 {
+                self.below.push(Below { sequence: index, first_row, positions });
+            }
+            let wanted = sequence.logits.of(count);
+            self.wanted_hidden.extend(wanted.clone().map(|_| sequence.logits.are_hidden()));
+            self.wanted_best.extend(wanted.clone().map(|_| sequence.logits.best()));
+            self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
+            self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
+        }
+        for (layer, &window) in windows.iter().enumerate() {
+            for &Below { sequence, positions, .. } in &self.below {
+                let segments = segments_below(self.spans[sequence].first_position, positions, window);
+                self.frames.extend(segments.map(|segment| FrameId { sequence, layer, segment }));
+            }
+        }
+    }
+
+    /// Computes the factors of queries that grow with their positions.
+    pub fn set_growth(&mut self, growth: QueryGrowth) {
+        self.row_numbers.clear();
+        self.row_numbers.extend(0..self.positions.len() as u32);
+        self.growth.clear();
+        self.growth.extend(self.positions.iter().map(|&(position, _)| growth.factor(position)));
+    }
+
+    /// What the pass will ask for of KV below memory, in this order.
+    pub fn frames(&self) -> &[FrameId] {
+        &self.frames
+    }
+
+    /// The token of each row.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The tokens of which something is wanted, in the order of their rows.
+    pub fn wanted(&self) -> &[LogitRow] {
+        &self.wanted
+    }
+
+    /// The same in runs of at most `most` of one kind, each with whether hidden states are wanted.
+    pub fn wanted_runs(&self, most: usize) -> impl Iterator<Item = (bool, &[LogitRow])> {
+        let mut rest = &self.wanted[..];
+        let kinds = self.wanted_hidden.chunk_by(|one, next| one == next).flat_map(move |run| run.chunks(most));
+        kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
+    }
+
+    /// How many of the greatest logits suffice of the wanted rows in `range`; `None` if all of some row are needed.
+    pub fn wanted_best(&self, range: Range<usize>) -> Option<usize> {
+        let best = self.wanted_best[range].iter();
+        best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
+    }
+
+    /// Where the sequences' KV lies.
+    pub fn sequences(&self) -> KvSequences<'_> {
+        KvSequences { spans: &self.spans, tables: &self.tables }
+    }
+
+    /// Writes the cosines of all rows' positions, then their sines, `[2, rows, rotated / 2]`.
+    fn fill_rotation(&self, table: &RopeTable, out: &mut [f32]) {
+        let (cos, sin) = out.split_at_mut(out.len() / 2);
+        let half = cos.len() / self.positions.len().max(1);
+        let rows = cos.chunks_exact_mut(half.max(1)).zip(sin.chunks_exact_mut(half.max(1)));
+        for ((cos, sin), &(position, prompt_len)) in rows.zip(&self.positions) {
+            table.fill(position, prompt_len, cos, sin);
+        }
+    }
+}
+
+/// The tensors that layers share.
+#[derive(Debug, Clone)]
+pub struct SharedTensors {
+    /// `[tokens, hidden]`
+    hidden: Tensor,
+    /// The normed hidden states, of the same shape as `hidden`.
+    normed: Tensor,
+    /// What a layer adds to the hidden states, of the same shape as `hidden`.
+    branch: Tensor,
+    /// For each kind of rotation that the model has, `[cos|sin, tokens, rotated / 2]`.
+    rotations: ArrayVec<Tensor, ROPES_MAX>,
+}
+
+impl SharedTensors {
+    /// The tensors for `tokens` rows, with `ropes` kinds of rotations of `rotated` numbers.
+    pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, [rotated, ropes]: [usize; 2]) -> Self {
+        Self {
+            hidden: area.take(tokens * hidden),
+            normed: area.take(tokens * hidden),
+            branch: area.take(tokens * hidden),
+            rotations: (0..ropes).map(|_| area.take(tokens * rotated)).collect(),
+        }
+    }
+}
+
+/// A pass being computed. Layers compute one after the other; each finds the rows that are left in
+/// [`hidden`](Self::hidden), and room for its own tensors in [`area`](Self::area).
+pub struct Pass<'a> {
+    /// Where weights come from.
+    pub weights: &'a mut dyn WeightSource,
+    /// The batch.
+    pub batch: &'a BatchRows,
+    /// How KV blocks lie in memory.
+    pub kv: &'a KvLayout,
+    below: &'a mut dyn KvBelow,
+    /// Which experts the rows of the current layer go through.
+    routes: &'a mut Routes,
+    /// Which they may go through in a later layer.
+    guessed: &'a mut Routes,
+    /// Is told of `routes`.
+    route_sink: Option<&'a mut dyn RouteSink>,
+    device: &'a mut dyn Device,
+    sink: &'a mut LogitSink<'a>,
+    shared: SharedTensors,
+    area: TensorArea,
+    /// Elements of a hidden state.
+    width: usize,
+    /// Rows that are left.
+    rows: usize,
+    /// Whether nothing is wanted of any row, so that no layer after the last attention has to compute.
+    is_over: bool,
+    /// The factor with which `branch` is yet to be added to `hidden`; the next norm adds it.
+    pending: Option<f32>,
+    /// The upload that the next submission waits for.
+    upload: Option<Token>,
+    /// The number of the last upload that was waited for.
+    uploaded: u64,
+    last: Option<Token>,
+}
+
+impl<'a> Pass<'a> {
+    /// Begins a pass of at least one row, after the submission `last`. The device must have room for the pass's
+    /// tensors.
+    ///
+    /// # Errors
+    /// If the device failed.
+    #[expect(clippy::too_many_arguments, reason = "everything that a pass brings together")]
+    pub fn begin(
+        device: &'a mut dyn Device,
+        weights: &'a mut dyn WeightSource,
+        batch: &'a BatchRows,
+        kv: &'a KvLayout,
+        below: &'a mut dyn KvBelow,
+        ropes: &[RopeTable],
+        (shared, area): (SharedTensors, TensorArea),
+        ([routes, guessed], route_sink): ([&'a mut Routes; 2], Option<&'a mut dyn RouteSink>),
+        last: Option<Token>,
+        sink: &'a mut LogitSink<'a>,
+    ) -> Result<Self, ForwardError> {
+        let rows = batch.tokens.len();
+        let width = shared.hidden.len() / rows;
+        let mut pass = Self {
+            weights,
+            batch,
+            kv,
+            below,
+            routes,
+            guessed,
+            route_sink,
+            device,
+            sink,
+            shared,
+            area,
+            width,
+            rows,
+            is_over: false,
+            pending: None,
+            upload: None,
+            uploaded: 0,
+            last,
+        };
+        // The previous pass may still read its own cosines and sines.
+        let waits: ArrayVec<Token, 1> = last.into_iter().collect();
+        for (rope, &out) in ropes.iter().zip(&pass.shared.rotations) {
+            let values = |out: &mut [f32]| batch.fill_rotation(rope, out);
+            let fill = Command::Fill { out, values: &values };
+            // Uploads are done in order: the last is waited for with all before it.
+            pass.upload = Some(pass.device.submit(Queue::Upload, &[fill], &waits)?);
+        }
+        Ok(pass)
+    }
+
+    /// The last submission, unless the host knows that it is complete.
+    pub fn last(&self) -> Option<Token> {
+        self.last
+    }
+
+    /// The rows that the next layers compute.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The hidden states, `[rows, hidden]`, without a branch that is yet to be added.
+    pub fn hidden(&self) -> Tensor {
+        self.of_rows(self.shared.hidden)
+    }
+
+    /// Where a layer leaves what is to be added to the hidden states; the same shape as [`hidden`](Self::hidden).
+    pub fn branch(&self) -> Tensor {
+        self.of_rows(self.shared.branch)
+    }
+
+    /// Cosines and sines of a layer, `[all rows, rotated / 2]` each; empty if it does not rotate.
+    pub fn rotation(&self, rope: LayerRope) -> [Tensor; 2] {
+        let rotation = match rope {
+            LayerRope::Main => self.shared.rotations[0],
+            LayerRope::OfWindow => self.shared.rotations[1],
+            LayerRope::None => self.shared.rotations[0].first(0),
+        };
+        let half = rotation.len() / 2;
+        [rotation.part(0..half), rotation.part(half..2 * half)]
+    }
+
+    /// Multiplies each query of `q`, rows of `width`, by its position's factor; the result is in `out`.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn grow_queries(&mut self, q: Tensor, out: Tensor, width: usize) -> Result<Tensor, ForwardError> {
+        let BatchRows { row_numbers: places, growth: factors, .. } = self.batch;
+        self.submit(&[Command::Combine { from: q, width, places, factors, out }])?;
+        Ok(out)
+    }
+
+    /// Begins a layer. It must not read the last layer's own tensors: a device that checks for this overwrites them.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn begin_layer(&mut self) -> Result<(), DeviceError> {
+        let tensor = self.area.rest(self.device.tensor_capacity());
+        self.submit(&[Command::Discard { tensor }])?;
+        Ok(())
+    }
+
+    /// Memory for the layer's own tensors, which the next layer reuses.
+    pub fn area(&self) -> TensorArea {
+        self.area
+    }
+
+    /// Has the device execute `commands` after everything that was submitted before.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn submit(&mut self, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
+        self.submit_after(None, commands)
+    }
+
+    /// As [`submit`](Self::submit), after what the host computes as well.
+    fn submit_after(&mut self, of_host: Option<Token>, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
+        let upload = self.upload.take();
+        self.uploaded = upload.map_or(self.uploaded, |token| token.number);
+        let waits: ArrayVec<Token, 2> = upload.into_iter().chain(of_host).collect();
+        let token = self.device.submit(Queue::Compute, commands, &waits)?;
+        self.last = Some(token);
+        Ok(token)
+    }
+
+    /// The norm of the hidden states, including what the last branch adds.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn norm(&mut self, weight: TensorId, epsilon: f32) -> Result<Tensor, ForwardError> {
+        let (hidden, branch, out) = (self.hidden(), self.branch(), self.of_rows(self.shared.normed));
+        let weight = &self.weights.vector(weight);
+        let command = match self.pending.take() {
+            Some(scale) => Command::AddAndNorm { sum: hidden, branch, scale, weight, epsilon, out },
+            None => Command::Norm { x: hidden, weight, epsilon, out },
+        };
+        self.submit(&[command])?;
+        Ok(out)
+    }
+
+    /// Notes that the branch, times `scale`, is to be added to the hidden states; the next command that reads them adds
+    /// it.
+    pub fn add_branch(&mut self, scale: f32) {
+        assert!(self.pending.is_none(), "a layer reads the hidden states before it writes its branch");
+        self.pending = Some(scale);
+    }
+
+    /// Makes sure that everything has been added to the hidden states.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn settle_branch(&mut self) -> Result<(), ForwardError> {
+        if let Some(scale) = self.pending.take() {
+            let (sum, branch) = (self.hidden(), self.branch());
+            self.submit(&[Command::Add { sum, branch, scale }])?;
+        }
+        Ok(())
+    }
+
+    /// Multiplies `x` with `matrices` in one sweep, each into one of `outs`. With `gate`, there are two matrices, swept
+    /// side by side: see [`Command::Products`].
+    ///
+    /// # Errors
+    /// If weights cannot be read, or the device failed.
+    pub fn products<const N: usize>(
+        &mut self,
+        x: Tensor,
+        matrices: [&Linear; N],
+        outs: [Tensor; N],
+        gate: Option<Activation>,
+    ) -> Result<(), ForwardError> {
+        let mut sweep = Sweep::new(matrices.iter().map(|matrix| matrix.weight));
+        let mut bands = Bands::new();
+        // Where one of a pair may be computed by the host, the gate comes when all are there.
+        let apart = self.weights.computes_on_host();
+        let gate_of_pairs = if apart { None } else { gate };
+        let mut of_host = None;
+        loop {
+            self.weights.bands(self.device, &mut sweep, &mut bands)?;
+            if bands.is_empty() {
+                break;
+            }
+            // Uploads are done in order: one is waited for with all before it.
+            let known = self.upload.map_or(self.uploaded, |token| token.number);
+            let copied = bands.iter().filter_map(|band| band.copied).max_by_key(|token| token.number);
+            self.upload = copied.filter(|token| token.number > known).or(self.upload);
+            // The host first, so that it computes beside the device.
+            let submitted = match self.multiply(Queue::Host, x, (matrices, outs), &bands, None) {
+                Ok(token) => {
+                    of_host = token.or(of_host);
+                    self.multiply(Queue::Compute, x, (matrices, outs), &bands, gate_of_pairs)
+                }
+                refused => refused,
+            };
+            let used = submitted.as_ref().ok().copied().flatten();
+            let released = self.weights.release(&mut bands, self.device, used);
+            submitted?;
+            released?;
+        }
+        match (apart, gate, &outs[..]) {
+            (true, Some(activation), &[gate, up]) => {
+                let (width, columns) = (matrices[0].rows, 0..matrices[0].rows);
+                self.submit_after(of_host, &[Command::Gate { gate, up, width, columns, activation }])?;
+            }
+            _ if of_host.is_some() => {
+                self.submit_after(of_host, &[])?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Multiplies what `x` computes with a matrix that is another layer's to sweep over, if that stays in memory; says
+    /// whether it does.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn products_out_of_turn(
+        &mut self,
+        x: impl FnOnce(&mut Self) -> Result<Tensor, ForwardError>,
+        matrix: &Linear,
+        out: Tensor,
+    ) -> Result<bool, ForwardError> {
+        let mut bands = Bands::new();
+        self.weights.out_of_turn(matrix.weight, &mut bands);
+        if bands.is_empty() {
+            return Ok(false);
+        }
+        let x = x(self)?;
+        self.multiply(Queue::Compute, x, ([matrix], [out]), &bands, None)?;
+        Ok(true)
+    }
+
+    /// Submits to `queue` the products with those of some bands that are its to multiply with, if there are any.
+    fn multiply<const N: usize>(
+        &mut self,
+        queue: Queue,
+        x: Tensor,
+        (matrices, outs): ([&Linear; N], [Tensor; N]),
+        bands: &Bands,
+        gate: Option<Activation>,
+    ) -> Result<Option<Token>, DeviceError> {
+        let bands = || bands.iter().filter(|band| band.queue == queue);
+        if bands().next().is_none() {
+            return Ok(None);
+        }
+        let (cols, is_of_host) = (matrices[0].cols, queue == Queue::Host);
+        let bias = |bias| if is_of_host { self.weights.vector_on_host(bias) } else { self.weights.vector(bias) };
+        let biases = matrices.map(|matrix| matrix.bias.map(bias));
+        let of_band = bands().map(|band| BandProduct {
+            weights: &band.weights,
+            rows: band.rows.clone(),
+            bias: biases[band.matrix].as_ref(),
+            out: outs[band.matrix],
+        });
+        let products: ArrayVec<_, BANDS_MAX> = of_band.collect();
+        let command = Command::Products { x, cols, products: &products, gate };
+        if is_of_host {
+            let waits: ArrayVec<Token, 1> = self.last.into_iter().collect();
+            self.device.submit(queue, &[command], &waits).map(Some)
+        } else {
+            self.submit(&[command]).map(Some)
+        }
+    }
+
+    /// Attention to KV that is below memory, whose frames come up one after the other. The result is in `state` and
+    /// `out`, of the same rows as `q`; attention to what is in memory goes on from there.
+    ///
+    /// # Errors
+    /// If a frame could not be read, or the device failed.
+    pub fn attend_below(
+        &mut self,
+        layer: AttentionLayer,
+        sinks: Option<&Weights>,
+        q: Tensor,
+        state: Tensor,
+        out: Tensor,
+    ) -> Result<(), ForwardError> {
+        let batch = self.batch;
+        for &Below { sequence, first_row, positions } in &batch.below {
+            let span = &batch.spans[sequence];
+            let rows = |tensor: Tensor, width: usize| tensor.part(first_row * width..(first_row + span.tokens) * width);
+            let width = layer.heads * layer.kv.head_dim();
+            let (q, out) = (rows(q, width), rows(out, width));
+            let state = rows(state, layer.heads * ATTENTION_STATE);
+            for segment in segments_below(span.first_position, positions, layer.window) {
+                let frame = &self.below.next()?;
+                let held = segment * SEGMENT..(segment + 1) * SEGMENT;
+                let spans = [AttentionSpan { held, place: KvPlace::From(0), ..*span }];
+                let sequences = KvSequences { spans: &spans, tables: &[] };
+                self.submit(&[Command::Attend { layer, frame: Some(frame), sequences, sinks, q, state, out }])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps only the rows of which something is wanted, or one row if there are none. `other`, with `width` elements
+    /// per row, keeps the same rows.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn keep_wanted_rows(&mut self, other: Tensor, width: usize) -> Result<Tensor, ForwardError> {
+        let rows = &self.batch.wanted_rows;
+        let count = rows.len().max(1);
+        if count < self.rows && !rows.is_empty() {
+            self.settle_branch()?;
+            let hidden = Command::KeepRows { tensor: self.hidden(), width: self.width, rows };
+            self.submit(&[hidden, Command::KeepRows { tensor: other, width, rows }])?;
+        }
+        self.is_over = rows.is_empty();
+        self.rows = count;
+        Ok(other.first(count * width))
+    }
+
+    /// Whether nothing comes of what the next layers compute: there is no attention behind them, and nothing is wanted
+    /// of the pass.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Hands finished rows to the sink, each `width` numbers of `values`.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn deliver(&mut self, rows: &[LogitRow], values: Tensor, width: usize) -> Result<(), ForwardError> {
+        self.download(values)?;
+        let values = self.device.downloaded(values)?;
+        for (&row, values) in rows.iter().zip(values.chunks_exact_mut(width)) {
+            (self.sink)(row, Logits::All(values));
+        }
+        Ok(())
+    }
+
+    /// Whether a few of a row's logits come to the host at less cost than all.
+    pub fn prefers_best(&self) -> bool {
+        self.device.copies_downloads()
+    }
+
+    /// Hands the `count` greatest of each of the finished rows to the sink. They are in `best`, as [`Command::Best`]
+    /// leaves them.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn deliver_best(&mut self, rows: &[LogitRow], best: Tensor, count: usize) -> Result<(), ForwardError> {
+        self.download(best)?;
+        let (pairs, _) = self.device.downloaded(best)?.as_chunks::<2>();
+        for (&row, best) in rows.iter().zip(pairs.chunks_exact(count)) {
+            (self.sink)(row, Logits::Best(best));
+        }
+        Ok(())
+    }
+
+    /// Waits until a tensor has come to the host, and with it everything submitted before.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn download(&mut self, from: Tensor) -> Result<(), DeviceError> {
+        let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
+        let token = self.device.submit(Queue::Download, &[Command::Download { from }], &computed)?;
+        self.last = Some(token);
+        self.device.complete(token)?;
+        // Now that the host has it, it knows that everything submitted before is complete.
+        self.last = None;
+        Ok(())
+    }
+
+    fn of_rows(&self, tensor: Tensor) -> Tensor {
+        tensor.first(self.rows * self.width)
+    }
+}

@@ -1,0 +1,239 @@
+//! A random model as one GGUF file that needs no other files.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use interbed_kernels::{DType, RopeStyle};
+use interbed_weights::{Metadata, TensorMeta, WeightError, write_gguf};
+use serde_json::Value;
+
+use super::random::{CHUNK_ELEMENTS, TensorStream, encode};
+use super::{Chunks, SynthError, SynthSpec, produce_chunks};
+use crate::config::ModelConfig;
+use crate::gguf::describe::{Description, add_tokenizer, describe};
+
+/// The file's name.
+const FILE: &str = "model.gguf";
+/// The synthetic tokenizer cuts words as GPT-2 does.
+const PRE_TOKENIZER: &str = "gpt-2";
+
+/// The end of a router's name.
+const ROUTER: &str = ".mlp.gate.weight";
+/// The end of the name of what a shared expert's gate is computed with.
+const SHARED_GATE: &str = ".mlp.shared_expert_gate.weight";
+
+/// The name of the tensor that holds this matrix of all experts, if this one is an expert's.
+fn of_all_experts(name: &str) -> Option<String> {
+    let (before, rest) = name.split_once(".mlp.experts.")?;
+    let (_, matrix) = rest.split_once('.')?;
+    Some(format!("{before}.mlp.experts.all.{matrix}"))
+}
+
+/// Whether a tensor has the biases of all experts' matrices of one kind.
+fn is_of_all_biases(name: &str) -> bool {
+    name.contains(".mlp.experts.all.") && name.ends_with(".bias")
+}
+
+/// A GGUF file that is ready to be written.
+pub(super) struct GgufPlan {
+    metadata: Metadata,
+    tensors: Vec<TensorMeta>,
+    rope_factors: Option<(&'static str, Vec<f32>)>,
+    style: RopeStyle,
+}
+
+impl GgufPlan {
+    /// A file of the model `config` with matrices in `dtype` and vectors in F32.
+    pub(super) fn new(
+        config: &ModelConfig,
+        dtype: DType,
+        tokenizer: &Value,
+        tokenizer_config: &Value,
+    ) -> Result<Self, SynthError> {
+        let Description { mut metadata, rope_factors, style } =
+            describe(config).map_err(|what| SynthError::NotInGguf { what })?;
+        metadata.set("general.name", format!("synthetic {:?}", config.architecture));
+        metadata.set("general.quantization_version", 2u32);
+        if let Some(file_type) = file_type(dtype) {
+            metadata.set("general.file_type", file_type);
+        }
+        add_tokenizer(&mut metadata, config, PRE_TOKENIZER, tokenizer, tokenizer_config)
+            .map_err(|what| SynthError::NotInGguf { what })?;
+        let mut tensors: Vec<TensorMeta> = Vec::new();
+        // The factors come first, as converters write them.
+        if let Some((name, factors)) = &rope_factors {
+            tensors.push(TensorMeta { name: (*name).to_owned(), dtype: DType::F32, shape: vec![factors.len()] });
+        }
+        let mut of_experts: HashMap<String, usize> = HashMap::new();
+        for mut tensor in super::list_tensors(config, DType::F32)? {
+            // Readers want routers in F32, and the single row of a shared expert's gate as a vector.
+            if tensor.name.ends_with(SHARED_GATE) {
+                tensor.shape.remove(0);
+            } else if let [_, cols] = *tensor.shape
+                && !tensor.name.ends_with(ROUTER)
+            {
+                tensor.dtype = stored_as(dtype, &tensor.name, cols);
+            }
+            if let Some(mixture) = &config.mixture
+                && is_of_all_biases(&tensor.name)
+            {
+                // Readers want those of each expert in a row.
+                tensor.shape = vec![mixture.experts, tensor.shape[0] / mixture.experts];
+                tensors.push(tensor);
+                continue;
+            }
+            if let Some(all) = of_all_experts(&tensor.name) {
+                // The same matrix of all experts is one tensor, at the place of the first.
+                if let Some(&index) = of_experts.get(&all) {
+                    tensors[index].shape[0] += 1;
+                    continue;
+                }
+                tensor.shape.insert(0, 1);
+                of_experts.insert(all.clone(), tensors.len());
+                tensor.name = all;
+            }
+            if tensor.bytes().is_none() {
+                return Err(WeightError::TooLarge { group: tensor.name }.into());
+            }
+            tensors.push(tensor);
+        }
+        Ok(Self { metadata, tensors, rope_factors, style })
+    }
+
+    /// Bytes of all tensors.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        self.tensors.iter().filter_map(TensorMeta::bytes).sum()
+    }
+
+    /// Writes the file into `dir`.
+    pub(super) fn write(
+        &self,
+        spec: &SynthSpec,
+        config: &ModelConfig,
+        dir: &Path,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<PathBuf>, WeightError> {
+        let path = dir.join(FILE);
+        let sources: Vec<Rows<'_>> = self.tensors.iter().map(|tensor| self.rows(spec, config, tensor)).collect();
+        produce_chunks(&self.tensors, &sources, progress, &mut |produce| {
+            write_gguf(&path, &self.metadata, &self.tensors, produce)
+        })?;
+        Ok(vec![path])
+    }
+
+    fn rows<'a>(&'a self, spec: &SynthSpec, config: &ModelConfig, tensor: &TensorMeta) -> Rows<'a> {
+        let heads = match self.style {
+            RopeStyle::Halves => None,
+            RopeStyle::Neighbours if tensor.name.contains(".self_attn.q_proj.") => Some(config.num_heads),
+            RopeStyle::Neighbours if tensor.name.contains(".self_attn.k_proj.") => Some(config.num_kv_heads),
+            RopeStyle::Neighbours => None,
+        };
+        let (rows, cols) = match *tensor.shape {
+            [rows, cols] => (rows, cols),
+            [experts, rows, cols] => (experts * rows, cols),
+            // A bias, whose elements are in the order of the rows that they belong to.
+            [rows] if heads.is_some() => (rows, 1),
+            [cols] => (1, cols),
+            _ => unreachable!("groups list vectors and matrices only, which are joined once"),
+        };
+        let given = self.rope_factors.as_ref().filter(|(name, _)| *name == tensor.name).map(|(_, f)| f.as_slice());
+        let head_rows = heads.map_or(rows, |heads| rows / heads);
+        let stream =
+            |tensor: &TensorMeta| TensorStream::new(spec.seed, spec.router_skew, config.mixture.is_some(), tensor);
+        let streams = match *tensor.shape {
+            [experts, rows, cols] => {
+                let of_expert = |expert: usize| {
+                    let name = tensor.name.replacen(".all.", &format!(".{expert}."), 1);
+                    stream(&TensorMeta { name, dtype: tensor.dtype, shape: vec![rows, cols] })
+                };
+                (0..experts).map(of_expert).collect()
+            }
+            // Safetensors have it as a matrix of one row; the same seed gives the same values.
+            [cols] if tensor.name.ends_with(SHARED_GATE) => {
+                vec![stream(&TensorMeta { shape: vec![1, cols], ..tensor.clone() })]
+            }
+            // Here they are one vector.
+            [experts, cols] if is_of_all_biases(&tensor.name) => {
+                vec![stream(&TensorMeta { shape: vec![experts * cols], ..tensor.clone() })]
+            }
+            _ => vec![stream(tensor)],
+        };
+        Rows { streams, given, dtype: tensor.dtype, rows, cols, head_rows, reordered: heads.is_some() }
+    }
+}
+
+/// The rows of a tensor in the order of a GGUF file. The same seed gives the same values as in safetensors.
+struct Rows<'a> {
+    /// One, or one for each expert.
+    streams: Vec<TensorStream>,
+    given: Option<&'a [f32]>,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    head_rows: usize,
+    reordered: bool,
+}
+
+impl Rows<'_> {
+    fn rows_per_chunk(&self) -> usize {
+        (CHUNK_ELEMENTS as usize / self.cols.max(1)).max(1)
+    }
+
+    /// The row that goes to `row`: rows whose outputs are rotated together become neighbours.
+    fn source(&self, row: usize) -> usize {
+        if !self.reordered {
+            return row;
+        }
+        let (head, within) = (row / self.head_rows, row % self.head_rows);
+        head * self.head_rows + within % 2 * (self.head_rows / 2) + within / 2
+    }
+}
+
+impl Chunks for Rows<'_> {
+    fn num_chunks(&self) -> u64 {
+        self.rows.div_ceil(self.rows_per_chunk()) as u64
+    }
+
+    fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>) {
+        let first = chunk as usize * self.rows_per_chunk();
+        let rows = first..(first + self.rows_per_chunk()).min(self.rows);
+        // This cannot overflow: it was checked when the file was planned.
+        let row_bytes = self.dtype.row_bytes(self.cols).unwrap_or(0);
+        bytes.resize(rows.len() * row_bytes, 0);
+        let mut values = vec![0.0; self.cols];
+        for (row, out) in rows.zip(bytes.chunks_exact_mut(row_bytes.max(1))) {
+            match self.given {
+                Some(given) => values.copy_from_slice(given),
+                None => {
+                    let (source, each) = (self.source(row), self.rows / self.streams.len());
+                    self.streams[source / each].fill_values((source % each * self.cols) as u64, &mut values);
+                }
+            }
+            encode(self.dtype, &values, out);
+        }
+    }
+}
+
+/// The type for a matrix with rows of `cols` columns in a model of `dtype`: that type if they are whole blocks of it,
+/// else one with shorter blocks, else f16. MXFP4 is for experts only; the rest of published models has 16 bits.
+fn stored_as(dtype: DType, name: &str, cols: usize) -> DType {
+    if dtype == DType::Mxfp4 && of_all_experts(name).is_none() {
+        return DType::BF16;
+    }
+    let candidates = [dtype, DType::Q8_0, DType::F16];
+    candidates.into_iter().find(|dtype| dtype.row_bytes(cols).is_some()).unwrap_or(DType::F16)
+}
+
+/// The format's number for a file whose tensors mostly have this type.
+fn file_type(dtype: DType) -> Option<u32> {
+    Some(match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Q4_0 => 2,
+        DType::Q8_0 => 7,
+        DType::Q4K => 14,
+        DType::BF16 => 32,
+        DType::Mxfp4 => 38,
+        _ => return None,
+    })
+}

@@ -1,0 +1,399 @@
+//! Text to token ids and back, as `tokenizer.json` says.
+//!
+//! Encoding is the `tokenizers` crate's. Decoding is ours where the decoder is one of the two kinds that language
+//! models use (byte-level, and SentencePiece with its "▁" and byte fallback), because a stream of tokens must be
+//! decoded one by one with bounded work; the tests hold it equal to the crate's.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thiserror::Error;
+
+mod decoder;
+mod detokenizer;
+mod growth;
+mod pieces;
+
+use crate::bounded_file::{self, Fault};
+use decoder::DecoderKind;
+pub use detokenizer::Detokenizer;
+use growth::Growth;
+use pieces::Pieces;
+
+/// Largest `tokenizer.json` that is opened, in bytes. The largest in use (Gemma's) has 33 MiB.
+pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
+/// Largest `tokenizer_config.json` that is opened, in bytes; templates and hundreds of added tokens live there.
+pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+/// Why a tokenizer could not be loaded or used.
+#[derive(Debug, Error)]
+pub enum TokenizerError {
+    /// The file is not there.
+    #[error(
+        "{} does not exist; Interbed needs the fast tokenizer, which transformers writes with \
+         AutoTokenizer.from_pretrained(…).save_pretrained(…)",
+        path.display()
+    )]
+    Missing {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A GGUF file without a vocabulary.
+    #[error(
+        "{} has no tokenizer (tokenizer.ggml.model): fetch a file of the model that has one, or convert it again",
+        path.display()
+    )]
+    NotInGguf {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A GGUF file's tokenizer is of a kind that is not known, or damaged.
+    #[error("{}: {problem}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What was found, and what is supported.
+        problem: String,
+    },
+    /// The file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// The file is larger than any honest one.
+    #[error("{} has {bytes} bytes, but at most {limit} are accepted; is it the right file?", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The file's content is not a tokenizer.
+    #[error("{} is not a valid tokenizer: {problem}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A text could not be tokenized.
+    #[error("the text of {bytes} bytes cannot be tokenized: {problem}")]
+    Encode {
+        /// Length of the text.
+        bytes: usize,
+        /// The error of the tokenizer.
+        problem: String,
+    },
+}
+
+/// A model's tokenizer with its special tokens. Immutable; share it in an `Arc`.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    decoder: DecoderKind,
+    pieces: Pieces,
+    growth: Growth,
+    special_ids: HashSet<u32>,
+    vocab_size: usize,
+    longest_entry: usize,
+    bos: Option<String>,
+    eos: Option<String>,
+    bos_id: Option<u32>,
+    eos_id: Option<u32>,
+    /// `add_bos_token` of the configuration: LLaMA-like tokenizers add it whatever `tokenizer.json` does.
+    add_bos: bool,
+}
+
+impl Tokenizer {
+    /// Loads `tokenizer.json`, and the special tokens of `tokenizer_config.json` where there is one.
+    ///
+    /// # Errors
+    /// A file is missing (only `tokenizer.json` is required), too large, or malformed.
+    pub fn from_dir(dir: &Path) -> Result<Self, TokenizerError> {
+        let path = dir.join("tokenizer.json");
+        let bytes = read_limited(&path, MAX_TOKENIZER_BYTES)?.ok_or(TokenizerError::Missing { path: path.clone() })?;
+        let config = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
+        Self::build(&bytes, &config).map_err(|problem| TokenizerError::Malformed { path, problem })
+    }
+
+    /// As [`Tokenizer::from_dir`], from the contents of `tokenizer.json` and `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// What is wrong with the tokenizer.
+    pub fn from_bytes(tokenizer_json: &[u8], config_json: Option<&[u8]>) -> Result<Self, String> {
+        let config = config_json.map(serde_json::from_slice).transpose().map_err(|error| error.to_string())?;
+        Self::build(tokenizer_json, &config.unwrap_or(Value::Null))
+    }
+
+    fn build(tokenizer_json: &[u8], config: &Value) -> Result<Self, String> {
+        let json: Value = serde_json::from_slice(tokenizer_json).map_err(|error| error.to_string())?;
+        check_merges(&json)?;
+        let growth = Growth::of(&json)?;
+        let decoder = DecoderKind::from_json(json.get("decoder").unwrap_or(&Value::Null));
+        let pieces = Pieces::of(&json);
+        drop(json);
+        // Errors that `check_merges` does not foresee must not end the process: the crate uses what it reads as
+        // indices.
+        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(tokenizer_json))?;
+        // Both are settings of the training script, left in by many models; a truncated prompt is a wrong answer.
+        inner.with_truncation(None).map_err(|error| error.to_string())?;
+        inner.with_padding(None);
+
+        let vocabulary = guarded(|| Ok(inner.get_vocab(true)))?;
+        let vocab_size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
+        let longest_entry = vocabulary.keys().map(String::len).max().unwrap_or(0);
+        drop(vocabulary);
+        let special_ids =
+            inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        let [bos, eos] = ["bos_token", "eos_token"].map(|key| config.get(key).and_then(token_content));
+        let id_of = |token: &Option<String>| token.as_ref().and_then(|token| inner.token_to_id(token));
+        let (bos_id, eos_id) = (id_of(&bos), id_of(&eos));
+        let add_bos = config.get("add_bos_token").and_then(Value::as_bool).unwrap_or(false);
+        Ok(Self {
+            inner,
+            decoder,
+            pieces,
+            growth,
+            special_ids,
+            vocab_size,
+            longest_entry,
+            bos,
+            eos,
+            bos_id,
+            eos_id,
+            add_bos,
+        })
+    }
+
+    /// Token ids of `text`; with `add_special`, including the tokens that the model expects around a text (usually BOS
+    /// in front). Names of special tokens in the text become those tokens, as in `transformers`.
+    ///
+    /// # Errors
+    /// The tokenizer cannot represent the text.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_pieces(self.pieces.of_text(text), add_special)
+    }
+
+    /// Most bytes of memory that [`Tokenizer::encode`] of `text` takes at a time, the ids included: some hundred for
+    /// each byte of the longest piece that the text is tokenized in. Callers with a limit should check this first.
+    pub fn scratch_bytes(&self, text: &str) -> usize {
+        // One that becomes too long is refused when it is encoded, before it takes anything.
+        let factor = self.growth_of(text).unwrap_or(1);
+        self.pieces.scratch_bytes(text).saturating_mul(factor)
+    }
+
+    fn encode_pieces<'a>(
+        &self,
+        mut pieces: impl Iterator<Item = &'a str>,
+        add_special: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let first = pieces.next().unwrap_or_default();
+        let mut pieces = pieces.peekable();
+        if pieces.peek().is_none() {
+            return self.encode_whole(first, add_special);
+        }
+        let mut ids = self.encode_raw(first, false)?;
+        for piece in pieces {
+            ids.extend(self.encode_raw(piece, false)?);
+        }
+        if add_special {
+            let (before, after) = self.surroundings()?;
+            ids.splice(0..0, before);
+            ids.extend(after);
+        }
+        Ok(self.begun(ids, add_special))
+    }
+
+    /// The tokens that `add_special` puts before and after a text.
+    fn surroundings(&self) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
+        const PROBE: &str = "a";
+        let (bare, mut before) = (self.encode_raw(PROBE, false)?, self.encode_raw(PROBE, true)?);
+        let at = before.windows(bare.len().max(1)).position(|window| window == bare).unwrap_or(before.len());
+        let after = before.split_off((at + bare.len()).min(before.len()));
+        before.truncate(at);
+        Ok((before, after))
+    }
+
+    fn encode_whole(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        Ok(self.begun(self.encode_raw(text, add_special)?, add_special))
+    }
+
+    /// Applies `add_bos_token` of the configuration, unless the tokenizer's own post-processor adds BOS.
+    fn begun(&self, mut ids: Vec<u32>, add_special: bool) -> Vec<u32> {
+        if let Some(bos) = self.bos_id.filter(|bos| add_special && self.add_bos && ids.first() != Some(bos)) {
+            ids.insert(0, bos);
+        }
+        ids
+    }
+
+    fn encode_raw(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self
+            .growth_of(text)
+            .and_then(|_| guarded(|| self.inner.encode_fast(text, add_special)))
+            .map_err(|problem| TokenizerError::Encode { bytes: text.len(), problem })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    fn growth_of(&self, text: &str) -> Result<usize, String> {
+        guarded(|| Ok(self.growth.factor(text, self.inner.get_normalizer())))?
+    }
+
+    /// Text of `ids`. Ids outside the vocabulary have no text; bytes that are no UTF-8 become U+FFFD. With
+    /// `skip_special`, special tokens have no text either.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        if let DecoderKind::Other = self.decoder {
+            return self.decode_by_crate(ids, skip_special);
+        }
+        let mut state = detokenizer::State::new(skip_special);
+        let mut text = String::new();
+        for &id in ids {
+            state.push(self, id, &mut text);
+        }
+        state.finish(self, &mut text);
+        text
+    }
+
+    /// Text of a single token, with U+FFFD for invalid UTF-8. A leading space is kept.
+    pub fn token_text(&self, id: u32) -> String {
+        String::from_utf8_lossy(&self.token_bytes(id)).into_owned()
+    }
+
+    /// Bytes of a single token, possibly part of a character. Empty for ids outside the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        match self.inner.id_to_token(id) {
+            // The content of added tokens is text already, not the decoder's alphabet.
+            Some(token) if self.special_ids.contains(&id) => token.into_bytes(),
+            Some(token) => self.decoder.piece_bytes(&token),
+            None => Vec::new(),
+        }
+    }
+
+    /// Whether [`Tokenizer::token_bytes`] are the bytes that a token adds to a text, the first one aside, which may
+    /// lose a leading space.
+    pub fn spells_bytes(&self) -> bool {
+        self.decoder != DecoderKind::Other
+    }
+
+    /// The token as the vocabulary spells it, for instance `Ġhello`.
+    pub fn vocabulary_entry(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// Id of the token that the vocabulary spells so.
+    pub fn id_of(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Whether `skip_special` leaves this token out.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special_ids.contains(&id)
+    }
+
+    /// One more than the largest id; the model's own vocabulary may be padded beyond it.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Length of the longest entry of the vocabulary, in bytes: no token has much more text than this.
+    pub fn longest_entry(&self) -> usize {
+        self.longest_entry
+    }
+
+    /// Begin-of-sequence token, as text (templates write it).
+    pub fn bos_token(&self) -> Option<&str> {
+        self.bos.as_deref()
+    }
+
+    /// End-of-sequence token, as text.
+    pub fn eos_token(&self) -> Option<&str> {
+        self.eos.as_deref()
+    }
+
+    /// Id of the begin-of-sequence token.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.bos_id
+    }
+
+    /// Id of the end-of-sequence token.
+    pub fn eos_id(&self) -> Option<u32> {
+        self.eos_id
+    }
+
+    /// A malformed decoder may panic in the crate; then the tokens' own texts are the best that can be said.
+    fn decode_by_crate(&self, ids: &[u32], skip_special: bool) -> String {
+        guarded(|| self.inner.decode(ids, skip_special)).unwrap_or_else(|_| {
+            let kept = ids.iter().filter(|&&id| !(skip_special && self.is_special(id)));
+            kept.map(|&id| self.token_text(id)).collect()
+        })
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size)
+            .field("decoder", &self.decoder)
+            .field("bos", &self.bos)
+            .field("eos", &self.eos)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads and parses a JSON file of at most [`MAX_CONFIG_BYTES`]; `None` where there is none.
+pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, TokenizerError> {
+    let Some(bytes) = read_limited(path, MAX_CONFIG_BYTES)? else { return Ok(None) };
+    let parsed = serde_json::from_slice(&bytes);
+    parsed.map(Some).map_err(|error| TokenizerError::Malformed { path: path.to_owned(), problem: error.to_string() })
+}
+
+/// Content of a regular file of at most `limit` bytes; `None` where there is none.
+pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, TokenizerError> {
+    bounded_file::read(path, limit).map_err(|fault| match fault {
+        Fault::Read(source) => TokenizerError::Read { path: path.to_owned(), source },
+        Fault::TooLong(bytes) => TokenizerError::TooLarge { path: path.to_owned(), bytes, limit },
+    })
+}
+
+/// Special tokens are strings, or objects with their `content`.
+fn token_content(token: &Value) -> Option<String> {
+    token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
+}
+
+/// The crate cuts the second half of a merge at the length of `continuing_subword_prefix` without looking, and merges
+/// of other than two parts have panicked too (tokenizers#2094).
+fn check_merges(json: &Value) -> Result<(), String> {
+    let Some(model) = json.get("model") else { return Err("it has no \"model\"".into()) };
+    let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or("");
+    let Some(merges) = model.get("merges") else { return Ok(()) };
+    let Some(merges) = merges.as_array() else { return Err("\"merges\" is not a list".into()) };
+    for (index, merge) in merges.iter().enumerate() {
+        let second = match merge {
+            Value::String(merge) => merge.split_once(' ').map(|(_, second)| second),
+            Value::Array(parts) if parts.len() == 2 && parts[0].is_string() => parts[1].as_str(),
+            _ => None,
+        };
+        match second {
+            Some(second) if second.is_char_boundary(prefix.len()) && second.len() >= prefix.len() => {}
+            _ => return Err(format!("merge {index} is not a pair of tokens")),
+        }
+    }
+    Ok(())
+}
+
+/// Runs the crate's code with its panics turned into errors. A panic cannot leave half-changed state that is used
+/// again: a tokenizer that fails to load is dropped.
+fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the tokenizer library gave up on it".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! KV that comes up from below memory gives the logits of KV in blocks, to the bit.
+
+use std::sync::Arc;
+
+use interbed_device::{Device, KvFrame};
+use interbed_kernels::{KvDType, SEGMENT};
+use interbed_model::config::ModelConfig;
+use interbed_model::{BatchSequence, ForwardError, FrameId, KvBelow, KvLost, LogitRows, Model, SequenceBlocks};
+use interbed_weights::Catalog;
+
+use crate::harness::{BLOCK_SIZE, BLOCKS_PER_SEQUENCE, Harness};
+
+/// Frames cut out of blocks before the pass, as a disk would have them.
+struct Copied {
+    /// Of each sequence of the batch: every block, whole.
+    blocks: Vec<Vec<Vec<u8>>>,
+    /// Where each layer begins in a block, and how long it is.
+    layers: Vec<(usize, usize)>,
+    asked: Vec<FrameId>,
+    given: usize,
+    /// The frame that cannot be read.
+    lost: Option<usize>,
+}
+
+impl KvBelow for Copied {
+    fn begin(&mut self, frames: &[FrameId]) {
+        (self.asked, self.given) = (frames.to_vec(), 0);
+    }
+
+    fn next(&mut self) -> Result<KvFrame, KvLost> {
+        let FrameId { sequence, layer, segment } = self.asked[self.given];
+        if self.lost == Some(self.given) {
+            return Err(KvLost { sequence, reason: "it is gone".to_owned() });
+        }
+        self.given += 1;
+        let blocks = SEGMENT / BLOCK_SIZE;
+        let (at, len) = self.layers[layer];
+        let parts = self.blocks[sequence][segment * blocks..(segment + 1) * blocks].iter();
+        let bytes: Vec<u8> = parts.flat_map(|block| &block[at..at + len]).copied().collect();
+        let len = bytes.len();
+        Ok(KvFrame::new(Arc::new(bytes), len))
+    }
+}
+
+fn tokens(count: usize, seed: u32) -> Vec<u32> {
+    (0..count as u32).map(|at| (at * 7 + at / 5 * seed) % 48 + 1).collect()
+}
+
+/// Two sequences with tables of their own, computed up to `computed` tokens each, in chunks.
+fn computed(harness: &mut Harness, tokens: &[Vec<u32>; 2], tables: &[Vec<u32>; 2], computed: [usize; 2]) {
+    for index in 0..2 {
+        for start in (0..computed[index]).step_by(700) {
+            let end = (start + 700).min(computed[index]);
+            let batch = BatchSequence {
+                tokens: &tokens[index][start..end],
+                first_position: start,
+                prompt_len: 9,
+                below: 0,
+                blocks: SequenceBlocks::Listed(&tables[index]),
+                logits: LogitRows::None,
+            };
+            harness.model.forward(&mut harness.device, &[batch], &mut |_, _| {}).unwrap();
+        }
+    }
+}
+
+#[test]
+fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
+    for (name, dtype) in [("llama3_gqa_tied", KvDType::F32), ("mistral_sliding", KvDType::BF16), ("qwen3", KvDType::Q8)]
+    {
+        let tokens = [tokens(2 * SEGMENT + 90, 3), tokens(3 * SEGMENT + 20, 5)];
+        let done = [2 * SEGMENT + 60, 3 * SEGMENT + 19];
+        let blocks = tokens.each_ref().map(|tokens| tokens.len().div_ceil(BLOCK_SIZE) as u32);
+        let tables = [(0..blocks[0]).rev().collect::<Vec<_>>(), (blocks[0]..blocks[0] + blocks[1]).collect()];
+        let dir = crate::harness::fixtures().join(name);
+        let mut config = ModelConfig::from_dir(&dir).unwrap();
+        // Longer than a segment, so that some of what is below is seen.
+        config.sliding_windows.iter_mut().flatten().for_each(|window| *window = SEGMENT + 500);
+        let sequences = (blocks[0] + blocks[1]) as usize / BLOCKS_PER_SEQUENCE + 1;
+        let mut harness = Harness::of(config, &Catalog::open(&dir).unwrap(), dtype, 2, sequences);
+        computed(&mut harness, &tokens, &tables, done);
+        let layout = Model::kv_layout(harness.model.config(), BLOCK_SIZE, dtype);
+        let kv = harness.device.kv();
+        let mut below = Copied {
+            blocks: tables.iter().map(|table| table.iter().map(|&block| kv.block(block).to_vec()).collect()).collect(),
+            layers: (0..layout.num_layers())
+                .map(|layer| (layout.layer(layer).key_offset(0), layout.layer(layer).part_bytes()))
+                .collect(),
+            asked: Vec::new(),
+            given: 0,
+            lost: None,
+        };
+        let pass = |harness: &mut Harness, segments: [usize; 2], below: &mut Copied| {
+            let of = |index: usize| {
+                let positions = segments[index] * SEGMENT;
+                BatchSequence {
+                    tokens: &tokens[index][done[index]..],
+                    first_position: done[index],
+                    prompt_len: 9,
+                    below: positions,
+                    blocks: SequenceBlocks::Listed(&tables[index][positions / BLOCK_SIZE..]),
+                    logits: LogitRows::All,
+                }
+            };
+            let mut rows = Vec::new();
+            let device: &mut dyn Device = &mut harness.device;
+            let outcome = harness.model.forward_from(device, &[of(0), of(1)], below, &mut |_, row| {
+                rows.extend(row.all().iter().map(|logit| logit.to_bits()));
+            });
+            outcome.map(|()| rows)
+        };
+        let whole = pass(&mut harness, [0, 0], &mut below).unwrap();
+        assert!(below.asked.is_empty());
+        for segments in [[1, 0], [2, 3], [0, 2], [2, 1]] {
+            // What is below is no longer in memory.
+            let gone = |index: usize| &tables[index][..segments[index] * SEGMENT / BLOCK_SIZE];
+            let gone: Vec<u32> = gone(0).iter().chain(gone(1)).copied().collect();
+            for &block in &gone {
+                harness.device.kv_mut().block_mut(block).fill(0xff);
+            }
+            let got = pass(&mut harness, segments, &mut below).unwrap();
+            assert!(got == whole, "{name}, {segments:?} segments below");
+            assert!(below.given == below.asked.len() && !below.asked.is_empty());
+            for (index, table) in tables.iter().enumerate() {
+                for (&block, bytes) in table.iter().zip(&below.blocks[index]).filter(|(block, _)| gone.contains(block))
+                {
+                    harness.device.kv_mut().block_mut(block).copy_from_slice(bytes);
+                }
+            }
+        }
+        // A pass that loses a frame says whose, and the next one is as if it had never been.
+        let last = *below.asked.last().unwrap();
+        below.lost = Some(below.asked.len() - 1);
+        let error = pass(&mut harness, [2, 1], &mut below).unwrap_err();
+        assert!(matches!(error, ForwardError::Kv(KvLost { sequence, .. }) if sequence == last.sequence), "{error}");
+        below.lost = None;
+        assert!(pass(&mut harness, [2, 1], &mut below).unwrap() == whole);
+    }
+}

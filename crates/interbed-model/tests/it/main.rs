@@ -1,0 +1,22 @@
+//! Integration tests of interbed-model, in one binary.
+
+mod below;
+mod fuzz;
+mod gguf;
+mod harness;
+mod hidden;
+mod invariance;
+mod kv_cache;
+mod logits;
+mod nested;
+mod reference_device;
+mod streamed;
+mod templates;
+mod vulkan;
+
+/// Whether blocks are mapped side by side. The tests run both ways: see `tests/in_strips`.
+pub const IN_STRIPS: bool = false;
+
+/// Counts the allocations of a thread inside `assert_no_alloc`.
+#[global_allocator]
+static ALLOCATOR: assert_no_alloc::AllocDisabler = assert_no_alloc::AllocDisabler;

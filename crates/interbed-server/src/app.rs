@@ -1,0 +1,191 @@
+//! What all handlers share.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use interbed_engine::{EngineHandle, Vocabulary, VocabularyError, quoted};
+use interbed_model::chat_template::ChatTemplate;
+use interbed_model::tokenizer::Tokenizer;
+use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+
+use crate::config::ServerConfig;
+use crate::error::ApiError;
+use crate::live::Live;
+use crate::memory::{RequestMemory, Share};
+use crate::metrics::Metrics;
+use crate::pace::QueuePace;
+use crate::speech::Speech;
+use crate::tool_calls::Family;
+
+/// A tokenizer's normalizer may make a text shorter, by composing characters; hardly ever by more than this factor.
+const NORMALIZED_SHRINK: usize = 4;
+/// A text of decoded tokens is a string that doubles, and as JSON may have escapes.
+const DECODE_FACTOR: usize = 8;
+
+/// What all handlers share.
+pub(crate) struct App {
+    pub(crate) config: ServerConfig,
+    pub(crate) engine: EngineHandle,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) template: Option<Arc<ChatTemplate>>,
+    /// How the model writes thinking and calls.
+    pub(crate) speech: Speech,
+    pub(crate) metrics: Arc<Metrics>,
+    /// How fast the queue moves.
+    pub(crate) pace: Arc<QueuePace>,
+    pub(crate) started_at_s: u64,
+    pub(crate) memory: RequestMemory,
+    /// The bytes of the model's tokens, once a request has needed them.
+    pub(crate) vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
+    /// Whether the server takes nothing new, and finishes what is in flight.
+    pub(crate) draining: watch::Receiver<bool>,
+    /// What the page at `/` shows.
+    pub(crate) live: Arc<Live>,
+    /// Whether the server is ending without waiting any longer for requests in flight.
+    pub(crate) is_cut: watch::Receiver<bool>,
+    workers: Arc<Semaphore>,
+}
+
+impl App {
+    pub(crate) fn new(
+        config: ServerConfig,
+        engine: EngineHandle,
+        tokenizer: Arc<Tokenizer>,
+        template: Option<Arc<ChatTemplate>>,
+        metrics: Arc<Metrics>,
+        draining: watch::Receiver<bool>,
+        is_cut: watch::Receiver<bool>,
+    ) -> Arc<Self> {
+        let memory = RequestMemory::new(config.request_bytes_max);
+        let workers = Arc::new(Semaphore::new(config.tokenizing_max.max(1)));
+        let started_at_s = unix_seconds();
+        let vocabulary = OnceLock::new();
+        let source = template.as_ref().map_or("", |template| template.source());
+        let speech = Speech::of(source, config.tool_parser.as_deref());
+        let live = Live::new(
+            engine.clone(),
+            json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "model": config.model_names.first(),
+                "chats": template.is_some(),
+                "block_tokens": engine.limits().kv_block_tokens,
+                "context": engine.limits().max_model_len,
+                "memory_bytes": config.memory_bytes,
+            }),
+            draining.clone(),
+        );
+        let app = Self {
+            config,
+            engine,
+            tokenizer,
+            template,
+            speech,
+            metrics,
+            pace: Arc::default(),
+            started_at_s,
+            memory,
+            vocabulary,
+            draining,
+            live,
+            is_cut,
+            workers,
+        };
+        Arc::new(app)
+    }
+
+    /// The name that answers carry.
+    pub(crate) fn model_name(&self) -> &str {
+        self.config.model_names.first().map_or("interbed", String::as_str)
+    }
+
+    /// The form in which the conversation is to tell of tools, where the template does not and it was said how.
+    pub(crate) fn tools_told(&self) -> Option<&'static Family> {
+        let reads_tools = self.template.as_ref().is_some_and(|template| template.reads_tools());
+        self.speech.family.filter(|_| !reads_tools && self.config.tool_parser.is_some())
+    }
+
+    /// Whether this text is a special token.
+    pub(crate) fn is_special(&self, text: &str) -> bool {
+        self.tokenizer.id_of(text).is_some_and(|id| self.tokenizer.is_special(id))
+    }
+
+    /// A text in Lark's form: its token, if it is a special one.
+    pub(crate) fn mark(&self, text: &str) -> String {
+        match self.tokenizer.id_of(text).filter(|&id| self.tokenizer.is_special(id)) {
+            Some(id) => format!("<[{id}]>"),
+            None => quoted(text),
+        }
+    }
+
+    /// Token ids of a prompt. Blocking, and CPU-bound: not for an async thread. One that cannot fit the context, or
+    /// that the tokenizer has not the memory for, is refused before it is tokenized.
+    pub(crate) fn encode(&self, param: &'static str, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        let context = self.engine.limits().max_model_len;
+        let most = self.tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));
+        if text.len() > most {
+            let message = format!(
+                "the prompt has {} bytes, which is more than the context of {context} tokens can hold; shorten it",
+                text.len()
+            );
+            return Err(ApiError::invalid(param, message));
+        }
+        self.tokenize(param, text, add_special)
+    }
+
+    /// As [`App::encode`], whatever the context.
+    pub(crate) fn tokenize(&self, param: &'static str, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        let (needed, limit) = (self.tokenizer.scratch_bytes(text), self.memory.scratch.bytes());
+        if needed > limit {
+            let message = format!(
+                "tokenizing the {} bytes of text would take {} KiB of memory, but all requests together have {}; send \
+                 token ids, or a shorter text, or one of shorter lines",
+                text.len(),
+                needed.div_ceil(1024),
+                limit / 1024
+            );
+            return Err(ApiError::invalid(param, message));
+        }
+        let _scratch = Handle::current().block_on(self.memory.scratch.take(needed))?;
+        let encoded = self.tokenizer.encode(text, add_special);
+        let mut ids = encoded.map_err(|error| ApiError::invalid(param, error.to_string()))?;
+        ids.shrink_to_fit();
+        Ok(ids)
+    }
+
+    /// The text of token ids; a short list can decode to a long text. `share` grows to what the texts take, and
+    /// `decoded` counts that. Blocking, as [`App::encode`].
+    pub(crate) fn decode(
+        &self,
+        ids: &[u32],
+        skip_special: bool,
+        share: &mut Share,
+        decoded: &mut usize,
+    ) -> Result<String, ApiError> {
+        let bytes: usize =
+            ids.iter().map(|&id| 4 + self.tokenizer.vocabulary_entry(id).map_or(0, |entry| entry.len())).sum();
+        *decoded = decoded.saturating_add(bytes.saturating_mul(DECODE_FACTOR));
+        Handle::current().block_on(share.ensure(*decoded))?;
+        Ok(self.tokenizer.decode(ids, skip_special))
+    }
+
+    /// Runs CPU-bound work (parsing, templates, tokenizing) off the async threads, a limited number at a time.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.workers.clone().acquire_owned().await.map_err(|_| ApiError::internal("shutting down"))?;
+        let app = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&app)
+        });
+        done.await.map_err(|error| ApiError::internal(format!("preparing the request failed: {error}")))?
+    }
+}
+
+/// Seconds since 1970, for `created`.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}

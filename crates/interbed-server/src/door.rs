@@ -1,0 +1,110 @@
+//! What connections come in by: it answers before there is a model, and leads to the model once there is one.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use interbed_engine::EngineHandle;
+use interbed_model::chat_template::ChatTemplate;
+use interbed_model::tokenizer::Tokenizer;
+use tokio::sync::{Semaphore, watch};
+
+use crate::app::App;
+use crate::config::ServerConfig;
+use crate::endpoints::{self, Observers};
+use crate::load_progress::LoadProgress;
+use crate::memory::RequestMemory;
+use crate::metrics::Metrics;
+use crate::traces::Traces;
+
+/// Connections that are served at a time while the model is being loaded: no more than the least memory allows later.
+const CONNECTIONS_BEFORE: usize = 64;
+/// The way to a server that listens already, and has no model yet.
+pub struct Door {
+    doorway: Arc<Doorway>,
+    is_cut: watch::Receiver<bool>,
+}
+
+/// The part of it that connections know.
+pub(crate) struct Doorway {
+    /// What answers while there is no model.
+    before: Router,
+    /// What answers once there is one.
+    router: OnceLock<Router>,
+    observers: Observers,
+    progress: Arc<LoadProgress>,
+    /// A permit for each connection.
+    pub(crate) room: Arc<Semaphore>,
+    permits_before: usize,
+    /// Whether the server takes nothing new.
+    pub(crate) draining: watch::Receiver<bool>,
+}
+
+impl Door {
+    /// A server that is told through `draining` to take nothing new, and through `is_cut` to wait for nothing.
+    pub(crate) fn new(
+        config: &ServerConfig,
+        traces: Option<Traces>,
+        draining: watch::Receiver<bool>,
+        is_cut: watch::Receiver<bool>,
+    ) -> Self {
+        let progress = Arc::new(LoadProgress::default());
+        let metrics = Arc::new(Metrics::new(traces.as_ref().map(Traces::counts)));
+        let observers = Observers { metrics, traces: traces.map(|traces| Arc::new(traces) as _) };
+        let permits_before = CONNECTIONS_BEFORE.min(connections_max(config));
+        let doorway = Doorway {
+            before: endpoints::before(config, observers.clone(), progress.clone()),
+            router: OnceLock::new(),
+            observers,
+            progress,
+            room: Arc::new(Semaphore::new(permits_before)),
+            permits_before,
+            draining,
+        };
+        Self { doorway: Arc::new(doorway), is_cut }
+    }
+
+    pub(crate) fn doorway(&self) -> Arc<Doorway> {
+        self.doorway.clone()
+    }
+
+    /// Where to say how far the model is loaded.
+    pub fn progress(&self) -> Arc<LoadProgress> {
+        self.doorway.progress.clone()
+    }
+
+    /// Begins to serve. Without a `template`, chat requests are refused with a hint.
+    pub fn open(
+        self,
+        config: ServerConfig,
+        engine: EngineHandle,
+        tokenizer: Arc<Tokenizer>,
+        template: Option<Arc<ChatTemplate>>,
+    ) {
+        let Self { doorway, is_cut } = self;
+        let connections = connections_max(&config);
+        if connections < config.connections_max {
+            tracing::info!(
+                "{connections} connections are served at a time, not {}: the memory for requests holds no more",
+                config.connections_max
+            );
+        }
+        let (observers, draining) = (doorway.observers.clone(), doorway.draining.clone());
+        let app = App::new(config, engine, tokenizer, template, observers.metrics.clone(), draining, is_cut);
+        // It is opened once: this takes the door.
+        let _ = doorway.router.set(endpoints::router(app, observers));
+        doorway.room.add_permits(connections.saturating_sub(doorway.permits_before));
+    }
+}
+
+impl Doorway {
+    /// What answers now.
+    pub(crate) fn router(&self) -> &Router {
+        self.router.get().unwrap_or(&self.before)
+    }
+}
+
+/// Connections that are served at a time.
+fn connections_max(config: &ServerConfig) -> usize {
+    let affordable = RequestMemory::connections(config.request_bytes_max, config.tls.is_some());
+    config.connections_max.clamp(1, affordable.min(Semaphore::MAX_PERMITS))
+}

@@ -1,0 +1,513 @@
+//! `/v1/chat/completions`.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use interbed_engine::TokenId;
+use interbed_engine::text::{StopCause, TextDelta};
+use interbed_model::chat_template::{ArgumentsForm, ChatTemplate, TemplateError};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::runtime::Handle;
+
+use crate::answer::{Answer, Called, Form, Piece, Whole};
+use crate::app::{App, unix_seconds};
+use crate::body::{Preparing, Received, ReceivedBody, receive};
+use crate::charge::{beam_tokens_unasked, logprob_tokens_unasked};
+use crate::endpoints::completions::{stop_reason, unique_id};
+use crate::error::ApiError;
+use crate::fields::{Field, read, sent, shown};
+use crate::generate::{Asked, Output, submit};
+use crate::json_cost::JsonCost;
+use crate::json_text::list_of;
+use crate::logprobs::{chat_entry, prompt_text};
+use crate::memory::Share;
+use crate::openapi::{Part, fields_of_all, part};
+use crate::sampling::{Common, common, shared_part};
+use crate::stream::{self, Choice, Choices, Envelope};
+use crate::structured::{constraint, structured_part};
+use crate::thinking::Begins;
+use crate::tool_prompt::tell_tools;
+use crate::tool_use::{AskedTools, bind, tools_part};
+use crate::tools::check_tools;
+use crate::unsupported::Chats;
+
+/// The fields of this API alone, but for the conversation.
+#[derive(Deserialize)]
+struct Fields {
+    logprobs: Option<Field<bool>>,
+    top_logprobs: Option<Field<usize>>,
+}
+
+/// The fields that become the prompt.
+#[derive(Deserialize)]
+struct Conversation {
+    messages: Option<Field<Vec<Value>>>,
+    tools: Option<Field<Vec<Value>>>,
+    continue_final_message: Option<Field<bool>>,
+    add_generation_prompt: Option<Field<bool>>,
+    chat_template_kwargs: Option<Field<Map<String, Value>>>,
+    reasoning_effort: Option<Field<String>>,
+    add_special_tokens: Option<Field<bool>>,
+}
+
+/// The fields of a [`Conversation`] that become JSON values, counted before they do.
+#[derive(Deserialize)]
+struct ConversationCost {
+    messages: Option<Field<JsonCost>>,
+    tools: Option<Field<JsonCost>>,
+    chat_template_kwargs: Option<Field<JsonCost>>,
+}
+
+pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let received = receive(&app, request).await?;
+    let caller = received.caller.clone();
+    let (common, prompt, share, form) = app.blocking(move |app| prepare(app, received)).await?;
+    let envelope = Envelope {
+        id: unique_id("chatcmpl-"),
+        object: if common.stream { "chat.completion.chunk" } else { "chat.completion" },
+        created: unix_seconds(),
+        model: app.model_name().to_owned(),
+    };
+    let asked = Asked { prompts: vec![prompt], echo_bytes: 0, caller, share };
+    let mut sequences = submit(&app, asked, &common).await?;
+    let answers = (0..common.n).map(|_| form.answer("call_")).collect();
+    let mut writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), answers };
+    if common.stream {
+        return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
+    }
+    let outputs = sequences.collect().await?;
+    let told =
+        |output: &Output| common.prompt_logprobs.map(|top| prompt_text(&app.tokenizer, &output.prompt.logprobs, top));
+    let prompt_logprobs = outputs.first().and_then(told);
+    let choices = outputs.into_iter().enumerate().map(|(index, output)| writer.whole(index, output)).collect();
+    Ok(stream::whole(&envelope, choices, sequences, prompt_logprobs))
+}
+
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
+}
+
+/// Whether a chat has this field.
+pub(crate) fn has_field(name: &str) -> bool {
+    static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
+    FIELDS.contains(&name)
+}
+
+/// The fields of a conversation, which `/tokenize` reads too.
+pub(crate) fn conversation_part() -> Option<Part> {
+    Some(part!(Conversation))
+}
+
+/// What a chat becomes: its fields, its prompt, the memory that it holds, and what its answers may be made of.
+type Prepared = (Common, Vec<TokenId>, Share, Form);
+
+fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
+    let Received { body, .. } = received;
+    let mut preparing = begin(app, &body)?;
+    let mut common = common::<Chats>(app, body.json())?;
+    common.constraint = constraint(app, body.json(), &mut preparing.share)?;
+    let fields: Fields = read(body.json())?;
+    let top_logprobs = sent(fields.top_logprobs);
+    common.params.logprobs = match (sent(fields.logprobs).unwrap_or(false), top_logprobs) {
+        (true, top) => Some(top.unwrap_or(0)),
+        (false, None | Some(0)) => None,
+        (false, Some(_)) => {
+            return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
+        }
+    };
+    let tools = bind(app, AskedTools::of_chat(body.json())?, &mut common)?;
+    let Prompt { tokens: mut prompt, begins, continued } = prompt(app, body, &mut preparing)?;
+    let form = Form::new(app, tools, begins, continued, &mut common)?;
+    if let Some(truncation) = common.truncation {
+        truncation.apply(&mut prompt, app.tokenizer.bos_id(), app.engine.limits(), common.max_tokens.unwrap_or(1));
+    }
+    // A prompt without room is refused by the engine, which knows why there is none.
+    let limits = app.engine.limits();
+    let room = match common.beam {
+        None => limits.max_model_len.saturating_sub(prompt.len()),
+        Some(beam) => {
+            let memory = beam_tokens_unasked(prompt.len(), &common, app.memory.held.bytes());
+            beam.max_tokens(prompt.len(), limits).min(memory)
+        }
+    };
+    let room = room.min(logprob_tokens_unasked(&common, app.memory.answers.bytes()));
+    common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
+    Ok((common, prompt, preparing.share, form))
+}
+
+/// Waits for the memory to prepare a body that may hold a conversation.
+pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
+    let ConversationCost { messages, tools, chat_template_kwargs } = read(body.json())?;
+    let costs = [messages, tools, chat_template_kwargs].into_iter().flatten();
+    let values = costs.fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
+    // The parsed ones, and the template's two copies.
+    Preparing::begin(app, body, values.saturating_mul(3))
+}
+
+/// The prompt of the conversation in a body, by the model's template; [`begin`] has reserved the memory. `/tokenize`
+/// with `messages` uses it too.
+pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
+    let template = template_of(app)?;
+    let Conversation {
+        messages,
+        tools,
+        continue_final_message,
+        add_generation_prompt,
+        chat_template_kwargs,
+        reasoning_effort,
+        add_special_tokens,
+    } = read(body.json())?;
+    drop(body);
+    let messages = sent(messages).unwrap_or_default();
+    if messages.is_empty() {
+        return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
+    }
+    let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value));
+    let messages: Vec<Value> = messages.collect::<Result<_, _>>()?;
+    let tools = sent(tools).filter(|tools| !tools.is_empty());
+    if let Some(tools) = &tools {
+        check_tools(tools, template, app.tools_told().is_some())?;
+    }
+    let continued = sent(continue_final_message).unwrap_or(false);
+    let add_generation_prompt = sent(add_generation_prompt);
+    if continued && add_generation_prompt == Some(true) {
+        let message = "continue_final_message and add_generation_prompt cannot both be true";
+        return Err(ApiError::invalid("continue_final_message", message));
+    }
+    let add_generation_prompt = add_generation_prompt.unwrap_or(!continued);
+    let mut kwargs = sent(chat_template_kwargs).unwrap_or_default();
+    if let Some(effort) = sent(reasoning_effort) {
+        // Under the name that templates know it by.
+        kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
+    }
+
+    let rendering = Rendering {
+        messages,
+        tools,
+        continued,
+        add_generation_prompt,
+        kwargs,
+        add_special: sent(add_special_tokens).unwrap_or(false),
+    };
+    rendering.prompt(app, preparing)
+}
+
+/// A conversation in the form that templates know, from whichever API it came.
+#[derive(Default)]
+pub(crate) struct Rendering {
+    /// Objects with a `role`, and a `content` that is a text.
+    pub(crate) messages: Vec<Value>,
+    pub(crate) tools: Option<Vec<Value>>,
+    /// Whether the last message is to be continued.
+    pub(crate) continued: bool,
+    pub(crate) add_generation_prompt: bool,
+    /// More of a template's own variables.
+    pub(crate) kwargs: Map<String, Value>,
+    /// Whether the tokenizer adds special tokens to what the template writes.
+    pub(crate) add_special: bool,
+}
+
+/// A conversation as the model reads it.
+pub(crate) struct Prompt {
+    pub(crate) tokens: Vec<TokenId>,
+    /// Where in its thinking the answer begins.
+    pub(crate) begins: Begins,
+    /// Whether the answer continues the last message.
+    pub(crate) continued: bool,
+}
+
+impl Rendering {
+    /// The prompt, by the model's template, in the memory of `preparing`, which grows by what arguments of calls take.
+    /// Blocking.
+    pub(crate) fn prompt(self, app: &App, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
+        let rendered_max = preparing.rendered_max;
+        let Self { mut messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
+        let template = template_of(app)?;
+        let told = app.tools_told();
+        let as_objects = told.is_some() || template.arguments_form() == ArgumentsForm::Object;
+        if as_objects {
+            let cost = messages.iter().map(arguments_cost).fold(0, usize::saturating_add);
+            // The parsed ones, and the template's two copies.
+            Handle::current().block_on(preparing.share.grow(cost.saturating_mul(3)))?;
+        }
+        for message in messages.iter_mut().filter_map(Value::as_object_mut) {
+            name_thinking(message, app.speech.harmony);
+            match as_objects {
+                true => parse_arguments(message),
+                false => write_arguments(message),
+            }
+        }
+        let mut tools = tools.as_deref();
+        if let Some(family) = told {
+            messages = tell_tools(messages, tools.unwrap_or_default(), family)?;
+            tools = None;
+        }
+        let render =
+            |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
+        let mut text = match (render(&messages), with_contents(&messages)) {
+            // A template that adds texts fails on a content that is none, and one that tests for none must see it.
+            (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
+            (rendered, _) => rendered?,
+        };
+        let mut begins = app.speech.thinking.map_or(Begins::Before, |tags| tags.begins(&text));
+        if continued {
+            text = up_to_final_message(text, &messages)?;
+            let last = messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default();
+            begins = app.speech.thinking.map_or(Begins::Before, |tags| tags.begins_in(last));
+        }
+        // The template writes the special tokens itself.
+        Ok(Prompt { tokens: app.encode("messages", &text, add_special)?, begins, continued })
+    }
+}
+
+fn template_of(app: &App) -> Result<&ChatTemplate, ApiError> {
+    app.template.as_deref().ok_or_else(|| {
+        ApiError::malformed("this model has no chat template; send a plain prompt to /v1/completions instead")
+    })
+}
+
+/// Checks a message, and brings it into the form that templates know.
+fn message(index: usize, message: Value) -> Result<Value, ApiError> {
+    let refuse = |field: &str, problem: String| {
+        Err(ApiError::invalid(format!("messages[{index}]{field}"), format!("messages[{index}]{field} {problem}")))
+    };
+    let Value::Object(mut message) = message else {
+        return refuse("", format!("must be an object, but is {}", shown(&message.to_string())));
+    };
+    match message.get("role") {
+        Some(Value::String(_)) => {}
+        other => {
+            return refuse(
+                ".role",
+                format!("must be a string, but is {}", shown(&other.unwrap_or(&Value::Null).to_string())),
+            );
+        }
+    }
+    match message.get_mut("content") {
+        None | Some(Value::Null | Value::String(_)) => {}
+        Some(content) => {
+            let Value::Array(parts) = content.take() else {
+                return refuse(".content", "must be a string or a list of parts".into());
+            };
+            let mut texts = Vec::with_capacity(parts.len());
+            for part in parts {
+                let kind = part.get("type").cloned().unwrap_or(Value::Null);
+                match part.get("text").and_then(Value::as_str) {
+                    Some(text) if kind == "text" => texts.push(text.to_owned()),
+                    _ => {
+                        let problem = format!(
+                            "has a part of type {}, but this model reads only \"text\"",
+                            shown(&kind.to_string())
+                        );
+                        return refuse(".content", problem);
+                    }
+                }
+            }
+            *content = texts.join("\n").into();
+        }
+    }
+    Ok(Value::Object(message))
+}
+
+/// The messages with an empty content where tool calls stand in the place of one; `None` where all have contents.
+fn with_contents(messages: &[Value]) -> Option<Vec<Value>> {
+    let lacks = |message: &Value| message["content"].is_null() && message["tool_calls"].is_array();
+    if !messages.iter().any(lacks) {
+        return None;
+    }
+    let mut messages = messages.to_vec();
+    for message in messages.iter_mut().filter(|message| lacks(message)) {
+        message["content"] = "".into();
+    }
+    Some(messages)
+}
+
+/// What the arguments of a message's tool calls cost once they are values.
+fn arguments_cost(message: &Value) -> usize {
+    let calls = message["tool_calls"].as_array().into_iter().flatten();
+    let texts = calls.filter_map(|call| call["function"]["arguments"].as_str());
+    let cost = |text: &str| serde_json::from_str(text).map_or(0, |JsonCost(cost)| cost.saturating_add(text.len()));
+    texts.map(cost).fold(0, usize::saturating_add)
+}
+
+/// The API carries the arguments of tool calls as JSON in a string; most templates want the object. Arguments that are
+/// not JSON stay a string.
+fn parse_arguments(message: &mut Map<String, Value>) {
+    let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
+    for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+        // Counting refuses what must not be built.
+        let sound = arguments.as_str().filter(|text| serde_json::from_str::<JsonCost>(text).is_ok());
+        let parsed = sound.and_then(|text| serde_json::from_str(text).ok());
+        if let Some(object @ Value::Object(_)) = parsed {
+            *arguments = object;
+        }
+    }
+}
+
+/// Some templates want the text.
+fn write_arguments(message: &mut Map<String, Value>) {
+    let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
+    for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+        if arguments.is_object() {
+            *arguments = arguments.to_string().into();
+        }
+    }
+}
+
+/// Puts what the assistant thought where templates look for it, whatever the client calls it. Harmony's take it as
+/// `thinking`, and beside a call nothing else: what was said before the call is then the end of it.
+fn name_thinking(message: &mut Map<String, Value>, harmony: bool) {
+    let Some(Value::String(thought)) =
+        ["reasoning_content", "reasoning"].iter().find_map(|name| message.get(*name).filter(|text| text.is_string()))
+    else {
+        return;
+    };
+    let mut thought = thought.clone();
+    if !harmony {
+        message.insert("reasoning_content".into(), thought.into());
+        return;
+    }
+    let has_calls = message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+    if let Some(Value::String(said)) = message.get("content").filter(|content| has_calls && *content != "") {
+        thought = format!("{thought}\n\n{said}");
+        message.insert("content".into(), "".into());
+    }
+    message.entry("thinking").or_insert_with(|| thought.into());
+}
+
+/// Cuts what the template writes after the last message, as `transformers` does.
+fn up_to_final_message(mut text: String, messages: &[Value]) -> Result<String, ApiError> {
+    let last = messages.last().and_then(|message| message.get("content")).and_then(Value::as_str).unwrap_or_default();
+    let Some(start) = text.rfind(last.trim()) else {
+        let message = "the chat template changes the last message, so it cannot be continued";
+        return Err(ApiError::invalid("continue_final_message", message));
+    };
+    // Trailing white space stays if the template left it there.
+    let kept = if text[start..].starts_with(last.trim_start()) { last.trim_start() } else { last.trim() };
+    text.truncate(start + kept.len());
+    Ok(text)
+}
+
+/// Makes `choices` of what comes.
+struct Writer {
+    app: Arc<App>,
+    logprobs: bool,
+    answers: Vec<Answer>,
+}
+
+impl Writer {
+    fn whole(&mut self, index: usize, output: Output) -> Choice {
+        let whole = match self.answers.get_mut(index) {
+            Some(answer) => Whole::of(answer, &output.text),
+            None => Whole { text: output.text, ..Whole::default() },
+        };
+        let Whole { reasoning, text, calls } = whole;
+        let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+        if !calls.is_empty() || !reasoning.is_empty() {
+            if text.trim().is_empty() {
+                message["content"] = Value::Null;
+            }
+            add_reasoning(&mut message, reasoning);
+        }
+        if !calls.is_empty() {
+            let call = |call: Called| {
+                let function = json!({"name": call.name, "arguments": call.arguments});
+                json!({"id": call.id, "type": "function", "function": function})
+            };
+            message["tool_calls"] = calls.into_iter().map(call).collect();
+        }
+        let reason = self.finish_reason(index, output.cause.as_ref());
+        let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position));
+        let logprobs = self.logprobs.then(|| format!(r#"{{"content":{},"refusal":null}}"#, list_of(entries)));
+        let choice = json!({
+            "index": index,
+            "message": message,
+            "logprobs": null,
+            "finish_reason": reason,
+            "stop_reason": output.cause.as_ref().map_or(Value::Null, stop_reason),
+        });
+        Choice { choice, logprobs, prompt_logprobs: None }
+    }
+
+    /// An answer that calls tools ends for that.
+    fn finish_reason(&self, index: usize, cause: Option<&StopCause>) -> Option<&'static str> {
+        let has_called = self.answers.get(index).is_some_and(Answer::has_called);
+        cause.map(|cause| match cause {
+            StopCause::EndOfSequence | StopCause::Complete if has_called => "tool_calls",
+            cause => cause.openai_name(),
+        })
+    }
+
+    fn logprobs(&self, entries: Vec<Value>) -> Value {
+        if self.logprobs { json!({"content": entries, "refusal": null}) } else { Value::Null }
+    }
+
+    fn chunk(&self, index: usize, delta: Value, entries: Vec<Value>, cause: Option<StopCause>) -> Value {
+        json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": if entries.is_empty() { Value::Null } else { self.logprobs(entries) },
+            "finish_reason": self.finish_reason(index, cause.as_ref()),
+            "stop_reason": cause.as_ref().map_or(Value::Null, stop_reason),
+        })
+    }
+}
+
+/// Thinking, under the names by which other servers' clients look for it.
+fn add_reasoning(message: &mut Value, reasoning: String) {
+    if !reasoning.is_empty() {
+        message["reasoning"] = reasoning.as_str().into();
+        message["reasoning_content"] = reasoning.into();
+    }
+}
+
+impl Choices for Writer {
+    fn choices(&mut self, index: usize, delta: TextDelta) -> Vec<Value> {
+        let mut choices = Vec::new();
+        if delta.prompt.is_some() {
+            choices.push(self.chunk(index, json!({"role": "assistant", "content": ""}), Vec::new(), None));
+        }
+        let token = delta.token.and_then(|(_, position)| position);
+        let mut entries: Vec<Value> = token.iter().map(|position| chat_entry(&self.app.tokenizer, position)).collect();
+        let cause = delta.finished.and_then(Result::ok);
+        let mut deltas: Vec<Value> = Vec::new();
+        if let Some(answer) = self.answers.get_mut(index) {
+            for piece in answer.push(&delta.text, cause.is_some()) {
+                deltas.push(match piece {
+                    Piece::Text(text) => json!({"content": text}),
+                    Piece::Reasoning(text) => {
+                        let mut delta = json!({});
+                        add_reasoning(&mut delta, text);
+                        delta
+                    }
+                    // The name first, then the arguments.
+                    Piece::Call(Called { number, id, name, .. }) => {
+                        let function = json!({"name": name, "arguments": ""});
+                        json!({"tool_calls": [{"index": number, "id": id, "type": "function", "function": function}]})
+                    }
+                    Piece::Arguments(number, text) => {
+                        json!({"tool_calls": [{"index": number, "function": {"arguments": text}}]})
+                    }
+                });
+            }
+        }
+        if deltas.is_empty() && !entries.is_empty() {
+            deltas.push(json!({"content": ""}));
+        }
+        // A text tells the end too; behind anything else, that is a chunk of its own.
+        let with_text = deltas.len() == 1 && deltas[0].get("content").is_some();
+        let mut deltas = deltas.into_iter();
+        if with_text && let Some(delta) = deltas.next() {
+            choices.push(self.chunk(index, delta, entries, cause));
+            return choices;
+        }
+        choices.extend(deltas.map(|delta| self.chunk(index, delta, std::mem::take(&mut entries), None)));
+        if cause.is_some() {
+            choices.push(self.chunk(index, json!({}), Vec::new(), cause));
+        }
+        choices
+    }
+}

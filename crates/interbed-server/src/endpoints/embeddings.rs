@@ -1,0 +1,210 @@
+//! `/v1/embeddings`: texts as vectors.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use interbed_engine::TokenId;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::body::{Preparing, Received, receive};
+use crate::config::Embeddings;
+use crate::endpoints::completions::{Asking, prompts_of};
+use crate::error::ApiError;
+use crate::fields::{Field, FromJson, is_text, read, sent};
+use crate::generate::{Asked, sequences_max, submit};
+use crate::memory::Share;
+use crate::openapi::{Part, part};
+use crate::sampling::{Common, check_name, unasked};
+use crate::stream;
+use crate::truncation::Truncation;
+
+/// Most texts of a request, as OpenAI has it.
+const INPUTS_MAX: usize = 2048;
+/// Texts that are in the engine at a time: the others of a large request let those of others pass.
+const AT_A_TIME: usize = 32;
+/// A number of a vector as text, with its comma, and in four bytes of base64's six bits.
+const FLOAT_BYTES: usize = 20;
+const BASE64_BYTES: usize = 6;
+/// What is around a vector in the answer.
+const ENTRY_BYTES: usize = 128;
+
+/// The fields of this API.
+#[derive(Deserialize)]
+struct Fields<'b> {
+    model: Option<Field<String>>,
+    #[serde(borrow)]
+    input: Option<&'b RawValue>,
+    encoding_format: Option<Field<Encoding>>,
+    dimensions: Option<Field<usize>>,
+    add_special_tokens: Option<Field<bool>>,
+    truncate_prompt_tokens: Option<Field<Truncation>>,
+}
+
+/// How a vector is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    /// A list of numbers.
+    Float,
+    /// Its numbers' bytes, of 32-bit floats with the lowest first, in base64.
+    Base64,
+}
+
+impl FromJson<'_> for Encoding {
+    const EXPECTED: &'static str = "\"float\" or \"base64\"";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        match raw {
+            _ if is_text(raw, "float") => Ok(Self::Float),
+            _ if is_text(raw, "base64") => Ok(Self::Base64),
+            _ => Err(Self::other(raw)),
+        }
+    }
+}
+
+/// A request, read and tokenized.
+struct Prepared {
+    common: Common,
+    prompts: Vec<Vec<TokenId>>,
+    encoding: Encoding,
+    dimensions: usize,
+    share: Share,
+}
+
+pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let received = receive(&app, request).await?;
+    let caller = received.caller.clone();
+    let Prepared { common, prompts, encoding, dimensions, share } =
+        app.blocking(move |app| prepare(app, received)).await?;
+    let number_bytes = if encoding == Encoding::Float { FLOAT_BYTES } else { BASE64_BYTES };
+    let bytes = prompts.len().saturating_mul(dimensions.saturating_mul(number_bytes).saturating_add(ENTRY_BYTES));
+    let answer = app.memory.answers.take(bytes).await?;
+    let mut body = String::with_capacity(bytes);
+    body.push_str(r#"{"object":"list","data":["#);
+    let (mut index, mut tokens) = (0, 0);
+    let at_a_time = AT_A_TIME.min(sequences_max(&app));
+    let mut waiting = prompts.into_iter();
+    while waiting.len() > 0 {
+        let prompts: Vec<_> = waiting.by_ref().take(at_a_time).collect();
+        // The share of what is prepared is kept for those that still wait.
+        let asked = Asked { prompts, echo_bytes: 0, caller: caller.clone(), share: app.memory.parsed.take(0).await? };
+        let mut sequences = submit(&app, asked, &common).await?;
+        tokens += sequences.prompt_tokens();
+        for output in sequences.collect().await? {
+            let vector = finished(output.embedding, dimensions);
+            body.push_str(if index == 0 { "" } else { "," });
+            entry(&mut body, index, &vector, encoding);
+            index += 1;
+        }
+    }
+    drop(share);
+    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+    // Writing to a String cannot fail.
+    let _ = write!(body, r#"],"model":{},"usage":{usage}}}"#, Value::from(app.model_name()));
+    Ok(stream::json(body.into_bytes(), vec![answer]))
+}
+
+fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
+    let Received { body, .. } = received;
+    let share = Preparing::begin(app, &body, 0)?.share;
+    let fields: Fields<'_> = read(body.json())?;
+    check_name(app, sent(fields.model))?;
+    let Embeddings { pooling, width } = app
+        .config
+        .embeddings
+        .clone()
+        .map_err(|why| ApiError::malformed(format!("this server makes no embeddings with this model: {why}")))?;
+    let dimensions = sent(fields.dimensions).unwrap_or(width);
+    if dimensions == 0 || dimensions > width {
+        let message = format!("dimensions is {dimensions}, but must be 1 to {width}, the width of this model");
+        return Err(ApiError::invalid("dimensions", message));
+    }
+    let input = fields.input.ok_or_else(|| ApiError::invalid("input", "the request has no input"))?;
+    let inputs = prompts_of("input", input, INPUTS_MAX)?;
+    let add_special = sent(fields.add_special_tokens).unwrap_or(true);
+    let truncation = sent(fields.truncate_prompt_tokens);
+    let encoding = sent(fields.encoding_format).unwrap_or(Encoding::Float);
+    drop(body);
+    let one = |asking| {
+        let mut ids = match asking {
+            Asking::Text(text) => app.encode("input", &text, add_special)?,
+            Asking::Ids(ids) => ids,
+        };
+        if let Some(truncation) = truncation {
+            truncation.apply(&mut ids, app.tokenizer.bos_id(), app.engine.limits(), 0);
+        }
+        Ok(ids)
+    };
+    let prompts = inputs.into_iter().map(one).collect::<Result<_, ApiError>>()?;
+    Ok(Prepared { common: Common { embed: Some(pooling), ..unasked(app) }, prompts, encoding, dimensions, share })
+}
+
+/// The first numbers of a vector, so many, with length 1.
+fn finished(mut vector: Vec<f32>, dimensions: usize) -> Vec<f32> {
+    vector.truncate(dimensions);
+    let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|number| *number = (f64::from(*number) / length) as f32);
+    }
+    vector
+}
+
+/// Adds an entry of `data`.
+fn entry(body: &mut String, index: usize, vector: &[f32], encoding: Encoding) {
+    // Writing to a String cannot fail.
+    let _ = write!(body, r#"{{"object":"embedding","index":{index},"embedding":"#);
+    match encoding {
+        Encoding::Float => {
+            for (index, number) in vector.iter().enumerate() {
+                body.push(if index == 0 { '[' } else { ',' });
+                body.push_str(&number_text(*number));
+            }
+            body.push_str("]}");
+        }
+        Encoding::Base64 => {
+            let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+            body.push('"');
+            STANDARD.encode_string(bytes, body);
+            body.push_str("\"}");
+        }
+    }
+}
+
+/// A number with as many digits as a 32-bit float has.
+fn number_text(number: f32) -> String {
+    serde_json::to_string(&number).unwrap_or_default()
+}
+
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    vec![part!(Fields<'_>)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_cut_and_then_normalised() {
+        assert_eq!(finished(vec![3.0, 4.0, 12.0], 3), [3.0 / 13.0, 4.0 / 13.0, 12.0 / 13.0]);
+        assert_eq!(finished(vec![3.0, -4.0, 12.0], 2), [0.6, -0.8]);
+        assert_eq!(finished(vec![0.0, 0.0], 2), [0.0, 0.0]);
+        let huge = finished(vec![f32::MAX, f32::MAX], 2);
+        assert!((huge[0] - std::f32::consts::FRAC_1_SQRT_2).abs() < 1e-6);
+    }
+
+    #[test]
+    fn no_number_takes_more_than_it_is_charged() {
+        for bits in (0..u32::MAX).step_by(9_999_991) {
+            let number = f32::from_bits(bits);
+            let text = number_text(number);
+            assert!(!number.is_finite() || number.abs() > 1.0 || text.len() < FLOAT_BYTES, "{text}");
+            assert!(!number.is_finite() || text.parse::<f32>() == Ok(number), "{text}");
+        }
+    }
+}

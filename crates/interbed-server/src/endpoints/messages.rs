@@ -1,0 +1,557 @@
+//! `/v1/messages`: Anthropic's API, over the same path as a chat.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use interbed_engine::TokenId;
+use interbed_engine::text::{StopCause, TextDelta};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::answer::{Answer, Form};
+use crate::app::App;
+use crate::blocks::{Turns, object_of, refuse, role_of, text_in, text_of};
+use crate::body::{Preparing, Received, ReceivedBody, receive};
+use crate::endpoints::chat::{self, Prompt, Rendering};
+use crate::endpoints::completions::unique_id;
+use crate::error::ApiError;
+use crate::fields::{Field, FromJson, Object, read, sent, shown};
+use crate::generate::{Asked, Sequences, submit};
+use crate::json_cost::JsonCost;
+use crate::memory::Share;
+use crate::openapi::{Part, fields_of_all, part};
+use crate::outline::{Block, Blocks, Change, Outline};
+use crate::request_id::REQUEST_ID;
+use crate::sampling::{Common, Stops, check_name, top_k_of, unasked};
+use crate::stream::{self, Events, named};
+use crate::tool_use::{AskedTools, Choice, bind};
+use crate::tools::{check_function, check_tools, function_tool};
+use crate::unsupported::{Api, Supported, of_responses};
+
+/// The version of the API, which its clients send along.
+const VERSION: &str = "anthropic-version";
+const VERSION_KNOWN: &str = "2023-06-01";
+
+/// The fields of this API, but for the conversation.
+#[derive(Deserialize)]
+struct Fields<'b> {
+    model: Option<Field<String>>,
+    max_tokens: Option<Field<usize>>,
+    stop_sequences: Option<Field<Stops>>,
+    stream: Option<Field<bool>>,
+    temperature: Option<Field<f32>>,
+    top_p: Option<Field<f32>>,
+    seed: Option<Field<i64>>,
+    top_k: Option<Field<i64>>,
+    metadata: Option<Field<Object<Metadata>>>,
+    #[serde(borrow)]
+    thinking: Option<Field<Object<Thinking<'b>>>>,
+    #[serde(borrow)]
+    tool_choice: Option<Field<Object<ToolChoice<'b>>>>,
+    #[serde(borrow)]
+    mcp_servers: Option<&'b RawValue>,
+    #[serde(borrow)]
+    container: Option<&'b RawValue>,
+    #[serde(borrow)]
+    context_management: Option<&'b RawValue>,
+    #[serde(borrow)]
+    output_config: Option<&'b RawValue>,
+    #[serde(borrow)]
+    output_format: Option<&'b RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    user_id: Option<Field<String>>,
+}
+
+#[derive(Deserialize)]
+struct Thinking<'b> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'b RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ToolChoice<'b> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'b RawValue>,
+    name: Option<Field<String>>,
+    disable_parallel_tool_use: Option<Field<bool>>,
+}
+
+/// The fields that become the prompt.
+#[derive(Deserialize)]
+struct Conversation {
+    messages: Option<Field<Vec<Value>>>,
+    system: Option<Field<Content>>,
+    tools: Option<Field<Vec<Value>>>,
+}
+
+/// The same, counted before they become values.
+#[derive(Deserialize)]
+struct ConversationCost {
+    messages: Option<Field<JsonCost>>,
+    system: Option<Field<JsonCost>>,
+    tools: Option<Field<JsonCost>>,
+}
+
+/// A text, or a list of blocks.
+struct Content(Value);
+
+impl FromJson<'_> for Content {
+    const EXPECTED: &'static str = "a text or a list of blocks";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        match raw.get().as_bytes().first() {
+            Some(b'"') => String::from_json(raw).map(|text| Self(text.into())),
+            Some(b'[') => Vec::from_json(raw).map(|blocks| Self(Value::Array(blocks))),
+            _ => Err(Self::other(raw)),
+        }
+    }
+}
+
+/// A request, read and tokenized.
+struct Prepared {
+    common: Common,
+    prompt: Vec<TokenId>,
+    share: Share,
+    form: Form,
+    /// Whether the context leaves fewer tokens than were asked for.
+    is_cut: bool,
+}
+
+pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    check_version(request.headers())?;
+    let received = receive(&app, request).await?;
+    let caller = received.caller.clone();
+    let Prepared { common, prompt, share, form, is_cut } = app.blocking(move |app| prepare(app, received)).await?;
+    let asked = Asked { prompts: vec![prompt], echo_bytes: 0, caller, share };
+    let mut sequences = submit(&app, asked, &common).await?;
+    let (id, model) = (unique_id("msg_"), app.model_name().to_owned());
+    let (answer, outline) = (form.answer("toolu_"), Outline::default());
+    let mut writer = Writer { id, model, is_cut, answer, outline, more: ("text_delta", "text"), cause: None };
+    if common.stream {
+        return Ok(stream::events(&app, sequences, writer));
+    }
+    let output = sequences.collect().await?.pop().unwrap_or_default();
+    let mut blocks = Blocks::default();
+    let mut changes = writer.outline.push(writer.answer.push(&output.text, true));
+    changes.extend(writer.outline.end());
+    changes.iter().for_each(|(_, change)| blocks.add(change));
+    let (reason, sequence) = writer.reason(output.cause.as_ref());
+    let mut message = writer.message(&sequences);
+    message["content"] = blocks.0.into_iter().filter_map(content_block).collect();
+    (message["stop_reason"], message["stop_sequence"]) = (reason, sequence);
+    let shares = [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect();
+    Ok(stream::json(message.to_string().into_bytes(), shares))
+}
+
+/// A block of a whole answer. A call that was cut off is none: its input would be no object.
+fn content_block((block, text): (Block, String)) -> Option<Value> {
+    Some(match block {
+        Block::Text => json!({"type": "text", "text": text}),
+        Block::Thinking => json!({"type": "thinking", "thinking": text, "signature": ""}),
+        Block::Call(call) => {
+            let input: Map<String, Value> = serde_json::from_str(&text).ok()?;
+            json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
+        }
+    })
+}
+
+/// `/v1/messages/count_tokens`: the tokens that the prompt would have.
+pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    check_version(request.headers())?;
+    let received = receive(&app, request).await?;
+    let answer = app.blocking(move |app| {
+        let Received { body, .. } = received;
+        let mut preparing = begin(app, &body)?;
+        common_of(app, &body)?;
+        let (prompt, _) = prompt(app, body, &mut preparing)?;
+        let answer = json!({"input_tokens": prompt.tokens.len()});
+        Ok(stream::json(answer.to_string().into_bytes(), vec![preparing.share]))
+    });
+    answer.await
+}
+
+/// The fields of chats that this API has not.
+struct OfMessages;
+
+impl Api for OfMessages {
+    fn elsewhere(name: &str) -> Option<&'static str> {
+        static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
+        if FIELDS.contains(&name) {
+            return None;
+        }
+        chat::has_field(name).then_some("/v1/chat/completions").or_else(|| of_responses(name))
+    }
+}
+
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    vec![part!(Fields<'_>), part!(Conversation)]
+}
+
+/// Gives refusals the form that this API has for them.
+pub(crate) async fn in_its_form(request: Request, next: Next) -> Response {
+    let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let response = next.run(request).await;
+    let Some(error) = response.extensions().get::<ApiError>() else { return response };
+    let mut body = error_json(error);
+    body["request_id"] = json!(id);
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    (parts, axum::Json(body)).into_response()
+}
+
+fn error_json(error: &ApiError) -> Value {
+    let kind = match error.status.as_u16() {
+        401 => "authentication_error",
+        404 => "not_found_error",
+        408 => "timeout_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": error.message}})
+}
+
+/// A client may leave the version out. Those of 2023 to 2026 have the same forms for what is read and written here, and
+/// a later one is taken at its word: it is a date.
+fn check_version(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(version) = headers.get(VERSION) else { return Ok(()) };
+    let version = version.to_str().unwrap_or("unreadable");
+    let parts: Vec<_> = version.split('-').map(|part| (part.len(), part.parse::<u32>())).collect();
+    match parts[..] {
+        [(4, Ok(2023..)), (2, Ok(1..=12)), (2, Ok(1..=31))] => Ok(()),
+        _ => {
+            refuse(VERSION, format!("is {}, but must be a date from 2023 on, such as {VERSION_KNOWN}", shown(version)))
+        }
+    }
+}
+
+fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
+    let Received { body, .. } = received;
+    let mut preparing = begin(app, &body)?;
+    let mut common = common_of(app, &body)?;
+    let Some(asked) = common.max_tokens else {
+        return Err(ApiError::invalid(
+            "max_tokens",
+            "the request has no max_tokens; send how many the answer may have",
+        ));
+    };
+    let (Prompt { tokens: prompt, begins, continued }, tools) = prompt(app, body, &mut preparing)?;
+    let tools = bind(app, tools, &mut common)?;
+    let form = Form::new(app, tools, begins, continued, &mut common)?;
+    // A prompt without room is refused by the engine, which knows why there is none.
+    let room = app.engine.limits().max_model_len.saturating_sub(prompt.len());
+    common.params.max_tokens = if room == 0 { asked } else { asked.min(room) };
+    Ok(Prepared { is_cut: asked > room, common, prompt, share: preparing.share, form })
+}
+
+/// Waits for the memory to prepare a body.
+fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
+    let ConversationCost { messages, system, tools } = read(body.json())?;
+    let costs = [messages, system, tools].into_iter().flatten();
+    let values = costs.fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
+    // The parsed ones, and the template's two copies.
+    Preparing::begin(app, body, values.saturating_mul(3))
+}
+
+/// Reads and checks all fields but the conversation.
+fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
+    read::<Supported<OfMessages>>(body.json())?;
+    let fields: Fields<'_> = read(body.json())?;
+    check_name(app, sent(fields.model))?;
+    for (name, value) in [
+        ("mcp_servers", fields.mcp_servers),
+        ("container", fields.container),
+        ("context_management", fields.context_management),
+        ("output_config", fields.output_config),
+        ("output_format", fields.output_format),
+    ] {
+        if let Some(value) = value.filter(|value| !matches!(value.get(), "[]" | "{}" | "null")) {
+            return refuse(name, format!("is {}, which is not supported here; leave it out", shown(value.get())));
+        }
+    }
+    // Whose request it is changes nothing here, but it must be a text.
+    let _ = sent(fields.metadata).map(|Object(Metadata { user_id })| user_id);
+    let mut common = unasked(app);
+    let params = &mut common.params;
+    params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
+    params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
+    params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
+    params.top_k = sent(fields.top_k).map_or(Ok(params.top_k), top_k_of)?;
+    common.text.stop = sent(fields.stop_sequences).map_or_else(Vec::new, |Stops(stops)| stops);
+    common.max_tokens = sent(fields.max_tokens);
+    common.stream = sent(fields.stream).unwrap_or(false);
+    Ok(common)
+}
+
+/// The prompt of the conversation, and the tools that the answers may call. A last message of the assistant is
+/// continued.
+fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(Prompt, AskedTools), ApiError> {
+    let fields: Fields<'_> = read(body.json())?;
+    let Conversation { messages, system, tools } = read(body.json())?;
+    let kwargs = thinking_kwargs(sent(fields.thinking))?;
+    let (choice, parallel) = choice(sent(fields.tool_choice))?;
+    drop(body);
+    let tools = tools_of_chat(sent(tools).unwrap_or_default())?;
+    let choice = AskedTools::chosen(choice, &tools)?;
+    let shown_tools = (!tools.is_empty()).then(|| tools.clone());
+    let mut turns = turns(sent(messages).unwrap_or_default(), sent(system))?;
+    let continued = turns.is_to_be_continued();
+    let rendering = Rendering {
+        messages: turns.into_messages(),
+        tools: shown_tools,
+        continued,
+        add_generation_prompt: !continued,
+        kwargs,
+        ..Rendering::default()
+    };
+    if let (Some(tools), Some(template)) = (&rendering.tools, &app.template) {
+        check_tools(tools, template, app.tools_told().is_some())?;
+    }
+    Ok((rendering.prompt(app, preparing)?, AskedTools { tools, choice, parallel }))
+}
+
+/// What templates know by which a client says whether the model is to think. How long it may is not known to them.
+fn thinking_kwargs(thinking: Option<Object<Thinking<'_>>>) -> Result<Map<String, Value>, ApiError> {
+    let Some(Object(Thinking { kind })) = thinking else { return Ok(Map::new()) };
+    let thinks = match kind.map_or("null", RawValue::get) {
+        r#""disabled""# => false,
+        r#""enabled""# | r#""adaptive""# => true,
+        other => {
+            let problem = "but must be \"enabled\", \"adaptive\" or \"disabled\"";
+            return refuse("thinking.type", format!("is {}, {problem}", shown(other)));
+        }
+    };
+    Ok(["enable_thinking", "thinking"].map(|name| (name.to_owned(), thinks.into())).into_iter().collect())
+}
+
+/// What has to be called, and whether there may be several calls.
+fn choice(choice: Option<Object<ToolChoice<'_>>>) -> Result<(Option<Choice>, bool), ApiError> {
+    let Some(Object(ToolChoice { kind, name, disable_parallel_tool_use })) = choice else {
+        return Ok((Some(Choice::Auto), true));
+    };
+    let parallel = !sent(disable_parallel_tool_use).unwrap_or(false);
+    let choice = match kind.map_or("null", RawValue::get) {
+        r#""auto""# => Some(Choice::Auto),
+        r#""any""# => Some(Choice::Required),
+        r#""none""# => None,
+        r#""tool""# => match sent(name) {
+            Some(name) => Some(Choice::Named(name)),
+            None => return refuse("tool_choice.name", "is missing; say which tool is to be used".into()),
+        },
+        other => {
+            let problem = "but must be \"auto\", \"any\", \"tool\" or \"none\"";
+            return refuse("tool_choice.type", format!("is {}, {problem}", shown(other)));
+        }
+    };
+    Ok((choice, parallel))
+}
+
+/// Tools as a chat has them. Those that the API's own server would run are refused.
+fn tools_of_chat(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+    let one = |(index, tool): (usize, Value)| {
+        let path = format!("tools[{index}]");
+        let tool = object_of(tool, &path)?;
+        if let Some(kind) = tool.get("type").filter(|&kind| !kind.is_null() && kind != "custom") {
+            let problem = "which this server does not run; it knows tools of type \"custom\" alone";
+            return refuse(&format!("{path}.type"), format!("is {}, {problem}", shown(&kind.to_string())));
+        }
+        check_function(&tool, &path, "input_schema")?;
+        let strict = tool.get("strict").is_some_and(|strict| strict == true);
+        Ok(function_tool(&tool["name"], tool.get("description"), tool.get("input_schema"), strict))
+    };
+    tools.into_iter().enumerate().map(one).collect()
+}
+
+/// The conversation as templates know it.
+fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<Turns, ApiError> {
+    let mut turns = Turns::default();
+    if let Some(Content(system)) = system {
+        turns.push("system", text_of(system, "system", &["text"])?);
+    }
+    if messages.is_empty() {
+        return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
+    }
+    for (index, message) in messages.into_iter().enumerate() {
+        let path = format!("messages[{index}]");
+        let mut message = object_of(message, &path)?;
+        let role = role_of(&message, &path, &["user", "assistant", "system"])?;
+        let path = format!("{path}.content");
+        match message.get_mut("content").map_or(Value::Null, Value::take) {
+            Value::Array(blocks) if role != "system" && !blocks.is_empty() => {
+                for (index, block) in blocks.into_iter().enumerate() {
+                    add_block(&mut turns, role, block, &format!("{path}[{index}]"))?;
+                }
+            }
+            content => turns.push(role, text_of(content, &path, &["text"])?),
+        }
+    }
+    Ok(turns)
+}
+
+/// Adds a block of what `role` says.
+fn add_block(turns: &mut Turns, role: &str, block: Value, path: &str) -> Result<(), ApiError> {
+    let kind = block.get("type").cloned().unwrap_or(Value::Null);
+    match (role, kind.as_str()) {
+        (_, Some("text")) => turns.push(role, text_in(&object_of(block, path)?, "text", path)?),
+        ("assistant", Some("thinking")) => turns.think(text_in(&object_of(block, path)?, "thinking", path)?),
+        ("assistant", Some("tool_use")) => {
+            let mut block = object_of(block, path)?;
+            let (id, name) = (text_in(&block, "id", path)?, text_in(&block, "name", path)?);
+            let input = block.get_mut("input").map_or(Value::Null, Value::take);
+            if !input.is_object() {
+                let path = format!("{path}.input");
+                return refuse(&path, format!("must be an object, but is {}", shown(&input.to_string())));
+            }
+            turns.call(id, name, input);
+        }
+        ("user", Some("tool_result")) => {
+            let mut block = object_of(block, path)?;
+            let id = text_in(&block, "tool_use_id", path)?;
+            let mut text = match block.get_mut("content").map_or(Value::Null, Value::take) {
+                Value::Null => String::new(),
+                content => text_of(content, &format!("{path}.content"), &["text"])?,
+            };
+            // Templates have no other place for it.
+            if block.get("is_error").is_some_and(|is_error| is_error == true) {
+                text = format!("Error: {text}");
+            }
+            turns.result(id, text, &format!("{path}.tool_use_id"))?;
+        }
+        _ => {
+            let known = if role == "user" { "text and tool_result" } else { "text, thinking and tool_use" };
+            let problem = format!(
+                "is {}, which is not supported; in messages of {role}, this server reads blocks of {known}",
+                shown(&kind.to_string())
+            );
+            return refuse(&format!("{path}.type"), problem);
+        }
+    }
+    Ok(())
+}
+
+/// Makes events of what comes.
+struct Writer {
+    id: String,
+    model: String,
+    is_cut: bool,
+    answer: Answer,
+    outline: Outline,
+    /// Of the last block, what its deltas are.
+    more: (&'static str, &'static str),
+    cause: Option<StopCause>,
+}
+
+impl Writer {
+    /// The message before its first token.
+    fn message(&self, sequences: &Sequences) -> Value {
+        json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": [],
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": usage(sequences),
+        })
+    }
+
+    /// `stop_reason` and `stop_sequence`.
+    fn reason(&self, cause: Option<&StopCause>) -> (Value, Value) {
+        match cause {
+            None => (Value::Null, Value::Null),
+            Some(StopCause::StopString(stop)) => (json!("stop_sequence"), json!(stop)),
+            Some(StopCause::EndOfSequence | StopCause::Complete) if self.answer.has_called() => {
+                (json!("tool_use"), Value::Null)
+            }
+            Some(StopCause::EndOfSequence | StopCause::StopToken(_) | StopCause::Complete) => {
+                (json!("end_turn"), Value::Null)
+            }
+            Some(StopCause::Length) if self.is_cut => (json!("model_context_window_exceeded"), Value::Null),
+            Some(StopCause::Length) => (json!("max_tokens"), Value::Null),
+        }
+    }
+}
+
+impl Writer {
+    /// What changes a block, as an event.
+    fn event(&mut self, index: usize, change: Change) -> String {
+        match change {
+            Change::Opened(block) => {
+                let (begun, kind, field) = match block {
+                    Block::Text => (json!({"type": "text", "text": ""}), "text_delta", "text"),
+                    Block::Thinking => {
+                        (json!({"type": "thinking", "thinking": "", "signature": ""}), "thinking_delta", "thinking")
+                    }
+                    Block::Call(call) => {
+                        let begun = json!({"type": "tool_use", "id": call.id, "name": call.name, "input": {}});
+                        (begun, "input_json_delta", "partial_json")
+                    }
+                };
+                self.more = (kind, field);
+                named("content_block_start", json!({"index": index, "content_block": begun}))
+            }
+            Change::More(text) => {
+                let (kind, field) = self.more;
+                named("content_block_delta", json!({"index": index, "delta": {"type": kind, field: text}}))
+            }
+            Change::Closed => named("content_block_stop", json!({"index": index})),
+        }
+    }
+}
+
+/// Tokens that were in the cache are counted by themselves, as this API has it.
+fn usage(sequences: &Sequences) -> Value {
+    let cached = sequences.cached_tokens();
+    json!({
+        "input_tokens": sequences.prompt_tokens() - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": sequences.completion_tokens(),
+    })
+}
+
+impl Events for Writer {
+    fn delta(&mut self, _: usize, delta: TextDelta, sequences: &Sequences) -> Vec<String> {
+        let mut events = Vec::new();
+        if delta.prompt.is_some() {
+            events.push(named("message_start", json!({"message": self.message(sequences)})));
+            events.push(named("ping", Value::Null));
+        }
+        let pieces = self.answer.push(&delta.text, delta.finished.is_some());
+        for (index, change) in self.outline.push(pieces) {
+            events.push(self.event(index, change));
+        }
+        if let Some(Ok(cause)) = delta.finished {
+            self.cause = Some(cause);
+        }
+        events
+    }
+
+    fn end(&mut self, sequences: &Sequences) -> Vec<String> {
+        let (reason, sequence) = self.reason(self.cause.as_ref());
+        let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
+        let changes = self.outline.end();
+        let mut events: Vec<String> = changes.into_iter().map(|(index, change)| self.event(index, change)).collect();
+        events.push(named("message_delta", json!({"delta": delta, "usage": usage(sequences)})));
+        events.push(named("message_stop", Value::Null));
+        events
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Vec<String> {
+        vec![named("error", json!({"error": error_json(error)["error"]}))]
+    }
+
+    fn idle(&mut self) -> Option<String> {
+        Some(named("ping", Value::Null))
+    }
+}

@@ -1,0 +1,53 @@
+//! `/v1/models`, and what routers ask instead.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// All names of the one model that is served.
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let models: Vec<Value> = app.config.model_names.iter().map(|name| model(&app, name)).collect();
+    Json(json!({"object": "list", "data": models}))
+}
+
+/// One model.
+pub(crate) async fn one(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+    if app.config.model_names.contains(&name) {
+        Ok(Json(model(&app, &name)))
+    } else {
+        Err(ApiError::model_not_found(&name, &app.config.model_names))
+    }
+}
+
+/// As SGLang's servers describe themselves to `sglang-router`. Not told is where the model lies: the router would read
+/// its tokenizer from there, which it does not need.
+pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
+    let limits = app.engine.limits();
+    Json(json!({
+        "served_model_name": app.model_name(),
+        "is_generation": true,
+        "context_length": limits.max_model_len,
+        "max_total_num_tokens": limits.kv_capacity_tokens,
+        "vocab_size": limits.vocab_size,
+        "tp_size": 1,
+        "dp_size": 1,
+        "version": env!("CARGO_PKG_VERSION"),
+    }))
+}
+
+fn model(app: &App, name: &str) -> Value {
+    json!({
+        "id": name,
+        "object": "model",
+        "created": app.started_at_s,
+        "owned_by": "interbed",
+        "root": app.config.model_root,
+        "parent": null,
+        "max_model_len": app.engine.limits().max_model_len,
+    })
+}

@@ -1,0 +1,671 @@
+//! `/v1/responses`: OpenAI's newer API, over the same path as a chat. Nothing is stored: what would need a response of
+//! before is refused by name.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use interbed_engine::TokenId;
+use interbed_engine::text::{StopCause, TextDelta};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::answer::{Answer, Form};
+use crate::app::{App, unix_seconds};
+use crate::blocks::{Turns, object_of, refuse, role_of, text_in, text_of};
+use crate::body::{Preparing, Received, receive};
+use crate::endpoints::chat::{self, Prompt, Rendering};
+use crate::endpoints::completions::unique_id;
+use crate::error::ApiError;
+use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
+use crate::generate::{Asked, Sequences, submit};
+use crate::json_cost::JsonCost;
+use crate::memory::Share;
+use crate::openapi::{Part, fields_of_all, part};
+use crate::outline::{Block, Blocks, Change, Outline};
+use crate::sampling::{Common, check_name, unasked};
+use crate::stream::{self, Events, named};
+use crate::structured::json_constraint;
+use crate::tool_use::{AskedTools, Choice, bind};
+use crate::tools::{check_function, check_tools, function_tool};
+use crate::unsupported::{Api, Supported, of_messages};
+
+/// Most entries of `metadata`, and the longest of their texts, as OpenAI has them.
+const METADATA_MAX: usize = 16;
+const METADATA_BYTES_MAX: usize = 512;
+/// Text of a token, on average and rather too long: a stream keeps its text for the events at its end.
+const TOKEN_TEXT_BYTES: usize = 8;
+
+/// The fields of this API, but for the conversation.
+#[derive(Deserialize)]
+struct Fields<'b> {
+    model: Option<Field<String>>,
+    max_output_tokens: Option<Field<usize>>,
+    stream: Option<Field<bool>>,
+    temperature: Option<Field<f32>>,
+    top_p: Option<Field<f32>>,
+    seed: Option<Field<i64>>,
+    metadata: Option<Field<Metadata>>,
+    #[serde(borrow)]
+    text: Option<Field<Object<Text<'b>>>>,
+    #[serde(borrow)]
+    reasoning: Option<Field<Object<Reasoning<'b>>>>,
+    user: Option<Field<String>>,
+    #[serde(borrow)]
+    store: Option<&'b RawValue>,
+    #[serde(borrow)]
+    previous_response_id: Option<&'b RawValue>,
+    #[serde(borrow)]
+    conversation: Option<&'b RawValue>,
+    #[serde(borrow)]
+    background: Option<&'b RawValue>,
+    #[serde(borrow)]
+    prompt: Option<&'b RawValue>,
+    #[serde(borrow)]
+    include: Option<&'b RawValue>,
+    #[serde(borrow)]
+    tool_choice: Option<&'b RawValue>,
+    parallel_tool_calls: Option<Field<bool>>,
+    #[serde(borrow)]
+    top_logprobs: Option<&'b RawValue>,
+    #[serde(borrow)]
+    truncation: Option<&'b RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Text<'b> {
+    #[serde(borrow)]
+    format: Option<Field<Object<Format<'b>>>>,
+    #[serde(borrow)]
+    verbosity: Option<&'b RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Format<'b> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'b RawValue>,
+    #[serde(borrow)]
+    schema: Option<&'b RawValue>,
+    name: Option<Field<String>>,
+    /// Schemas are always kept to.
+    strict: Option<Field<bool>>,
+}
+
+/// A `tool_choice` that is an object.
+#[derive(Deserialize)]
+struct NamedTool<'b> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'b RawValue>,
+    name: Option<Field<String>>,
+}
+
+#[derive(Deserialize)]
+struct Reasoning<'b> {
+    effort: Option<Field<String>>,
+    #[serde(borrow)]
+    summary: Option<&'b RawValue>,
+}
+
+/// The fields that become the prompt.
+#[derive(Deserialize)]
+struct Conversation {
+    input: Option<Field<Input>>,
+    instructions: Option<Field<String>>,
+    tools: Option<Field<Vec<Value>>>,
+}
+
+/// The same, counted before they become values.
+#[derive(Deserialize)]
+struct ConversationCost {
+    input: Option<Field<JsonCost>>,
+    tools: Option<Field<JsonCost>>,
+}
+
+/// What the model is to answer.
+enum Input {
+    Text(String),
+    Items(Vec<Value>),
+}
+
+impl FromJson<'_> for Input {
+    const EXPECTED: &'static str = "a text or a list of items";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        match raw.get().as_bytes().first() {
+            Some(b'"') => String::from_json(raw).map(Self::Text),
+            Some(b'[') => Vec::from_json(raw).map(Self::Items),
+            _ => Err(Self::other(raw)),
+        }
+    }
+}
+
+/// What the client wants to find in the answer again.
+struct Metadata(Map<String, Value>);
+
+impl FromJson<'_> for Metadata {
+    const EXPECTED: &'static str = "an object of texts";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        let pairs: Vec<(String, String)> = crate::fields::pairs(raw)?;
+        if pairs.len() > METADATA_MAX {
+            return Err(format!("has {} entries, but at most {METADATA_MAX} are allowed", pairs.len()));
+        }
+        if let Some((key, _)) = pairs.iter().find(|(key, value)| key.len().max(value.len()) > METADATA_BYTES_MAX) {
+            return Err(format!("has {}, longer than {METADATA_BYTES_MAX} bytes with its value", shown(key)));
+        }
+        Ok(Self(pairs.into_iter().map(|(key, value)| (key, value.into())).collect()))
+    }
+}
+
+/// A request, read and tokenized.
+struct Prepared {
+    common: Common,
+    prompt: Vec<TokenId>,
+    share: Share,
+    form: Form,
+    /// The response before its first token.
+    response: Map<String, Value>,
+}
+
+pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let received = receive(&app, request).await?;
+    let caller = received.caller.clone();
+    let Prepared { common, prompt, share, form, response } = app.blocking(move |app| prepare(app, received)).await?;
+    let echo_bytes = if common.stream { common.params.max_tokens.saturating_mul(TOKEN_TEXT_BYTES) } else { 0 };
+    let asked = Asked { prompts: vec![prompt], echo_bytes, caller, share };
+    let mut sequences = submit(&app, asked, &common).await?;
+    let mut writer = Writer {
+        response,
+        answer: form.answer("call_"),
+        outline: Outline::default(),
+        blocks: Blocks::default(),
+        ids: Vec::new(),
+        reasoning_tokens: 0,
+        cause: None,
+        number: 0,
+    };
+    if common.stream {
+        return Ok(stream::events(&app, sequences, writer));
+    }
+    sequences.collect_with(|delta| drop(writer.changes(delta))).await?;
+    drop(writer.last_changes());
+    let body = writer.ended(&sequences).to_string().into_bytes();
+    let shares = [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect();
+    Ok(stream::json(body, shares))
+}
+
+/// The fields of chats that this API has not.
+struct OfResponses;
+
+impl Api for OfResponses {
+    fn elsewhere(name: &str) -> Option<&'static str> {
+        static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
+        if FIELDS.contains(&name) {
+            return None;
+        }
+        chat::has_field(name).then_some("/v1/chat/completions").or_else(|| of_messages(name))
+    }
+}
+
+/// The fields that it reads.
+pub(crate) fn parts() -> Vec<Part> {
+    vec![part!(Fields<'_>), part!(Conversation)]
+}
+
+fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
+    let Received { body, .. } = received;
+    let ConversationCost { input, tools } = read(body.json())?;
+    let values =
+        [input, tools].into_iter().flatten().fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
+    // The parsed ones, and the template's two copies.
+    let mut preparing = Preparing::begin(app, &body, values.saturating_mul(3))?;
+    read::<Supported<OfResponses>>(body.json())?;
+    let fields: Fields<'_> = read(body.json())?;
+    check_supported(&fields)?;
+    check_name(app, sent(fields.model))?;
+    let mut common = unasked(app);
+    let params = &mut common.params;
+    params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
+    params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
+    params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
+    common.max_tokens = sent(fields.max_output_tokens);
+    common.stream = sent(fields.stream).unwrap_or(false);
+    let format = format(app, sent(fields.text), &mut common, &mut preparing.share)?;
+    let choice = choice(fields.tool_choice)?;
+    let tool_choice = match &choice {
+        None => json!("none"),
+        Some(Choice::Auto) => json!("auto"),
+        Some(Choice::Required) => json!("required"),
+        Some(Choice::Named(name)) => json!({"type": "function", "name": name}),
+    };
+    let parallel = sent(fields.parallel_tool_calls).unwrap_or(true);
+    let effort = sent(fields.reasoning).and_then(|Object(Reasoning { effort, .. })| sent(effort));
+    let (metadata, user) =
+        (sent(fields.metadata).map_or_else(Map::new, |Metadata(metadata)| metadata), sent(fields.user));
+    let Conversation { input, instructions, tools } = read(body.json())?;
+    drop(body);
+    let instructions = sent(instructions);
+    let as_sent = sent(tools).unwrap_or_default();
+    let tools = tools_of_chat(&as_sent)?;
+    let choice = AskedTools::chosen(choice, &tools)?;
+    if let (false, Some(template)) = (tools.is_empty(), &app.template) {
+        check_tools(&tools, template, app.tools_told().is_some())?;
+    }
+    let response = json!({
+        "id": unique_id("resp_"),
+        "object": "response",
+        "created_at": unix_seconds(),
+        "status": "in_progress",
+        "background": false,
+        "error": null,
+        "incomplete_details": null,
+        "instructions": instructions,
+        "max_output_tokens": common.max_tokens,
+        "model": app.model_name(),
+        "output": [],
+        "parallel_tool_calls": parallel,
+        "previous_response_id": null,
+        "reasoning": {"effort": effort, "summary": null},
+        "store": false,
+        "temperature": common.params.temperature,
+        "text": {"format": format},
+        "tool_choice": tool_choice,
+        "tools": as_sent,
+        "top_logprobs": 0,
+        "top_p": common.params.top_p,
+        "truncation": "disabled",
+        "usage": null,
+        "user": user,
+        "metadata": metadata,
+    });
+    let Value::Object(response) = response else { return Err(ApiError::internal("a response is an object")) };
+
+    let mut rendering = Rendering {
+        messages: turns(input, instructions)?,
+        tools: (!tools.is_empty()).then(|| tools.clone()),
+        add_generation_prompt: true,
+        ..Rendering::default()
+    };
+    if let Some(effort) = effort {
+        // Under the name that templates know it by.
+        rendering.kwargs.insert("reasoning_effort".into(), effort.into());
+    }
+    let called = bind(app, AskedTools { tools, choice, parallel }, &mut common)?;
+    let Prompt { tokens: prompt, begins, continued } = rendering.prompt(app, &mut preparing)?;
+    let form = Form::new(app, called, begins, continued, &mut common)?;
+    // A prompt without room is refused by the engine, which knows why there is none.
+    let room = app.engine.limits().max_model_len.saturating_sub(prompt.len());
+    common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
+    Ok(Prepared { common, prompt, share: preparing.share, form, response })
+}
+
+/// Refuses what would need state between requests, and what is not supported yet.
+fn check_supported(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let asks = |value: &&RawValue| !matches!(value.get(), "null" | "false" | "[]" | "{}" | "0");
+    let no_state = "but this server keeps no responses; send the whole conversation as input";
+    for (name, value, why) in [
+        ("previous_response_id", fields.previous_response_id, no_state),
+        ("conversation", fields.conversation, no_state),
+        ("store", fields.store, "but this server keeps no responses; send false, or leave it out"),
+        ("background", fields.background, "but this server keeps no responses to be fetched later; send false"),
+        ("prompt", fields.prompt, "but this server keeps no prompts; send input and instructions"),
+        ("top_logprobs", fields.top_logprobs, "which is not supported here; use /v1/chat/completions"),
+    ] {
+        if let Some(value) = value.filter(asks) {
+            return refuse(name, format!("is {}, {why}", shown(value.get())));
+        }
+    }
+    // What a model thinks is never hidden here, so there is nothing to encrypt.
+    let included = fields.include.filter(asks).map(|include| serde_json::from_str::<Vec<String>>(include.get()));
+    if included.is_some_and(|all| all.map_or(true, |all| all.iter().any(|name| name != "reasoning.encrypted_content")))
+    {
+        let shown = shown(fields.include.map_or("null", RawValue::get));
+        return refuse("include", format!("is {shown}, which is not supported; leave it out"));
+    }
+    if let Some(truncation) = fields.truncation.filter(|truncation| !is_text(truncation, "disabled")) {
+        return refuse("truncation", format!("is {}, but only \"disabled\" is supported", shown(truncation.get())));
+    }
+    if let Some(Field(Object(Text { verbosity: Some(verbosity), .. }))) = &fields.text
+        && !is_text(verbosity, "medium")
+    {
+        let problem = "which is not supported; leave it out";
+        return refuse("text.verbosity", format!("is {}, {problem}", shown(verbosity.get())));
+    }
+    // What a model thinks comes as it is.
+    if let Some(Field(Object(Reasoning { summary: Some(summary), .. }))) = &fields.reasoning
+        && !is_text(summary, "auto")
+    {
+        let problem = "which is not supported; send \"auto\", or leave it out";
+        return refuse("reasoning.summary", format!("is {}, {problem}", shown(summary.get())));
+    }
+    Ok(())
+}
+
+/// What the answer has to be, to which `common` is bound, as the response tells it.
+fn format(
+    app: &App,
+    text: Option<Object<Text<'_>>>,
+    common: &mut Common,
+    share: &mut Share,
+) -> Result<Value, ApiError> {
+    let plain = json!({"type": "text"});
+    let Some(Object(Text { format: Some(Field(Object(format))), .. })) = text else { return Ok(plain) };
+    let Format { kind, schema, name, strict } = format;
+    match kind.map_or("null", RawValue::get) {
+        r#""text""# => Ok(plain),
+        r#""json_object""# => {
+            common.constraint = Some(json_constraint(app, None, "text.format", share)?);
+            Ok(json!({"type": "json_object"}))
+        }
+        r#""json_schema""# => {
+            let path = "text.format.schema";
+            let Some(raw) = schema else {
+                return refuse(path, "is missing; send the schema that the answer is to have".into());
+            };
+            common.constraint = Some(json_constraint(app, Some(raw), path, share)?);
+            // It was read just now.
+            let schema: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+            let strict = sent(strict).unwrap_or(true);
+            Ok(json!({"type": "json_schema", "name": sent(name), "schema": schema, "strict": strict}))
+        }
+        other => {
+            let problem = "but must be \"text\", \"json_object\" or \"json_schema\"";
+            refuse("text.format.type", format!("is {}, {problem}", shown(other)))
+        }
+    }
+}
+
+/// What has to be called.
+fn choice(raw: Option<&RawValue>) -> Result<Option<Choice>, ApiError> {
+    let Some(raw) = raw else { return Ok(Some(Choice::Auto)) };
+    for (name, choice) in [("auto", Some(Choice::Auto)), ("none", None), ("required", Some(Choice::Required))] {
+        if is_text(raw, name) {
+            return Ok(choice);
+        }
+    }
+    match Object::<NamedTool<'_>>::from_json(raw) {
+        Ok(Object(NamedTool { kind: Some(kind), name: Some(Field(name)) })) if is_text(kind, "function") => {
+            Ok(Some(Choice::Named(name)))
+        }
+        _ => {
+            let problem = "but must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": …}";
+            refuse("tool_choice", format!("is {}, {problem}", shown(raw.get())))
+        }
+    }
+}
+
+/// Tools as a chat has them. Those that the API's own server would run are refused.
+fn tools_of_chat(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
+    let one = |(index, tool): (usize, &Value)| {
+        let path = format!("tools[{index}]");
+        let tool = object_of(tool.clone(), &path)?;
+        let kind = tool.get("type").unwrap_or(&Value::Null);
+        if kind != "function" {
+            let problem = "which this server does not run; it knows tools of type \"function\" alone";
+            return refuse(&format!("{path}.type"), format!("is {}, {problem}", shown(&kind.to_string())));
+        }
+        check_function(&tool, &path, "parameters")?;
+        let strict = tool.get("strict").is_some_and(|strict| strict == true);
+        Ok(function_tool(&tool["name"], tool.get("description"), tool.get("parameters"), strict))
+    };
+    tools.iter().enumerate().map(one).collect()
+}
+
+/// The conversation as templates know it.
+fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Vec<Value>, ApiError> {
+    let mut turns = Turns::default();
+    if let Some(instructions) = instructions {
+        turns.push("system", instructions);
+    }
+    match sent(input) {
+        Some(Input::Text(text)) => turns.push("user", text),
+        Some(Input::Items(items)) if !items.is_empty() => {
+            for (index, item) in items.into_iter().enumerate() {
+                let path = format!("input[{index}]");
+                add_item(&mut turns, object_of(item, &path)?, &path)?;
+            }
+        }
+        _ => return Err(ApiError::invalid("input", "the request has no input; send a text, or a list of items")),
+    }
+    Ok(turns.into_messages())
+}
+
+/// Adds an item of the input.
+fn add_item(turns: &mut Turns, mut item: Map<String, Value>, path: &str) -> Result<(), ApiError> {
+    let texts = ["input_text", "output_text", "text"];
+    match item.get("type").map_or(Some("message"), Value::as_str) {
+        Some("message") => {
+            let role = role_of(&item, path, &["user", "assistant", "system", "developer"])?;
+            let content = item.get_mut("content").map_or(Value::Null, Value::take);
+            let text = text_of(content, &format!("{path}.content"), &texts)?;
+            turns.push(if role == "developer" { "system" } else { role }, text);
+        }
+        Some("function_call") => {
+            let (id, name) = (text_in(&item, "call_id", path)?, text_in(&item, "name", path)?);
+            turns.call(id, name, text_in(&item, "arguments", path)?.into());
+        }
+        Some("function_call_output") => {
+            let id = text_in(&item, "call_id", path)?;
+            let output = item.get_mut("output").map_or(Value::Null, Value::take);
+            let text = text_of(output, &format!("{path}.output"), &texts)?;
+            turns.result(id, text, &format!("{path}.call_id"))?;
+        }
+        Some("reasoning") => {
+            let of = |field: &str, kind: &str, item: &mut Map<String, Value>| match item.get_mut(field) {
+                Some(content @ Value::Array(_)) => text_of(content.take(), &format!("{path}.{field}"), &[kind]),
+                _ => Ok(String::new()),
+            };
+            let content = of("content", "reasoning_text", &mut item)?;
+            let text = if content.is_empty() { of("summary", "summary_text", &mut item)? } else { content };
+            // One that is encrypted alone says nothing to this server.
+            if !text.is_empty() {
+                turns.think(text);
+            }
+        }
+        _ => {
+            let kind = item.get("type").unwrap_or(&Value::Null).to_string();
+            let problem = "which is not supported here; this server reads items of message, function_call, \
+                           function_call_output and reasoning";
+            return refuse(&format!("{path}.type"), format!("is {}, {problem}", shown(&kind)));
+        }
+    }
+    Ok(())
+}
+
+/// Makes events of what comes.
+struct Writer {
+    response: Map<String, Value>,
+    answer: Answer,
+    outline: Outline,
+    /// What came, each of which is an item of the output.
+    blocks: Blocks,
+    /// The ids of these.
+    ids: Vec<String>,
+    reasoning_tokens: usize,
+    cause: Option<StopCause>,
+    /// Events so far.
+    number: u64,
+}
+
+impl Writer {
+    fn event(&mut self, name: &str, mut data: Value) -> String {
+        data["sequence_number"] = self.number.into();
+        self.number += 1;
+        named(name, data)
+    }
+
+    /// What a delta changes, which is added to the blocks.
+    fn changes(&mut self, delta: &TextDelta) -> Vec<(usize, Change)> {
+        let pieces = self.answer.push(&delta.text, delta.finished.is_some());
+        let changes = self.outline.push(pieces);
+        if delta.token.is_some() && self.answer.is_thinking() {
+            self.reasoning_tokens += 1;
+        }
+        if let Some(Ok(cause)) = &delta.finished {
+            self.cause = Some(cause.clone());
+        }
+        self.add(&changes);
+        changes
+    }
+
+    /// What the end changes, likewise.
+    fn last_changes(&mut self) -> Vec<(usize, Change)> {
+        let changes = self.outline.end();
+        self.add(&changes);
+        changes
+    }
+
+    fn add(&mut self, changes: &[(usize, Change)]) {
+        for (_, change) in changes {
+            self.blocks.add(change);
+            if let Change::Opened(block) = change {
+                self.ids.push(unique_id(match block {
+                    Block::Text => "msg_",
+                    Block::Thinking => "rs_",
+                    Block::Call(_) => "fc_",
+                }));
+            }
+        }
+    }
+
+    /// The item of a block whose text is known so far; before it is `done`, it has no parts.
+    fn item(&self, index: usize, block: &Block, text: &str, status: &str, done: bool) -> Value {
+        let id = self.ids.get(index);
+        let content = if done { vec![part_of(block, text)] } else { Vec::new() };
+        match block {
+            Block::Text => {
+                json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": content})
+            }
+            Block::Thinking => {
+                json!({"id": id, "type": "reasoning", "status": status, "summary": [], "content": content})
+            }
+            Block::Call(call) => json!({
+                "id": id, "type": "function_call", "status": status, "call_id": call.id, "name": call.name,
+                "arguments": text,
+            }),
+        }
+    }
+
+    /// The events of a change; `status` is that of an item that it ends.
+    fn events(&mut self, index: usize, change: Change, status: &str) -> Vec<String> {
+        let mut place = json!({"item_id": self.ids.get(index), "output_index": index});
+        let kind = match self.blocks.0.get(index) {
+            Some((Block::Text, _)) => "output_text",
+            Some((Block::Thinking, _)) => "reasoning_text",
+            _ => "function_call_arguments",
+        };
+        let has_parts = kind != "function_call_arguments";
+        if has_parts {
+            place["content_index"] = 0.into();
+        }
+        let mut events = Vec::new();
+        match change {
+            Change::Opened(block) => {
+                let item = self.item(index, &block, "", "in_progress", false);
+                events.push(self.event("response.output_item.added", json!({"output_index": index, "item": item})));
+                if has_parts {
+                    place["part"] = part_of(&block, "");
+                    events.push(self.event("response.content_part.added", place));
+                }
+            }
+            Change::More(more) => {
+                place["delta"] = more.into();
+                if kind == "output_text" {
+                    place["logprobs"] = json!([]);
+                }
+                events.push(self.event(&format!("response.{kind}.delta"), place));
+            }
+            Change::Closed => {
+                let Some((block, text)) = self.blocks.0.get(index).cloned() else { return events };
+                let item = self.item(index, &block, &text, status, true);
+                let mut whole = place.clone();
+                if let Block::Call(call) = &block {
+                    (whole["name"], whole["arguments"]) = (call.name.as_str().into(), text.as_str().into());
+                } else {
+                    whole["text"] = text.as_str().into();
+                }
+                if block == Block::Text {
+                    whole["logprobs"] = json!([]);
+                }
+                events.push(self.event(&format!("response.{kind}.done"), whole));
+                if has_parts {
+                    place["part"] = part_of(&block, &text);
+                    events.push(self.event("response.content_part.done", place));
+                }
+                events.push(self.event("response.output_item.done", json!({"output_index": index, "item": item})));
+            }
+        }
+        events
+    }
+
+    /// `completed`, unless the answer was cut short.
+    fn status(&self) -> &'static str {
+        if self.cause == Some(StopCause::Length) { "incomplete" } else { "completed" }
+    }
+
+    /// The whole response.
+    fn ended(&mut self, sequences: &Sequences) -> Value {
+        let status = self.status();
+        let last = self.blocks.0.len().saturating_sub(1);
+        let items = self.blocks.0.iter().enumerate().map(|(index, (block, text))| {
+            // Only the last one can be cut short.
+            let status = if index == last { status } else { "completed" };
+            self.item(index, block, text, status, true)
+        });
+        let output: Vec<Value> = items.collect();
+        let (input_tokens, output_tokens) = (sequences.prompt_tokens(), sequences.completion_tokens());
+        let reason = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
+        self.response["status"] = status.into();
+        self.response["incomplete_details"] = reason.unwrap_or(Value::Null);
+        self.response["output"] = output.into();
+        self.response["usage"] = json!({
+            "input_tokens": input_tokens,
+            "input_tokens_details": {"cached_tokens": sequences.cached_tokens()},
+            "output_tokens": output_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "total_tokens": input_tokens + output_tokens,
+        });
+        Value::Object(self.response.clone())
+    }
+}
+
+/// The one part of the content of a block that has one.
+fn part_of(block: &Block, text: &str) -> Value {
+    match block {
+        Block::Thinking => json!({"type": "reasoning_text", "text": text}),
+        _ => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
+    }
+}
+
+impl Events for Writer {
+    fn delta(&mut self, _: usize, delta: TextDelta, _: &Sequences) -> Vec<String> {
+        let mut events = Vec::new();
+        if delta.prompt.is_some() {
+            for name in ["response.created", "response.in_progress"] {
+                let response = self.response.clone();
+                events.push(self.event(name, json!({"response": response})));
+            }
+        }
+        for (index, change) in self.changes(&delta) {
+            events.extend(self.events(index, change, "completed"));
+        }
+        events
+    }
+
+    fn end(&mut self, sequences: &Sequences) -> Vec<String> {
+        let mut events = Vec::new();
+        for (index, change) in self.last_changes() {
+            events.extend(self.events(index, change, self.status()));
+        }
+        let response = self.ended(sequences);
+        events.push(self.event(&format!("response.{}", self.status()), json!({"response": response})));
+        events
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Vec<String> {
+        let code = error.code.unwrap_or("server_error");
+        self.response["status"] = "failed".into();
+        self.response["error"] = json!({"code": code, "message": error.message});
+        let response = self.response.clone();
+        vec![self.event("response.failed", json!({"response": response}))]
+    }
+}

@@ -1,0 +1,207 @@
+//! Errors in the OpenAI API's shape.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use interbed_engine::{InvalidRequest, RequestError, SubmitError};
+use interbed_model::chat_template::TemplateError;
+use interbed_model::tokenizer::TokenizerError;
+use serde_json::{Value, json};
+
+use crate::load_progress::LoadProgress;
+
+/// Seconds after which a client may try again, where nothing better is known.
+const RETRY_AFTER_S: u64 = 1;
+
+/// The error that a client gets.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+    /// The request's field that is wrong.
+    pub(crate) param: Option<String>,
+    pub(crate) code: Option<&'static str>,
+    /// Seconds after which the client may try again, if that is of use.
+    pub(crate) retry_after_s: Option<u64>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None, retry_after_s: None }
+    }
+
+    /// 400, with the field that is wrong.
+    pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..Self::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    /// 400, where no single field is wrong.
+    pub(crate) fn malformed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 401.
+    pub(crate) fn unauthorized() -> Self {
+        let message = "this server needs an API key that it knows, as the header \"Authorization: Bearer KEY\" or \
+                       \"x-api-key: KEY\"";
+        Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
+    }
+
+    /// 404.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, message) }
+    }
+
+    /// 404 for a model.
+    pub(crate) fn model_not_found(model: &str, known: &[String]) -> Self {
+        let told = &model[..model.floor_char_boundary(200)];
+        let message = format!("the model {told:?} is not served here; this server has {}", known.join(", "));
+        let error = Self::new(StatusCode::NOT_FOUND, message);
+        Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
+    }
+
+    /// 405.
+    pub(crate) fn wrong_method(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, message)
+    }
+
+    /// 408.
+    pub(crate) fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
+    /// 413.
+    pub(crate) fn too_large(limit: usize) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {limit} bytes, which is the limit"))
+    }
+
+    /// 413, for what memory can never hold.
+    pub(crate) fn needs_too_much(needed: usize, limit: usize, purpose: &str) -> Self {
+        let message = format!(
+            "the request would take some {} KiB of memory, but all {purpose} together have {}; send a shorter prompt \
+             or fewer of them, with a smaller n or best_of and fewer logprobs, for a beam search or with logprobs a \
+             smaller max_tokens, or with logprobs a stream",
+            needed.div_ceil(1024),
+            limit / 1024
+        );
+        Self { code: Some("request_too_large"), ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, message) }
+    }
+
+    /// 415.
+    pub(crate) fn not_json(content_type: &str) -> Self {
+        let message = format!("the body is {content_type:?}; send the header \"Content-Type: application/json\"");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
+    /// 500.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    /// 503.
+    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        Self { code: Some("overloaded"), retry_after_s: Some(RETRY_AFTER_S), ..error }
+    }
+
+    /// 429, where no more requests may wait.
+    pub(crate) fn queue_full(message: impl Into<String>, retry_after_s: u64) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, message);
+        Self { code: Some("queue_full"), retry_after_s: Some(retry_after_s), ..error }
+    }
+
+    /// 503, while the model is being loaded.
+    pub(crate) fn loading(progress: &LoadProgress) -> Self {
+        let (done, total) = progress.bytes();
+        let message = match total {
+            0 => "the model is still being loaded; try again later".into(),
+            _ => format!("the model is still being loaded ({done} of {total} bytes); try again later"),
+        };
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        Self { code: Some("loading"), retry_after_s: Some(progress.retry_after_s()), ..error }
+    }
+
+    /// 503, while the server finishes what it has.
+    pub(crate) fn draining() -> Self {
+        let message = "the server is stopping and takes no more requests; send it to another one, or again later";
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
+        Self { code: Some("draining"), retry_after_s: Some(RETRY_AFTER_S), ..error }
+    }
+
+    /// Logs what is the server's fault. That it starts or stops is none.
+    pub(crate) fn log(&self) {
+        if self.status.is_server_error() && !matches!(self.code, Some("loading" | "draining")) {
+            tracing::warn!(status = self.status.as_u16(), reason = self.message, "request failed");
+        }
+    }
+
+    /// The body: `{"error": {…}}`.
+    pub(crate) fn to_json(&self) -> Value {
+        let kind = match self.status {
+            status if status.is_server_error() => "server_error",
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            _ => "invalid_request_error",
+        };
+        json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.log();
+        let mut response = (self.status, axum::Json(self.to_json())).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        // For APIs whose errors have another form.
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<InvalidRequest> for ApiError {
+    fn from(error: InvalidRequest) -> Self {
+        Self::invalid(error.param, error.message)
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Invalid(invalid) => invalid.into(),
+            SubmitError::Overloaded { .. } => Self::queue_full(error.to_string(), RETRY_AFTER_S),
+            SubmitError::Stopped => Self::overloaded(error.to_string()),
+        }
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Forward(_) | RequestError::NotFinite => Self::internal(error.to_string()),
+            RequestError::Constraint(_) => Self::malformed(error.to_string()),
+            RequestError::TooLarge { .. } => Self::invalid("prompt", error.to_string()),
+            RequestError::Unread => Self::timeout(error.to_string()),
+            RequestError::Stopped => Self::overloaded(error.to_string()),
+        }
+    }
+}
+
+impl From<TemplateError> for ApiError {
+    fn from(error: TemplateError) -> Self {
+        match error {
+            TemplateError::Missing { .. } => Self::malformed(error.to_string()),
+            _ if error.is_about_messages() => Self::invalid("messages", error.to_string()),
+            _ => Self::internal(error.to_string()),
+        }
+    }
+}
+
+impl From<TokenizerError> for ApiError {
+    fn from(error: TokenizerError) -> Self {
+        Self::invalid("prompt", error.to_string())
+    }
+}

@@ -1,0 +1,509 @@
+//! The sequences of one request, under way: submitted together, read together, cancelled together.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use interbed_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
+use interbed_engine::{FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::caller::Caller;
+use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, logprob_bytes};
+use crate::error::ApiError;
+use crate::memory::Share;
+use crate::metrics::{Finished, Metrics};
+use crate::pace::QueuePace;
+use crate::request_log::{AskedFor, RequestLog};
+use crate::sampling::Common;
+
+/// A growing answer is charged in steps of this many bytes; the first is covered by [`SEQUENCE_BYTES`].
+const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
+
+/// The parts of a checked request, with the memory that it holds.
+pub(crate) struct Asked {
+    pub(crate) prompts: Vec<Vec<TokenId>>,
+    /// Text of all prompts that is to be part of the answer.
+    pub(crate) echo_bytes: usize,
+    pub(crate) caller: Caller,
+    pub(crate) share: Share,
+}
+
+/// All sequences of one request. Dropping it cancels those that have not ended.
+pub(crate) struct Sequences {
+    streams: Vec<Stream>,
+    /// Completes when the server ends without waiting for this.
+    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ready: VecDeque<(usize, TextDelta)>,
+    observed: Observed,
+    prompt_tokens: usize,
+    /// Choices per prompt.
+    n: usize,
+    /// Sequences per prompt.
+    candidates: usize,
+    /// Whether the answer reports log-probabilities.
+    logprobs: bool,
+    /// Whether it reports for each prompt why no more of it was cached.
+    cache_report: bool,
+    /// Whether the report may say how long ago something was lost: with several tenants, that would reveal how many
+    /// requests others make.
+    lookups_told: bool,
+    /// Memory of all this; a stream takes it over.
+    share: Option<Share>,
+    /// Memory of an answer that is not streamed, which takes it over.
+    answer: Option<Share>,
+}
+
+/// Where it is noted what becomes of the sequences.
+struct Observed {
+    metrics: Arc<Metrics>,
+    pace: Arc<QueuePace>,
+    log: Arc<RequestLog>,
+    started: Instant,
+    max_tokens: usize,
+}
+
+struct Stream {
+    text: TextStream,
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    below: Option<FoundBelow>,
+    miss: Option<Miss>,
+    /// Whether all tokens come together, as at the end of a search: then there is no time between tokens.
+    at_once: bool,
+    /// Whether it is the first of its prompt, which waits in the queue for all of them.
+    is_first: bool,
+    timing: Timing,
+    ended: bool,
+}
+
+/// When a sequence came how far.
+#[derive(Default)]
+struct Timing {
+    /// How long it waited in the queue.
+    queued: Option<Duration>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+/// A sequence that has ended.
+#[derive(Default)]
+pub(crate) struct Output {
+    pub(crate) text: String,
+    pub(crate) prompt: PromptDone,
+    /// Tokens with their log-probabilities, if asked for.
+    pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
+    pub(crate) cause: Option<StopCause>,
+    pub(crate) embedding: Vec<f32>,
+    /// The log-probabilities of all tokens together, if they are known, and their number.
+    logprob: f64,
+    num_tokens: usize,
+}
+
+/// Submits the sequences for each prompt, as many as there are candidates. Sequence `i` belongs to prompt `i /
+/// candidates`, and its seed is the request's plus `i % candidates`.
+pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
+    let Asked { prompts, echo_bytes, caller: Caller { tenant, log }, share: parsed } = asked;
+    check_amount(app, &prompts, common.candidates)?;
+    let prompt_tokens = prompts.iter().map(Vec::len).sum();
+    let needed = bytes_held(prompts.len(), prompt_tokens, echo_bytes, common);
+    let share = app.memory.held.take(needed).await?;
+    let answer = app.memory.answers.take(logprob_bytes(prompts.len(), common)).await?;
+    drop(parsed);
+    note(app, &log, prompts.len(), prompt_tokens, common);
+    let cache_salt = tenant.cache_salt(common.cache_salt.clone());
+    let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
+    for prompt in prompts {
+        let prompt_tokens = prompt.len();
+        let mut params = common.params.clone();
+        if common.candidates > common.n {
+            // The choices are the best by these.
+            params.logprobs = params.logprobs.or(Some(0));
+        }
+        let request = Request {
+            prompt,
+            params,
+            cache_salt: cache_salt.clone(),
+            priority: common.priority,
+            tenant: tenant.id(),
+            explain_miss: common.cache_report,
+            beam: common.beam,
+            embed: common.embed,
+            // Whole answers are read as they come; only streams go at the speed of their clients.
+            unread: common.stream.then(|| app.memory.unread.clone()),
+            constraint: common.constraint.clone(),
+        };
+        // An error here drops, and so cancels, the sequences before it.
+        let submitted = app.engine.submit_many(request, common.candidates);
+        for events in submitted.map_err(|error| refusal(error, &app.pace))? {
+            let text = TextStream::new(events, app.tokenizer.clone(), common.text.clone());
+            streams.push(Stream {
+                text,
+                prompt_tokens,
+                cached_tokens: 0,
+                below: None,
+                miss: None,
+                at_once: common.beam.is_some(),
+                is_first: streams.len() % common.candidates.max(1) == 0,
+                timing: Timing::default(),
+                ended: false,
+            });
+        }
+    }
+    let (metrics, pace, started) = (app.metrics.clone(), app.pace.clone(), Instant::now());
+    log.facts().submitted.get_or_insert(started);
+    let mut is_cut = app.is_cut.clone();
+    let cut = Box::pin(async move {
+        // An error means that the server has ended, which is the same.
+        let _ = is_cut.wait_for(|&cut| cut).await;
+    });
+    Ok(Sequences {
+        streams,
+        cut,
+        ready: VecDeque::new(),
+        observed: Observed { metrics, pace, log, started, max_tokens: common.params.max_tokens },
+        prompt_tokens,
+        n: common.n,
+        candidates: common.candidates,
+        logprobs: common.params.logprobs.is_some(),
+        cache_report: common.cache_report,
+        lookups_told: app.config.api_keys.len() < 2,
+        share: Some(share),
+        answer: Some(answer),
+    })
+}
+
+/// Most sequences of a request.
+pub(crate) fn sequences_max(app: &App) -> usize {
+    app.config.sequences_max.min(app.engine.limits().max_waiting.max(1))
+}
+
+fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Result<(), ApiError> {
+    let limit = sequences_max(app);
+    let sequences = prompts.len().saturating_mul(candidates);
+    if sequences > limit {
+        let message = format!(
+            "{} prompts times {candidates} answers (n, or best_of) are {sequences} sequences, but at most {limit} are \
+             allowed",
+            prompts.len()
+        );
+        return Err(ApiError::invalid("prompt", message));
+    }
+    Ok(())
+}
+
+impl Sequences {
+    /// The next delta, and the index of its sequence; `None` when all have ended.
+    pub(crate) async fn next(&mut self) -> Option<(usize, TextDelta)> {
+        if self.ready.is_empty() {
+            poll_fn(|context| {
+                let mut open = false;
+                for (index, stream) in self.streams.iter_mut().enumerate().filter(|(_, stream)| !stream.ended) {
+                    open = true;
+                    // Dropping the future loses nothing, so that each poll may make a new one.
+                    let next = pin!(stream.text.next()).poll(context);
+                    if let Poll::Ready(Some(delta)) = next {
+                        stream.received(&delta, &self.observed);
+                        self.ready.push_back((index, delta));
+                    }
+                }
+                if !open || !self.ready.is_empty() {
+                    return Poll::Ready(());
+                }
+                // The first that is open tells; dropping all of this cancels the others.
+                let first = self.streams.iter_mut().enumerate().find(|(_, stream)| !stream.ended);
+                match first {
+                    Some((index, stream)) if self.cut.as_mut().poll(context).is_ready() => {
+                        let finished = Some(Err(RequestError::Stopped));
+                        let delta = TextDelta { finished, ..TextDelta::default() };
+                        stream.received(&delta, &self.observed);
+                        self.ready.push_back((index, delta));
+                        Poll::Ready(())
+                    }
+                    _ => Poll::Pending,
+                }
+            })
+            .await;
+        }
+        self.ready.pop_front()
+    }
+
+    /// The memory of the sequences, which from now on is the caller's.
+    pub(crate) fn take_share(&mut self) -> Option<Share> {
+        self.share.take()
+    }
+
+    /// The memory of what [`Sequences::collect`] gathered, likewise.
+    pub(crate) fn take_answer(&mut self) -> Option<Share> {
+        self.answer.take()
+    }
+
+    /// Waits until all have ended; returns the `n` best of each prompt's, or all in their order if there are no others.
+    pub(crate) async fn collect(&mut self) -> Result<Vec<Output>, ApiError> {
+        self.collect_with(|_| {}).await
+    }
+
+    /// The same, and tells each delta of all sequences as it comes.
+    pub(crate) async fn collect_with(&mut self, mut seen: impl FnMut(&TextDelta)) -> Result<Vec<Output>, ApiError> {
+        let mut uncharged = 0;
+        let mut outputs: Vec<Output> = Vec::new();
+        outputs.resize_with(self.streams.len(), Output::default);
+        while let Some((index, mut delta)) = self.next().await {
+            seen(&delta);
+            let Some(output) = outputs.get_mut(index) else { continue };
+            if let Some((_, position)) = &mut delta.token {
+                output.num_tokens += 1;
+                output.logprob += position.as_ref().map_or(0.0, |position| f64::from(position.chosen.logprob));
+                // If the client did not ask for them, they were only needed to choose the best.
+                position.take_if(|_| !self.logprobs);
+            }
+            // Log-probabilities were charged for before.
+            uncharged += delta.text.len() * TEXT_FACTOR;
+            if uncharged > CHARGED_AT_ONCE {
+                if let Some(answer) = &mut self.answer {
+                    answer.grow(uncharged).await?;
+                }
+                uncharged = 0;
+            }
+            output.text.push_str(&delta.text);
+            if let Some(embedding) = delta.embedding {
+                output.embedding = embedding;
+            }
+            if let Some(prompt) = delta.prompt {
+                output.prompt = prompt;
+            }
+            if let Some((id, Some(logprobs))) = delta.token {
+                output.tokens.push((id, logprobs));
+            }
+            if let Some(cause) = delta.finished.transpose()? {
+                output.cause = Some(cause);
+            }
+        }
+        if self.candidates == self.n {
+            return Ok(outputs);
+        }
+        let mut choices = Vec::with_capacity(outputs.len() / self.candidates * self.n);
+        let mut outputs = outputs.into_iter();
+        while outputs.len() > 0 {
+            let mut candidates: Vec<_> = outputs.by_ref().take(self.candidates).collect();
+            // Among equals, the first.
+            candidates.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+            choices.extend(candidates.into_iter().take(self.n));
+        }
+        Ok(choices)
+    }
+
+    /// Tokens of all prompts.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// Those of them that were in the prefix cache, as far as is known yet.
+    pub(crate) fn cached_tokens(&self) -> usize {
+        self.streams.iter().step_by(self.candidates.max(1)).map(|stream| stream.cached_tokens).sum()
+    }
+
+    /// Tokens generated so far, chosen or not.
+    pub(crate) fn completion_tokens(&self) -> usize {
+        self.streams.iter().map(|stream| stream.text.tokens()).sum()
+    }
+
+    /// `usage` so far. A prompt counts once, whatever `n`; all generated tokens count, chosen or not.
+    pub(crate) fn usage(&self) -> Value {
+        let (completion, cached) = (self.completion_tokens(), self.cached_tokens());
+        let prompts = || self.streams.iter().step_by(self.candidates.max(1));
+        let mut usage = json!({
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": self.prompt_tokens + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        });
+        // Only if there is something to report: the OpenAI API has no such fields. All answers of a search report the
+        // one search.
+        let told =
+            self.streams.iter().enumerate().filter(|(index, stream)| !stream.at_once || index % self.candidates == 0);
+        let preemptions: u32 = told.map(|(_, stream)| stream.text.preemptions()).sum();
+        if preemptions > 0 {
+            usage["interbed"]["preemptions"] = preemptions.into();
+        }
+        let below = || prompts().filter_map(|stream| stream.below);
+        let sum = |of: fn(FoundBelow) -> usize| below().map(of).sum::<usize>();
+        if below().any(|below| below.tokens > 0) {
+            usage["interbed"]["disk"] = json!({
+                "found_tokens": sum(|below| below.tokens),
+                "loaded_tokens": sum(|below| below.loaded),
+                "read_ms": (below().map(|below| below.seconds).sum::<f64>() * 1e3).round(),
+            });
+        }
+        if below().any(|below| below.remote > 0) {
+            usage["interbed"]["remote"] = json!({
+                "loaded_tokens": sum(|below| below.remote),
+                "read_ms": (below().map(|below| below.remote_seconds).sum::<f64>() * 1e3).round(),
+            });
+        }
+        if self.cache_report {
+            let entry = |stream: &Stream| {
+                stream.miss.map_or(Value::Null, |miss| cache_miss(miss, stream.below, self.lookups_told))
+            };
+            let misses: Vec<_> = prompts().map(entry).collect();
+            usage["interbed"]["cache_misses"] = misses.into();
+        }
+        usage
+    }
+}
+
+/// Where a prompt's prefix in memory ended and why, and what of the rest was on disk and is not loaded, as far as its
+/// client may know: how many look-ups ago something was lost is included only if `lookups_told`.
+fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Value {
+    let (reason, lookups_ago) = match miss.reason.for_client() {
+        MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
+        MissReason::Evicted { lookups_ago, .. } => ("evicted", Some(lookups_ago)),
+        MissReason::CacheReset { lookups_ago } => ("cache_reset", Some(lookups_ago)),
+        MissReason::PartialBlock => ("partial_block", None),
+        MissReason::NotCacheable => ("not_cacheable", None),
+    };
+    let mut entry = json!({"matched_tokens": miss.matched_tokens, "reason": reason});
+    if let Some(lookups_ago) = lookups_ago.filter(|_| lookups_told) {
+        entry["lookups_ago"] = json!(lookups_ago);
+    }
+    if let Some(FoundBelow { tokens, loaded, computed, .. }) = below.filter(|below| below.tokens > below.loaded) {
+        // The first ones are computed while the rest is read, so that both may hold.
+        let reason = if tokens > loaded + computed { "could_not_be_read" } else { "computing_is_faster" };
+        entry["on_disk"] = json!({"tokens": tokens, "not_loaded_tokens": tokens - loaded, "reason": reason});
+    }
+    entry
+}
+
+impl Output {
+    /// The score by which `best_of` chooses. An empty answer has the worst one.
+    fn mean_logprob(&self) -> f64 {
+        if self.num_tokens == 0 { f64::NEG_INFINITY } else { self.logprob / self.num_tokens as f64 }
+    }
+}
+
+impl Stream {
+    fn received(&mut self, delta: &TextDelta, observed: &Observed) {
+        let Observed { metrics, pace, log, started, .. } = observed;
+        let now = Instant::now();
+        if let Some(prompt) = &delta.prompt {
+            (self.cached_tokens, self.below, self.miss) = (prompt.cached_tokens, prompt.below, prompt.miss);
+        }
+        if let Some(waited) = self.text.waited().filter(|_| self.timing.queued.is_none() && self.is_first) {
+            self.timing.queued = Some(waited);
+            metrics.request_queue.observe(waited.as_secs_f64());
+            pace.waited(waited);
+            let mut facts = log.facts();
+            facts.queued = facts.queued.max(Some(waited));
+        }
+        if let Some(prompt) = delta.prompt.as_ref().filter(|_| self.is_first) {
+            log.facts().cached_tokens += prompt.cached_tokens;
+        }
+        if delta.token.is_some() {
+            match self.timing.last_token.replace(now) {
+                None => {
+                    self.timing.first_token = Some(now);
+                    metrics.time_to_first_token.observe((now - *started).as_secs_f64());
+                    log.facts().first_token.get_or_insert(now);
+                }
+                Some(_) if self.at_once => {}
+                Some(before) => metrics.inter_token_latency.observe((now - before).as_secs_f64()),
+            }
+        }
+        if let Some(finished) = &delta.finished {
+            self.end(finished.as_ref().map_or("error", StopCause::openai_name), now, observed);
+        }
+    }
+
+    /// Notes that it ended, for this reason.
+    fn end(&mut self, reason: &'static str, now: Instant, observed: &Observed) {
+        self.ended = true;
+        let Timing { queued, first_token, last_token } = self.timing;
+        let tokens = self.text.tokens();
+        observed.metrics.finished(Finished {
+            reason,
+            prompt_tokens: self.prompt_tokens,
+            generation_tokens: tokens,
+            max_tokens: observed.max_tokens,
+            elapsed: now - observed.started,
+            queued,
+            to_first_token: first_token.map(|first| first - observed.started),
+            decoding: first_token.zip(last_token).map(|(first, last)| last - first),
+        });
+        let mut facts = observed.log.facts();
+        facts.completion_tokens += tokens;
+        facts.last_token = facts.last_token.max(last_token);
+        facts.finished(reason);
+    }
+}
+
+impl Drop for Sequences {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        for stream in self.streams.iter_mut().filter(|stream| !stream.ended) {
+            stream.end("abort", now, &self.observed);
+        }
+    }
+}
+
+/// What is asked of the engine, for the log.
+fn note(app: &App, log: &RequestLog, prompts: usize, prompt_tokens: usize, common: &Common) {
+    app.metrics.params_n.observe(common.n as f64);
+    let mut facts = log.facts();
+    facts.prompt_tokens += prompt_tokens;
+    let before = facts.asked.as_ref().map_or(0, |asked| asked.sequences);
+    facts.asked = Some(AskedFor {
+        model: app.model_name().to_owned(),
+        sequences: before + prompts * common.candidates,
+        n: common.n,
+        max_tokens: common.params.max_tokens,
+        temperature: common.params.temperature,
+        top_p: common.params.top_p,
+        stream: common.stream,
+    });
+}
+
+/// Why the engine does not take a request, and when it may come back.
+fn refusal(error: SubmitError, pace: &QueuePace) -> ApiError {
+    match error {
+        SubmitError::Overloaded { .. } => ApiError::queue_full(error.to_string(), pace.retry_after_s()),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_on_disk_and_not_loaded_is_told_with_the_reason() {
+        let told = |tokens, loaded, computed| {
+            let below = Some(FoundBelow { tokens, loaded, computed, seconds: 0.1, ..FoundBelow::default() });
+            cache_miss(Miss { matched_tokens: 0, reason: MissReason::NeverSeen }, below, true)["on_disk"].clone()
+        };
+        let of = |not_loaded, reason| json!({"tokens": 64, "not_loaded_tokens": not_loaded, "reason": reason});
+        assert_eq!((told(0, 0, 0), told(64, 64, 0)), (Value::Null, Value::Null));
+        assert_eq!((told(64, 0, 64), told(64, 48, 16)), (of(64, "computing_is_faster"), of(16, "computing_is_faster")));
+        assert_eq!((told(64, 16, 0), told(64, 16, 32)), (of(48, "could_not_be_read"), of(48, "could_not_be_read")));
+    }
+
+    #[test]
+    fn a_client_learns_nothing_of_others() {
+        let check = |reason: MissReason, alone: Value, among_others: Value| {
+            let miss = Miss { matched_tokens: 32, reason };
+            assert_eq!((cache_miss(miss, None, true), cache_miss(miss, None, false)), (alone, among_others));
+        };
+        let told = |reason: &str| json!({"matched_tokens": 32, "reason": reason});
+        let when = |reason: &str, ago: u32| json!({"matched_tokens": 32, "reason": reason, "lookups_ago": ago});
+        let evicted = MissReason::Evicted { by: None, lookups_ago: 4 };
+        check(evicted, when("evicted", 4), told("evicted"));
+        check(MissReason::CacheReset { lookups_ago: 0 }, when("cache_reset", 0), told("cache_reset"));
+        check(MissReason::OtherSalt, told("never_seen"), told("never_seen"));
+        check(MissReason::NeverSeen, told("never_seen"), told("never_seen"));
+        check(MissReason::PartialBlock, told("partial_block"), told("partial_block"));
+        check(MissReason::NotCacheable, told("not_cacheable"), told("not_cacheable"));
+    }
+}

@@ -1,0 +1,119 @@
+//! HTTP: the OpenAI API, streaming, metrics.
+//!
+//! A request is read and checked here, becomes token ids, and goes to the engine through its handle; text comes back
+//! through `interbed_engine::text`. The server knows no devices and no files.
+
+mod answer;
+mod api_keys;
+mod app;
+mod auth;
+mod blocks;
+mod body;
+mod caller;
+mod charge;
+mod config;
+#[cfg(test)]
+mod corpus;
+mod cors;
+mod door;
+mod endpoints;
+mod error;
+mod fields;
+mod generate;
+mod harmony;
+mod json_cost;
+mod json_text;
+mod listener;
+mod live;
+mod load_progress;
+mod logprobs;
+mod memory;
+mod metrics;
+mod openapi;
+mod outline;
+mod pace;
+mod patience;
+mod random;
+mod request_id;
+mod request_log;
+mod sampling;
+mod speech;
+mod stream;
+mod structured;
+mod tenant;
+mod thinking;
+mod tls;
+mod tool_calls;
+mod tool_prompt;
+mod tool_use;
+mod tools;
+mod traces;
+mod truncation;
+mod unsupported;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use interbed_engine::EngineHandle;
+use interbed_model::chat_template::ChatTemplate;
+use interbed_model::tokenizer::Tokenizer;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use listener::ListenerLimits;
+use traces::Traces;
+
+/// How long is waited for the last traces to be sent.
+const LAST_TRACES: Duration = Duration::from_secs(1);
+
+pub use api_keys::{ApiKey, ApiKeys, BadKeys};
+pub use config::{Embeddings, ServerConfig};
+pub use cors::check_origin;
+pub use door::Door;
+pub use listener::Drained;
+pub use load_progress::LoadProgress;
+pub use speech::tool_parsers;
+pub use tenant::tenant_of_key;
+pub use tls::{BadTls, Tls};
+pub use traces::OtlpEndpoint;
+
+/// Listens before there is a model: `/health` tells how far it is loaded, and what needs it is refused until
+/// [`Door::open`]. The future serves on `listener` until `shutdown` completes, then takes nothing new, finishes the
+/// requests in flight within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time
+/// early; requests that are cut off get an error.
+pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
+    config: &ServerConfig,
+    listener: TcpListener,
+    shutdown: S,
+) -> (Door, impl Future<Output = Drained> + use<F, S>) {
+    let ((drain, draining), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
+    let (traces, exporter) = config.otlp_endpoint.clone().map(Traces::to).unzip();
+    let door = Door::new(config, traces, draining, is_cut);
+    let (doorway, limits) = (door.doorway(), ListenerLimits::of(config));
+    let serving = async move {
+        let sending = exporter.map(|exporter| tokio::spawn(exporter.run()));
+        let drained = listener::run(listener, doorway, limits, shutdown, drain, cut).await;
+        if let Some(sending) = sending {
+            // It ends when all requests have.
+            let _ = timeout(LAST_TRACES, sending).await;
+        }
+        drained
+    };
+    (door, serving)
+}
+
+/// The same with a model that is there already.
+pub async fn serve<F: Future<Output = ()>>(
+    config: ServerConfig,
+    engine: EngineHandle,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Arc<ChatTemplate>>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = F>,
+) -> Drained {
+    let (door, serving) = listen(&config, listener, shutdown);
+    door.open(config, engine, tokenizer, template);
+    serving.await
+}

@@ -1,0 +1,162 @@
+//! The live page's stream of events: what the engine is doing, for all who look at once.
+//!
+//! One task reads the engine's state while there are viewers, and turns what has changed into one event for all of
+//! them. Whoever comes gets the whole state first; so does whoever has read too slowly and missed an event. Without
+//! viewers nothing runs.
+
+mod runs;
+mod scene;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use interbed_engine::{EngineHandle, WatchPace};
+use serde_json::Value;
+use tokio::sync::{broadcast, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::error::ApiError;
+use scene::Scene;
+
+/// Those who may look at a time. Each takes a connection, and memory for a few events.
+const VIEWERS_MAX: usize = 16;
+
+/// Events that wait for a viewer before it has missed one.
+const EVENTS_WAITING: usize = 8;
+
+/// Time without an event, after which a comment shows that the connection lives.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The stream's one source.
+pub(crate) struct Live {
+    engine: EngineHandle,
+    stage: Mutex<Stage>,
+    /// Whether the server is ending: the stream would go on for as long as somebody looks.
+    is_over: watch::Receiver<bool>,
+}
+
+/// What all viewers see.
+struct Stage {
+    viewers: usize,
+    scene: Scene,
+    /// The event that shows all of it, once somebody has needed it.
+    whole: Option<Bytes>,
+    /// Where changes go, while the state is read.
+    changes: Option<broadcast::Sender<Bytes>>,
+}
+
+impl Live {
+    /// A stream about `engine`, until `is_over`. `about` is what never changes.
+    pub(crate) fn new(engine: EngineHandle, about: Value, is_over: watch::Receiver<bool>) -> Arc<Self> {
+        let stage = Stage { viewers: 0, scene: Scene::new(about), whole: None, changes: None };
+        Arc::new(Self { engine, stage: Mutex::new(stage), is_over })
+    }
+
+    /// One more who looks.
+    ///
+    /// # Errors
+    /// There are as many as there may be, or the server is ending.
+    pub(crate) fn join(self: &Arc<Self>) -> Result<Viewer, ApiError> {
+        let mut stage = self.stage();
+        if *self.is_over.borrow() {
+            return Err(ApiError::overloaded("the server is stopping"));
+        }
+        if stage.viewers >= VIEWERS_MAX {
+            let message = format!("{VIEWERS_MAX} already look at what the engine does; close one of these pages");
+            return Err(ApiError::overloaded(message));
+        }
+        stage.viewers += 1;
+        if stage.changes.is_none() {
+            stage.changes = Some(broadcast::Sender::new(EVENTS_WAITING));
+            stage.scene.clear();
+            stage.whole = None;
+            tokio::spawn(self.clone().keep_up());
+        }
+        drop(stage);
+        Ok(Viewer { live: self.clone(), changes: None, is_over: self.is_over.clone(), has_ended: false })
+    }
+
+    /// Reads the engine's state for as long as somebody looks.
+    async fn keep_up(self: Arc<Self>) {
+        let mut watcher = self.engine.watch();
+        let mut ticks = interval(WatchPace::PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let status = self.engine.status();
+            let mut stage = self.stage();
+            if stage.viewers == 0 {
+                stage.changes = None;
+                return;
+            }
+            if let Some(event) = stage.scene.renew(&mut watcher, &status) {
+                stage.whole = None;
+                // An error means that nobody has read anything yet.
+                let _ = stage.changes.iter().try_for_each(|changes| changes.send(event.clone().into()).map(|_| ()));
+            }
+        }
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        // A panic in between leaves a state of which the next look makes a whole one again.
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The whole state as one event, and what follows it. Before anything is known, the first that follows is whole.
+    fn whole(&self) -> (Option<Bytes>, Option<broadcast::Receiver<Bytes>>) {
+        let mut stage = self.stage();
+        let Stage { scene, whole, changes, .. } = &mut *stage;
+        if whole.is_none() && scene.is_known() {
+            *whole = Some(scene.whole().into());
+        }
+        (whole.clone(), changes.as_ref().map(broadcast::Sender::subscribe))
+    }
+}
+
+/// Somebody who looks.
+pub(crate) struct Viewer {
+    live: Arc<Live>,
+    /// What comes after the last event; `None` if the whole state comes next.
+    changes: Option<broadcast::Receiver<Bytes>>,
+    is_over: watch::Receiver<bool>,
+    has_ended: bool,
+}
+
+impl Viewer {
+    /// The next event; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        if self.has_ended {
+            return None;
+        }
+        loop {
+            let Some(changes) = &mut self.changes else {
+                let (whole, changes) = self.live.whole();
+                self.changes = changes;
+                match whole {
+                    Some(whole) => return Some(whole),
+                    None => continue,
+                }
+            };
+            let change = tokio::select! {
+                _ = self.is_over.wait_for(|&is_over| is_over) => {
+                    self.has_ended = true;
+                    return Some(Bytes::from_static(b"event: end\ndata: {}\n\n"));
+                }
+                change = timeout(IDLE, changes.recv()) => change,
+            };
+            match change {
+                Ok(Ok(change)) => return Some(change),
+                Ok(Err(broadcast::error::RecvError::Lagged(_))) => self.changes = None,
+                Ok(Err(broadcast::error::RecvError::Closed)) => return None,
+                Err(_) => return Some(Bytes::from_static(b":\n\n")),
+            }
+        }
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        self.live.stage().viewers -= 1;
+    }
+}

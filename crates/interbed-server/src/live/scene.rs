@@ -1,0 +1,257 @@
+//! What the live page shows, as JSON: all of it, or what has changed.
+
+use std::time::Instant;
+
+use interbed_engine::{
+    BlockUse, DeviceStats, EngineStatus, Health, KvDiskStatus, KvRemoteStatus, LivePlace, LiveSequence, LiveState,
+    StreamStats, UnitSight, Watcher, WindowSight,
+};
+use serde_json::{Value, json};
+
+use super::runs::{changes, runs};
+
+/// Figures that were not read yet.
+const UNKNOWN: &str = "null";
+
+/// What was shown last.
+pub(super) struct Scene {
+    begin: Instant,
+    /// What never changes.
+    about: Value,
+    /// How the weights are cut, once that is known.
+    groups: Value,
+    figures: String,
+    sequences: String,
+    blocks: Vec<BlockUse>,
+    window: WindowSight,
+    /// Where the next state is read to.
+    state: LiveState,
+    next_window: WindowSight,
+}
+
+impl Scene {
+    pub(super) fn new(about: Value) -> Self {
+        Self {
+            begin: Instant::now(),
+            about,
+            groups: Value::Null,
+            figures: UNKNOWN.into(),
+            sequences: "[]".into(),
+            blocks: Vec::new(),
+            window: WindowSight::default(),
+            state: LiveState::default(),
+            next_window: WindowSight::default(),
+        }
+    }
+
+    /// Forgets what was shown.
+    pub(super) fn clear(&mut self) {
+        *self = Self { begin: self.begin, ..Self::new(self.about.take()) };
+    }
+
+    /// Whether there is anything to tell.
+    pub(super) fn is_known(&self) -> bool {
+        self.figures != UNKNOWN
+    }
+
+    /// Takes in the present state. Returns the event that tells how it differs from the last one, if it does: the whole
+    /// of it where that was not known, or had other sizes.
+    pub(super) fn renew(&mut self, watcher: &mut Watcher, status: &EngineStatus) -> Option<String> {
+        let is_first = !self.is_known();
+        if let (true, Some(groups)) = (is_first, watcher.weight_groups()) {
+            self.groups = groups.iter().map(|group| json!([group.name, group.units, group.bytes])).collect();
+        }
+        let mut event = String::new();
+        let (has_state, has_window) = (watcher.read(&mut self.state), watcher.read_weights(&mut self.next_window));
+        let is_resized = has_state && self.state.blocks.len() != self.blocks.len()
+            || has_window && self.next_window.units.len() != self.window.units.len();
+        let stream = watcher.stream_stats();
+        if has_window {
+            (self.window.host_bytes, self.window.device_bytes) =
+                (self.next_window.host_bytes, self.next_window.device_bytes);
+        }
+        let figures = figures(status, stream.as_ref(), &self.window).to_string();
+        if figures != self.figures {
+            event += &format!(",\"figures\":{figures}");
+            self.figures = figures;
+        }
+        if has_state {
+            let sequences = sequences(&self.state.sequences);
+            if sequences != self.sequences {
+                event += &format!(",\"sequences\":{sequences}");
+                self.sequences = sequences;
+            }
+        }
+        if is_first || is_resized {
+            if has_state {
+                std::mem::swap(&mut self.blocks, &mut self.state.blocks);
+            }
+            if has_window {
+                std::mem::swap(&mut self.window.units, &mut self.next_window.units);
+            }
+            return Some(self.whole());
+        }
+        let before = event.len();
+        if has_state {
+            event += ",\"blocks\":";
+            if changes(&self.blocks, &self.state.blocks, BlockUse::code, &mut event) {
+                std::mem::swap(&mut self.blocks, &mut self.state.blocks);
+            } else {
+                event.truncate(before);
+            }
+        }
+        let before = event.len();
+        if has_window {
+            event += ",\"units\":";
+            let code = |unit: UnitSight| unit.code().into();
+            if changes(&self.window.units, &self.next_window.units, code, &mut event) {
+                std::mem::swap(&mut self.window.units, &mut self.next_window.units);
+            } else {
+                event.truncate(before);
+            }
+        }
+        (!event.is_empty()).then(|| format!("event: step\ndata: {{\"at\":{:.3}{event}}}\n\n", self.at()))
+    }
+
+    /// The event that tells all of it.
+    pub(super) fn whole(&self) -> String {
+        let Self { about, groups, figures, sequences, .. } = self;
+        let mut event = format!(
+            "event: whole\ndata: {{\"at\":{:.3},\"about\":{about},\"groups\":{groups},\"figures\":{figures},\
+             \"sequences\":{sequences},\"blocks\":",
+            self.at()
+        );
+        runs(&self.blocks, BlockUse::code, &mut event);
+        event += ",\"units\":";
+        runs(&self.window.units, |unit| unit.code().into(), &mut event);
+        event += "}\n\n";
+        event
+    }
+
+    /// Seconds since the server was started.
+    fn at(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+}
+
+/// Each sequence as a list, in the order of the fields below.
+fn sequences(sequences: &[LiveSequence]) -> String {
+    let row = |sequence: &LiveSequence| {
+        let LiveSequence { id, number, place, prompt, computed, generated, blocks, below } = *sequence;
+        json!([id, number, name_of(place), prompt, computed, generated, blocks, below])
+    };
+    sequences.iter().map(row).collect::<Value>().to_string()
+}
+
+fn name_of(place: LivePlace) -> &'static str {
+    match place {
+        LivePlace::Running => "running",
+        LivePlace::Long => "long",
+        LivePlace::Fetching => "fetching",
+        LivePlace::Arriving => "arriving",
+        LivePlace::Leaving => "leaving",
+        LivePlace::Swapped => "swapped",
+        LivePlace::Waiting => "waiting",
+    }
+}
+
+/// The engine's figures. Counters are totals since the start; the page makes rates of them.
+fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowSight) -> Value {
+    let EngineStatus { kv, swap, finished, .. } = status;
+    let health = match &status.health {
+        Health::Ok => "ok",
+        Health::Stalled(reason) | Health::Dead(reason) => reason,
+    };
+    json!({
+        "health": health,
+        "steps": status.steps,
+        "running": status.running,
+        "waiting": status.waiting,
+        "swapped": status.swapped,
+        "prompt_tokens": status.prompt_tokens,
+        "cached_tokens": kv.prefix_hit_tokens,
+        "generated_tokens": status.generation_tokens,
+        "finished": finished.stop + finished.length,
+        "cancelled": finished.cancelled,
+        "failed": finished.failed,
+        "preemptions": status.preemptions,
+        "preemptions_swap": status.preemptions_swap,
+        "weights_bytes": status.weights_bytes,
+        "kv": {
+            "total": kv.blocks_total,
+            "used": kv.blocks_used,
+            "cached": kv.blocks_cached,
+            "free": kv.blocks_free,
+            "withdrawn": kv.blocks_withdrawn,
+            "bytes": kv.bytes,
+            "block_bytes": swap.block_bytes,
+            "evictions": kv.evictions,
+            "merged": kv.blocks_merged,
+            "copied": kv.copy_on_writes,
+        },
+        "swap": (swap.slots_total > 0).then(|| json!({
+            "total": swap.slots_total,
+            "used": swap.slots_used,
+            "out": swap.blocks_out,
+            "in": swap.blocks_in,
+        })),
+        "stream": stream.map(|stream| self::stream(stream, window)),
+        "device": status.device.as_ref().map(device),
+        "disk": status.kv_disk.as_ref().map(disk),
+        "remote": status.kv_remote.as_ref().map(remote),
+    })
+}
+
+fn stream(stream: &StreamStats, window: &WindowSight) -> Value {
+    json!({
+        "passes": stream.passes,
+        "bytes_read": stream.bytes_read,
+        "bytes_copied": stream.bytes_copied,
+        "bytes_on_host": stream.bytes_on_host,
+        "waits_for_copies": stream.waits_for_copies,
+        "reads_failed": stream.reads_failed,
+        "stall_s": stream.stall.as_secs_f64(),
+        "io_s": stream.io.as_secs_f64(),
+        "compute_s": stream.compute.as_secs_f64(),
+        "disk_bytes_per_s": stream.disk_bytes_per_s,
+        "host_bytes": window.host_bytes,
+        "device_bytes": window.device_bytes,
+    })
+}
+
+fn device(device: &DeviceStats) -> Value {
+    json!({
+        "name": &*device.name,
+        "used": device.memory_used.0,
+        "budget": device.memory_budget.0,
+        "bytes_to_device": device.bytes_to_device,
+        "bytes_to_host": device.bytes_to_host,
+        "waits_for_room": device.waits_for_room,
+    })
+}
+
+fn remote(remote: &KvRemoteStatus) -> Value {
+    json!({
+        "asked_tokens": remote.asked_tokens,
+        "fetched_tokens": remote.fetched_tokens,
+        "fetch_s": remote.fetch_seconds,
+        "paused": remote.store.is_paused(),
+    })
+}
+
+fn disk(disk: &KvDiskStatus) -> Value {
+    let store = &disk.store;
+    json!({
+        "used": store.bytes_used,
+        "total": store.bytes_total,
+        "blocks": store.blocks,
+        "queued": store.queued_blocks,
+        "written_bytes": store.written_bytes,
+        "read_bytes": store.read_bytes,
+        "fetched_tokens": disk.fetched_tokens,
+        "fetches": disk.fetches,
+        "fetch_s": disk.fetch_seconds,
+        "frame_s": store.frame_seconds,
+        "long": disk.longer_than_memory,
+    })
+}

@@ -1,0 +1,432 @@
+//! Request fields that both completion APIs share.
+
+use std::ops::RangeInclusive;
+
+use interbed_engine::text::TextOptions;
+use interbed_engine::{BeamParams, Constraint, Pooling, SamplingParams, TOKEN_LIST_MAX, TokenId};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
+use crate::openapi::{Part, part};
+use crate::random::random;
+use crate::truncation::Truncation;
+use crate::unsupported::{Api, Supported};
+
+/// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
+const STOPS_MAX: usize = 64;
+const STOP_BYTES_MAX: usize = 1024;
+/// Most `bad_words` of a request.
+const BAD_WORDS_MAX: usize = 256;
+/// Longest `cache_salt`, in bytes.
+const SALT_BYTES_MAX: usize = 1024;
+/// Priorities that clients may ask for. Waiting requests age, so none of them starves for ever.
+const PRIORITIES: RangeInclusive<i64> = -100..=100;
+/// The fields that both completion APIs share, as they are sent.
+#[derive(Deserialize)]
+struct SharedFields {
+    model: Option<Field<String>>,
+    n: Option<Field<usize>>,
+    best_of: Option<Field<usize>>,
+    max_tokens: Option<Field<usize>>,
+    max_completion_tokens: Option<Field<usize>>,
+    min_tokens: Option<Field<usize>>,
+    temperature: Option<Field<f32>>,
+    top_k: Option<Field<i64>>,
+    top_p: Option<Field<f32>>,
+    min_p: Option<Field<f32>>,
+    repetition_penalty: Option<Field<f32>>,
+    /// llama.cpp's name for it.
+    repeat_penalty: Option<Field<f32>>,
+    repeat_last_n: Option<Field<i64>>,
+    presence_penalty: Option<Field<f32>>,
+    frequency_penalty: Option<Field<f32>>,
+    logit_bias: Option<Field<LogitBias>>,
+    seed: Option<Field<i64>>,
+    stop: Option<Field<Stops>>,
+    include_stop_str_in_output: Option<Field<bool>>,
+    skip_special_tokens: Option<Field<bool>>,
+    stop_token_ids: Option<Field<TokenList>>,
+    allowed_token_ids: Option<Field<TokenList>>,
+    bad_words: Option<Field<BadWords>>,
+    prompt_logprobs: Option<Field<usize>>,
+    truncate_prompt_tokens: Option<Field<Truncation>>,
+    ignore_eos: Option<Field<bool>>,
+    use_beam_search: Option<Field<bool>>,
+    length_penalty: Option<Field<f32>>,
+    early_stopping: Option<Field<EarlyStopping>>,
+    stream: Option<Field<bool>>,
+    stream_options: Option<Field<Object<StreamOptions>>>,
+    cache_report: Option<Field<bool>>,
+    cache_salt: Option<Field<String>>,
+    priority: Option<Field<i64>>,
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    include_usage: Option<Field<bool>>,
+}
+
+#[derive(Deserialize)]
+struct ModelField {
+    model: Option<Field<String>>,
+}
+
+/// The fields that both completion APIs have, apart from the prompt. Each API fills in log-probabilities and the
+/// parameters' `max_tokens` itself.
+pub(crate) struct Common {
+    pub(crate) params: SamplingParams,
+    pub(crate) text: TextOptions,
+    /// Most tokens of an answer, if the request says.
+    pub(crate) max_tokens: Option<usize>,
+    /// Choices per prompt.
+    pub(crate) n: usize,
+    /// Continuations per prompt from which the choices are taken: at least as many as choices; for a beam search,
+    /// exactly as many.
+    pub(crate) candidates: usize,
+    pub(crate) beam: Option<BeamParams>,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+    /// Whether `usage` says where the cached prefix of each prompt ended, and why.
+    pub(crate) cache_report: bool,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) priority: i32,
+    /// How much of a prompt that is too long is kept.
+    pub(crate) truncation: Option<Truncation>,
+    /// Whether the answer has the prompt's log-probabilities, with so many of the most likely tokens, in a field of
+    /// their own.
+    pub(crate) prompt_logprobs: Option<usize>,
+    /// The prompt's embedding instead of a text.
+    pub(crate) embed: Option<Pooling>,
+    /// What the answers have to be; each endpoint fills it in.
+    pub(crate) constraint: Option<Constraint>,
+}
+
+/// Reads and checks the shared fields of a body, and refuses those that its API does not support.
+pub(crate) fn common<A: Api>(app: &App, body: &[u8]) -> Result<Common, ApiError> {
+    read::<Supported<A>>(body)?;
+    let mut fields: SharedFields = read(body)?;
+    check_name(app, sent(fields.model.take()))?;
+    let n = sent(fields.n).unwrap_or(1);
+    if n == 0 || n > app.config.sequences_max {
+        let message = format!("n is {n}, but must be between 1 and {}", app.config.sequences_max);
+        return Err(ApiError::invalid("n", message));
+    }
+    let best_of = sent(fields.best_of).unwrap_or(n);
+    if best_of < n || best_of > app.config.sequences_max {
+        let message =
+            format!("best_of is {best_of}, but must be between n, which is {n}, and {}", app.config.sequences_max);
+        return Err(ApiError::invalid("best_of", message));
+    }
+    let stream = sent(fields.stream).unwrap_or(false);
+    let beam = beam(&fields, best_of)?;
+    for (chosen_at_the_end, name) in [(beam.is_some(), "use_beam_search"), (best_of > n, "best_of")] {
+        if chosen_at_the_end && stream {
+            let message =
+                format!("{name} chooses among whole answers, so they cannot be streamed; set stream to false");
+            return Err(ApiError::invalid("stream", message));
+        }
+    }
+    let include_usage = match &fields.stream_options {
+        Some(_) if !stream => {
+            return Err(ApiError::invalid("stream_options", "stream_options is for streams; set stream to true"));
+        }
+        Some(Field(Object(options))) => sent(options.include_usage).unwrap_or(false),
+        None => false,
+    };
+    let stop = sent(fields.stop.take()).map_or_else(Vec::new, |Stops(stops)| stops);
+    let cache_salt = sent(fields.cache_salt.take());
+    if let Some(salt) = cache_salt.as_ref().filter(|salt| salt.len() > SALT_BYTES_MAX) {
+        let message = format!("cache_salt has {} bytes, but at most {SALT_BYTES_MAX} are allowed", salt.len());
+        return Err(ApiError::invalid("cache_salt", message));
+    }
+    let priority = sent(fields.priority).unwrap_or(0);
+    let priority = i32::try_from(priority).ok().filter(|_| PRIORITIES.contains(&priority)).ok_or_else(|| {
+        let message =
+            format!("priority is {priority}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
+        ApiError::invalid("priority", message)
+    })?;
+    let defaults = if beam.is_some() { &neutral() } else { &app.config.default_sampling };
+    let max_tokens = sent(fields.max_completion_tokens.or(fields.max_tokens));
+    let (include_stop, skip_special) = (sent(fields.include_stop_str_in_output), sent(fields.skip_special_tokens));
+    let cache_report = sent(fields.cache_report).unwrap_or(false);
+    let truncation = sent(fields.truncate_prompt_tokens.take());
+    let prompt_logprobs = sent(fields.prompt_logprobs.take());
+    if prompt_logprobs.is_some() && stream {
+        let message = "prompt_logprobs are not part of a stream; set stream to false, or leave prompt_logprobs out";
+        return Err(ApiError::invalid("prompt_logprobs", message));
+    }
+    let bad_words = sent(fields.bad_words.take()).map_or_else(Vec::new, |BadWords(words)| words);
+    let bad_words = tokens_of_words(app, &bad_words)?;
+    let params = SamplingParams { bad_words, prompt_logprobs, ..params(fields, defaults)? };
+    let mut end_tokens = app.config.eos_token_ids.clone();
+    end_tokens.extend(&params.stop_token_ids);
+    let text = TextOptions {
+        stop,
+        include_stop: include_stop.unwrap_or(false),
+        skip_special_tokens: skip_special.unwrap_or(true),
+        min_tokens: params.min_tokens,
+        end_tokens,
+    };
+    if beam.is_some() && !text.stop.is_empty() {
+        let message = "stop is not supported with beam search, which ends at tokens; send stop_token_ids instead";
+        return Err(ApiError::invalid("stop", message));
+    }
+    let candidates = if beam.is_some() { n } else { best_of };
+    Ok(Common {
+        params,
+        text,
+        max_tokens,
+        n,
+        candidates,
+        beam,
+        stream,
+        include_usage,
+        cache_report,
+        cache_salt,
+        priority,
+        truncation,
+        prompt_logprobs,
+        embed: None,
+        constraint: None,
+    })
+}
+
+/// What a request asks for that says nothing of it: one answer, sampled as the model's defaults have it.
+pub(crate) fn unasked(app: &App) -> Common {
+    Common {
+        params: SamplingParams { max_tokens: 0, seed: random(), ..app.config.default_sampling.clone() },
+        text: TextOptions {
+            skip_special_tokens: true,
+            end_tokens: app.config.eos_token_ids.clone(),
+            ..TextOptions::default()
+        },
+        max_tokens: None,
+        n: 1,
+        candidates: 1,
+        beam: None,
+        stream: false,
+        include_usage: false,
+        cache_report: false,
+        cache_salt: None,
+        priority: 0,
+        truncation: None,
+        prompt_logprobs: None,
+        embed: None,
+        constraint: None,
+    }
+}
+
+/// The token sequences of words that are not to be generated, each with and without a space before it.
+fn tokens_of_words(app: &App, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
+    for word in words {
+        let word = word.trim_start();
+        let plain = app.tokenize("bad_words", word, false)?;
+        if plain.is_empty() {
+            return Err(ApiError::invalid("bad_words", "bad_words has a word of white space alone; leave it out"));
+        }
+        let spaced = app.tokenize("bad_words", &format!(" {word}"), false)?;
+        // Where the space is a token of its own, the word behind it is the one without. vLLM leaves out spaced words of
+        // another number of tokens as well, and so lets some pass.
+        let is_other = !spaced.ends_with(&plain);
+        all.push(plain);
+        all.extend(is_other.then_some(spaced));
+    }
+    Ok(all)
+}
+
+/// The fields that both completion APIs share.
+pub(crate) fn shared_part() -> Part {
+    part!(SharedFields)
+}
+
+/// The field that all APIs share.
+pub(crate) fn model_part() -> Part {
+    part!(ModelField)
+}
+
+/// Refuses a `model` that is not served; a request may leave it out.
+pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
+    check_name(app, sent(read::<ModelField>(body)?.model))
+}
+
+pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
+    match model {
+        Some(model) if !app.config.model_names.contains(&model) => {
+            Err(ApiError::model_not_found(&model, &app.config.model_names))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The parameters of a beam search of this width. The engine refuses other fields that it cannot honour.
+fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiError> {
+    let wanted = sent(fields.use_beam_search).unwrap_or(false);
+    let length_penalty = sent(fields.length_penalty);
+    let early_stopping = sent(fields.early_stopping).map(|EarlyStopping(early)| early);
+    if wanted {
+        let (length_penalty, early_stopping) = (length_penalty.unwrap_or(1.0), early_stopping.unwrap_or(false));
+        return Ok(Some(BeamParams { width, length_penalty, early_stopping }));
+    }
+    // As in vLLM, values that change nothing are let pass.
+    for (name, changes) in [
+        ("length_penalty", length_penalty.is_some_and(|penalty| penalty != 1.0)),
+        ("early_stopping", early_stopping == Some(true)),
+    ] {
+        if changes {
+            return Err(ApiError::invalid(name, format!("{name} is for beam search; set use_beam_search to true")));
+        }
+    }
+    Ok(None)
+}
+
+/// The defaults of a beam search: nothing changes the model's own probabilities.
+fn neutral() -> SamplingParams {
+    SamplingParams { temperature: 0.0, ..SamplingParams::default() }
+}
+
+/// Ranges are checked by the engine, whose messages name the field too.
+fn params(fields: SharedFields, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
+    let top_k = sent(fields.top_k).map_or(Ok(defaults.top_k), top_k_of)?;
+    let repetition_penalty = match (sent(fields.repetition_penalty), sent(fields.repeat_penalty)) {
+        (Some(one), Some(other)) if one != other => {
+            let message = format!("repeat_penalty is {other}, but repetition_penalty, its other name, is {one}");
+            return Err(ApiError::invalid("repeat_penalty", message));
+        }
+        (one, other) => one.or(other).unwrap_or(defaults.repetition_penalty),
+    };
+    if let Some(last) = sent(fields.repeat_last_n).filter(|&last| last != -1 && repetition_penalty != 1.0) {
+        let message = format!("repeat_last_n is {last}, but a repetition penalty goes by all tokens here; send -1");
+        return Err(ApiError::invalid("repeat_last_n", message));
+    }
+    Ok(SamplingParams {
+        max_tokens: 0,
+        min_tokens: sent(fields.min_tokens).unwrap_or(0),
+        temperature: sent(fields.temperature).unwrap_or(defaults.temperature),
+        top_k,
+        top_p: sent(fields.top_p).unwrap_or(defaults.top_p),
+        min_p: sent(fields.min_p).unwrap_or(defaults.min_p),
+        repetition_penalty,
+        presence_penalty: sent(fields.presence_penalty).unwrap_or(defaults.presence_penalty),
+        frequency_penalty: sent(fields.frequency_penalty).unwrap_or(defaults.frequency_penalty),
+        logit_bias: sent(fields.logit_bias).map_or_else(Vec::new, |LogitBias(biases)| biases),
+        seed: sent(fields.seed).map_or_else(random, i64::cast_unsigned),
+        ignore_eos: sent(fields.ignore_eos).unwrap_or(false),
+        stop_token_ids: sent(fields.stop_token_ids).map_or_else(Vec::new, |TokenList(ids)| ids),
+        allowed_token_ids: sent(fields.allowed_token_ids).map_or_else(Vec::new, |TokenList(ids)| ids),
+        bad_words: Vec::new(),
+        logprobs: None,
+        prompt_logprobs: None,
+    })
+}
+
+/// How many tokens are kept, if not all.
+pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
+    match usize::try_from(sent) {
+        Ok(0) => Ok(None),
+        Ok(top_k) => Ok(Some(top_k)),
+        Err(_) if sent == -1 => Ok(None),
+        Err(_) => {
+            let message = format!("top_k is {sent}, but must be at least 1, or 0 or -1 for all tokens");
+            Err(ApiError::invalid("top_k", message))
+        }
+    }
+}
+
+/// One stop string, or a list of them.
+pub(crate) struct Stops(pub(crate) Vec<String>);
+
+impl FromJson<'_> for Stops {
+    const EXPECTED: &'static str = "a string or a list of strings";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        let stops = match entries(raw, STOPS_MAX) {
+            Some((_, count)) if count > STOPS_MAX => {
+                return Err(format!("has {count} strings, but at most {STOPS_MAX} are allowed"));
+            }
+            Some((stops, _)) => stops,
+            None => vec![raw],
+        };
+        stops.into_iter().map(stop).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// A string that ends a text.
+fn stop(raw: &RawValue) -> Result<String, String> {
+    let stop = String::from_json(raw).map_err(|_| Stops::other(raw))?;
+    match stop.len() {
+        0 => Err("has an empty string, which would end every text at once".into()),
+        bytes if bytes > STOP_BYTES_MAX => {
+            Err(format!("has a string of {bytes} bytes, but at most {STOP_BYTES_MAX} are allowed"))
+        }
+        _ => Ok(stop),
+    }
+}
+
+/// Words that a text may not have.
+struct BadWords(Vec<String>);
+
+impl FromJson<'_> for BadWords {
+    const EXPECTED: &'static str = "a list of strings";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        let (words, count) = entries(raw, BAD_WORDS_MAX).ok_or_else(|| Self::other(raw))?;
+        if count > BAD_WORDS_MAX {
+            return Err(format!("has {count} words, but at most {BAD_WORDS_MAX} are allowed"));
+        }
+        let word = |raw| match String::from_json(raw) {
+            Err(_) => Err(Self::other(raw)),
+            Ok(word) if word.len() > STOP_BYTES_MAX => {
+                Err(format!("has a word of {} bytes, but at most {STOP_BYTES_MAX} are allowed", word.len()))
+            }
+            Ok(word) => Ok(word),
+        };
+        words.into_iter().map(word).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Token ids.
+struct TokenList(Vec<u32>);
+
+impl FromJson<'_> for TokenList {
+    const EXPECTED: &'static str = "a list of token ids";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        token_ids(raw, TOKEN_LIST_MAX).map(Self)
+    }
+}
+
+/// Whether a beam search ends as soon as it has enough answers.
+#[derive(Clone, Copy)]
+struct EarlyStopping(bool);
+
+impl FromJson<'_> for EarlyStopping {
+    const EXPECTED: &'static str = "true, false or \"never\"";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        match raw.get() {
+            "true" => Ok(Self(true)),
+            "false" => Ok(Self(false)),
+            _ if is_text(raw, "never") => Ok(Self(false)),
+            _ => Err(Self::other(raw)),
+        }
+    }
+}
+
+/// Token ids, as an object's keys, with what is added to their logits.
+struct LogitBias(Vec<(u32, f32)>);
+
+impl FromJson<'_> for LogitBias {
+    const EXPECTED: &'static str = "an object that maps token ids to numbers";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        let mut biases = Vec::new();
+        for (token, bias) in pairs(raw)? {
+            let id = token.trim().parse().map_err(|_| format!("has {}, which is no token id", shown(&token)))?;
+            biases.push((id, bias));
+        }
+        biases.sort_by_key(|&(id, _): &(u32, f32)| id);
+        match biases.array_windows().find(|[one, next]| one.0 == next.0) {
+            Some([(id, _), _]) => Err(format!("has token {id} twice")),
+            None => Ok(Self(biases)),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Structured output: what an answer has to be, as OpenAI's `response_format` and vLLM's `structured_outputs` say it.
+
+use std::sync::Arc;
+
+use interbed_engine::{Constraint, GrammarError, GrammarSource, Vocabulary, vocabulary_of};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::runtime::Handle;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::{Field, FromJson, Object, entries, is_text, read, sent, shown};
+use crate::json_cost::JsonCost;
+use crate::memory::Share;
+use crate::openapi::{Part, part};
+
+/// Longest schema, in bytes of the body, and what its values may take once they are built.
+const SCHEMA_BYTES_MAX: usize = 256 << 10;
+const SCHEMA_COST_MAX: usize = 8 << 20;
+/// Most texts to choose from.
+const CHOICES_MAX: usize = 4096;
+
+/// The fields that say what an answer has to be.
+pub(crate) fn structured_part() -> Part {
+    part!(Fields<'_>)
+}
+
+#[derive(Deserialize)]
+struct Fields<'b> {
+    #[serde(borrow)]
+    response_format: Option<Field<Object<ResponseFormat<'b>>>>,
+    #[serde(borrow)]
+    structured_outputs: Option<Field<Object<StructuredOutputs<'b>>>>,
+    // vLLM's older names for the same.
+    #[serde(borrow)]
+    guided_json: Option<&'b RawValue>,
+    guided_regex: Option<Field<String>>,
+    guided_choice: Option<Field<Choices>>,
+    guided_grammar: Option<Field<String>>,
+}
+
+#[derive(Deserialize)]
+struct ResponseFormat<'b> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'b RawValue>,
+    #[serde(borrow)]
+    json_schema: Option<Field<Object<NamedSchema<'b>>>>,
+    /// Beside `json_object`: other servers' way to send a schema.
+    #[serde(borrow)]
+    schema: Option<&'b RawValue>,
+}
+
+#[derive(Deserialize)]
+struct NamedSchema<'b> {
+    #[serde(borrow)]
+    schema: Option<&'b RawValue>,
+    /// Schemas are always kept to.
+    #[serde(rename = "strict")]
+    _strict: Option<Field<bool>>,
+}
+
+#[derive(Deserialize)]
+struct StructuredOutputs<'b> {
+    #[serde(borrow)]
+    json: Option<&'b RawValue>,
+    json_object: Option<Field<bool>>,
+    regex: Option<Field<String>>,
+    choice: Option<Field<Choices>>,
+    grammar: Option<Field<String>>,
+    #[serde(borrow)]
+    structural_tag: Option<&'b RawValue>,
+    #[serde(borrow)]
+    whitespace_pattern: Option<&'b RawValue>,
+    disable_any_whitespace: Option<Field<bool>>,
+    disable_additional_properties: Option<Field<bool>>,
+}
+
+/// Texts of which an answer is one.
+struct Choices(Vec<String>);
+
+impl FromJson<'_> for Choices {
+    const EXPECTED: &'static str = "a list of strings";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        match entries(raw, CHOICES_MAX) {
+            None => Err(Self::other(raw)),
+            Some((_, count)) if count == 0 || count > CHOICES_MAX => {
+                Err(format!("has {count} texts, but must have 1 to {CHOICES_MAX}"))
+            }
+            Some((texts, _)) => {
+                let text = |raw| String::from_json(raw).map_err(|_| Self::other(raw));
+                texts.into_iter().map(text).collect::<Result<_, _>>().map(Self)
+            }
+        }
+    }
+}
+
+/// What the answers to a body have to be; `None` if anything. `share` grows to what it takes. Blocking, and CPU-bound.
+///
+/// # Errors
+/// A field is wrong, or what it asks for cannot be enforced.
+pub(crate) fn constraint(app: &App, body: &[u8], share: &mut Share) -> Result<Option<Constraint>, ApiError> {
+    let Some((param, source)) = source(body, share)? else { return Ok(None) };
+    compile(app, &source, &param, |vocabulary, source| vocabulary.compile(source)).map(Some)
+}
+
+/// The constraint to JSON of a schema, which the field `name` has, or to any JSON object. `share` grows to what it
+/// takes. Blocking, and CPU-bound.
+///
+/// # Errors
+/// The schema cannot be read or enforced.
+pub(crate) fn json_constraint(
+    app: &App,
+    raw: Option<&RawValue>,
+    name: &str,
+    share: &mut Share,
+) -> Result<Constraint, ApiError> {
+    let source = match raw {
+        Some(raw) => GrammarSource::JsonSchema(schema(raw, name, share)?),
+        None => GrammarSource::JsonObject,
+    };
+    compile(app, &source, name, |vocabulary, source| vocabulary.compile(source))
+}
+
+/// Compiles `source`, which the field `param` asks for, on a stack that is large enough. Blocking, and CPU-bound.
+///
+/// # Errors
+/// The model's tokenizer or the grammar cannot be used.
+pub(crate) fn compile(
+    app: &App,
+    source: &GrammarSource,
+    param: &str,
+    compile: impl FnOnce(&Vocabulary, &GrammarSource) -> Result<Constraint, GrammarError> + Send,
+) -> Result<Constraint, ApiError> {
+    let vocabulary = app.vocabulary().map_err(|error| ApiError::invalid(param, error.to_string()))?;
+    let compiled = std::thread::scope(|scope| {
+        let work = move || compile(&vocabulary, source);
+        let thread = std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES).spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| ApiError::internal(format!("no thread could be started: {error}")))?;
+        thread.join().map_err(|_| ApiError::internal("compiling the schema or grammar failed"))
+    })?;
+    compiled.map_err(|error| ApiError::invalid(param, format!("{param}: {error}")))
+}
+
+impl App {
+    /// The bytes of the model's tokens, which are collected when first asked for.
+    fn vocabulary(&self) -> Result<Arc<Vocabulary>, interbed_engine::VocabularyError> {
+        let build = || vocabulary_of(&self.tokenizer, &self.config.eos_token_ids).map(Arc::new);
+        self.vocabulary.get_or_init(build).clone()
+    }
+}
+
+/// What a body asks for, and the field that does.
+fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSource)>, ApiError> {
+    let fields: Fields<'_> = read(body)?;
+    let mut asked = Vec::new();
+    if let Some(Field(Object(format))) = fields.response_format {
+        asked.extend(format.source(share)?.map(|source| ("response_format".to_owned(), source)));
+    }
+    let Object(outputs) = sent(fields.structured_outputs).unwrap_or(Object(StructuredOutputs {
+        json: None,
+        json_object: None,
+        regex: None,
+        choice: None,
+        grammar: None,
+        structural_tag: None,
+        whitespace_pattern: None,
+        disable_any_whitespace: None,
+        disable_additional_properties: None,
+    }));
+    outputs.refuse_options()?;
+    for (name, raw) in [("structured_outputs.json", outputs.json), ("guided_json", fields.guided_json)] {
+        // An empty text asks for nothing.
+        if let Some(raw) = raw.filter(|raw| !is_text(raw, "")) {
+            asked.push((name.to_owned(), GrammarSource::JsonSchema(schema(raw, name, share)?)));
+        }
+    }
+    if sent(outputs.json_object) == Some(true) {
+        asked.push(("structured_outputs.json_object".into(), GrammarSource::JsonObject));
+    }
+    let texts = [
+        ("structured_outputs.regex", sent(outputs.regex).map(GrammarSource::Regex)),
+        ("guided_regex", sent(fields.guided_regex).map(GrammarSource::Regex)),
+        ("structured_outputs.grammar", sent(outputs.grammar).map(GrammarSource::of_grammar)),
+        ("guided_grammar", sent(fields.guided_grammar).map(GrammarSource::of_grammar)),
+        ("structured_outputs.choice", sent(outputs.choice).map(|Choices(texts)| GrammarSource::Choice(texts))),
+        ("guided_choice", sent(fields.guided_choice).map(|Choices(texts)| GrammarSource::Choice(texts))),
+    ];
+    let is_empty = |source: &GrammarSource| match source {
+        GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Ebnf(text) => text.is_empty(),
+        _ => false,
+    };
+    let texts = texts.into_iter().filter_map(|(name, source)| Some((name.to_owned(), source?)));
+    asked.extend(texts.filter(|(_, source)| !is_empty(source)));
+    match asked.len() {
+        0 | 1 => Ok(asked.pop()),
+        _ => {
+            let (one, other) = (&asked[0].0, &asked[1].0);
+            Err(ApiError::invalid(other, format!("{other} and {one} both say what the answer is; send one of them")))
+        }
+    }
+}
+
+impl ResponseFormat<'_> {
+    fn source(self, share: &mut Share) -> Result<Option<GrammarSource>, ApiError> {
+        let is = |name| self.kind.is_some_and(|kind| is_text(kind, name));
+        if is("text") {
+            Ok(None)
+        } else if is("json_object") {
+            let given = self.schema.map(|raw| schema(raw, "response_format.schema", share)).transpose()?;
+            Ok(Some(given.map_or(GrammarSource::JsonObject, GrammarSource::JsonSchema)))
+        } else if is("json_schema") {
+            let name = "response_format.json_schema.schema";
+            let given = sent(self.json_schema).and_then(|Object(named)| named.schema);
+            let given = given.ok_or_else(|| {
+                ApiError::invalid(name, format!("{name} is missing; send the schema that the answer is to have"))
+            })?;
+            schema(given, name, share).map(|schema| Some(GrammarSource::JsonSchema(schema)))
+        } else {
+            let message = format!(
+                "response_format of type {} is not supported; \"text\", \"json_object\" and \"json_schema\" are",
+                shown(self.kind.map_or("null", RawValue::get))
+            );
+            Err(ApiError::invalid("response_format", message))
+        }
+    }
+}
+
+impl StructuredOutputs<'_> {
+    /// Options that would change what is allowed, and are not supported.
+    fn refuse_options(&self) -> Result<(), ApiError> {
+        let is_set = |flag: &Option<Field<bool>>| flag.as_ref().is_some_and(|&Field(set)| set);
+        for (name, given) in [
+            ("structural_tag", self.structural_tag.is_some()),
+            ("whitespace_pattern", self.whitespace_pattern.is_some()),
+            ("disable_any_whitespace", is_set(&self.disable_any_whitespace)),
+            ("disable_additional_properties", is_set(&self.disable_additional_properties)),
+        ] {
+            if given {
+                let name = format!("structured_outputs.{name}");
+                return Err(ApiError::invalid(&name, format!("{name} is not supported; leave it out")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A schema, which may be sent as JSON or as a text of JSON.
+fn schema(raw: &RawValue, name: &str, share: &mut Share) -> Result<Value, ApiError> {
+    let refuse = |problem: String| ApiError::invalid(name, format!("{name} {problem}"));
+    let text = match raw.get().starts_with('"') {
+        true => String::from_json(raw).map_err(refuse)?,
+        false => raw.get().to_owned(),
+    };
+    if text.len() > SCHEMA_BYTES_MAX {
+        return Err(refuse(format!("has {} bytes, but at most {SCHEMA_BYTES_MAX} are allowed", text.len())));
+    }
+    let unreadable = |error: serde_json::Error| refuse(crate::fields::unbuildable(&error));
+    let JsonCost(cost) = serde_json::from_str(&text).map_err(unreadable)?;
+    if cost > SCHEMA_COST_MAX {
+        return Err(refuse("has too many values; simplify it".into()));
+    }
+    // The values, and copies of them while they are compiled.
+    Handle::current().block_on(share.grow(cost.saturating_add(text.len()).saturating_mul(3)))?;
+    serde_json::from_str(&text).map_err(unreadable)
+}

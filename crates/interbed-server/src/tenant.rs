@@ -1,0 +1,57 @@
+//! By whom memory and caches are divided.
+
+use blake3::Hash;
+use interbed_engine::TenantId;
+
+/// Who sent a request: a fingerprint of the API key, or one anonymous client for all if no keys are set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tenant(Option<u128>);
+
+impl Tenant {
+    /// All clients of a server without keys.
+    pub(crate) const ANYBODY: Self = Self(None);
+
+    /// The one that a key's digest stands for.
+    pub(crate) fn of_digest(digest: &Hash) -> Self {
+        Self(Some(digest.as_bytes().iter().take(16).fold(0, |number, &byte| number << 8 | u128::from(byte))))
+    }
+
+    /// By whom the engine divides its memory.
+    pub(crate) fn id(self) -> Option<TenantId> {
+        self.0.map(TenantId)
+    }
+
+    /// The salt of cached KV. Clients with different keys never share it, whatever salts they choose: the
+    /// tenant's part has a fixed length, so no choice of `client_salt` can imitate another tenant's.
+    pub(crate) fn cache_salt(self, client_salt: Option<String>) -> Option<String> {
+        match self.0 {
+            None => client_salt,
+            Some(key) => Some(format!("{key:032x}:{}", client_salt.unwrap_or_default())),
+        }
+    }
+}
+
+/// The tenant of the clients that send this API key, as the engine knows it.
+pub fn tenant_of_key(key: &str) -> u128 {
+    Tenant::of_digest(&digest(key.trim())).0.unwrap_or_default()
+}
+
+/// Tells keys apart without keeping them. KV on disk is kept under its first half, so it must never change.
+pub(crate) fn digest(key: &str) -> Hash {
+    Hash::from_bytes(blake3::derive_key("Interbed 2026-11 tenant of an API key", key.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn salts_of_tenants_never_meet() {
+        let [a, b] = ["a", "b"].map(|key| Tenant::of_digest(&digest(key)));
+        let forged = b.cache_salt(None);
+        assert_ne!(a.cache_salt(forged.clone()), forged);
+        assert_ne!(a.cache_salt(None), b.cache_salt(None));
+        assert_ne!(a.cache_salt(None), a.cache_salt(Some("x".into())));
+        assert_eq!(Tenant(None).cache_salt(None), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! `tools` of a chat: definitions of functions, which the model's template shows to the model.
+
+use interbed_model::chat_template::ChatTemplate;
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::fields::shown;
+
+/// Longest name of a function.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Checks that all tools are functions, and that the template renders them, unless others tell of them.
+pub(crate) fn check_tools(tools: &[Value], template: &ChatTemplate, is_told: bool) -> Result<(), ApiError> {
+    if !template.reads_tools() && !is_told {
+        let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out, or \
+                       start the server with --tool-parser, so that the system's message tells of them in its form";
+        return Err(ApiError::invalid("tools", message));
+    }
+    tools.iter().enumerate().try_for_each(|(index, tool)| check(index, tool))
+}
+
+/// A function in the form of a chat's tools.
+pub(crate) fn function_tool(name: &Value, description: Option<&Value>, schema: Option<&Value>, strict: bool) -> Value {
+    let mut function = json!({"name": name});
+    for (field, value) in [("description", description), ("parameters", schema)] {
+        if let Some(value) = value.filter(|value| !value.is_null()) {
+            function[field] = value.clone();
+        }
+    }
+    if strict {
+        function["strict"] = true.into();
+    }
+    json!({"type": "function", "function": function})
+}
+
+/// Checks a function's fields, which have their API's names: of its name, its description and its schema.
+pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
+    let refuse = |field: &str, expected: &str, is: &Value| {
+        let path = format!("{path}.{field}");
+        let message = format!("{path} must be {expected}, but is {}", shown(&is.to_string()));
+        Err(ApiError::invalid(path, message))
+    };
+    let of = |field: &str| function.get(field).unwrap_or(&Value::Null);
+    if !of("name").as_str().is_some_and(is_name) {
+        let expected = "the name of a function, of 1 to 128 letters, digits, \"_\", \"-\", \".\", \":\" and \"/\"";
+        return refuse("name", expected, of("name"));
+    }
+    if !of("description").is_null() && !of("description").is_string() {
+        return refuse("description", "a string", of("description"));
+    }
+    if !of(schema).is_null() && !of(schema).is_object() {
+        return refuse(schema, "an object", of(schema));
+    }
+    Ok(())
+}
+
+/// Whether all forms of calls can write the name. OpenAI and Anthropic allow fewer.
+fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte))
+}
+
+fn check(index: usize, tool: &Value) -> Result<(), ApiError> {
+    let refuse = |field: &str, expected: &str, is: &Value| {
+        let path = format!("tools[{index}]{field}");
+        let message = format!("{path} must be {expected}, but is {}", shown(&is.to_string()));
+        Err(ApiError::invalid(path, message))
+    };
+    let none = &Value::Null;
+    if !tool.is_object() {
+        return refuse("", "an object", tool);
+    }
+    let kind = tool.get("type").unwrap_or(none);
+    if kind != "function" {
+        return refuse(".type", "\"function\"", kind);
+    }
+    match tool.get("function").unwrap_or(none) {
+        Value::Object(function) => check_function(function, &format!("tools[{index}].function"), "parameters"),
+        other => refuse(".function", "an object", other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use interbed_model::chat_template::SpecialTokens;
+
+    use super::*;
+
+    #[test]
+    fn only_functions_are_tools() {
+        for (field, tool) in [
+            ("", json!(3)),
+            (".type", json!({})),
+            (".type", json!({"type": "web_search"})),
+            (".function", json!({"type": "function"})),
+            (".function.name", json!({"type": "function", "function": {}})),
+            (".function.name", json!({"type": "function", "function": {"name": ""}})),
+            (".function.name", json!({"type": "function", "function": {"name": "say \"hi\""}})),
+            (".function.name", json!({"type": "function", "function": {"name": "a\nb"}})),
+            (".function.name", json!({"type": "function", "function": {"name": "x".repeat(129)}})),
+            (".function.description", json!({"type": "function", "function": {"name": "f", "description": 1}})),
+            (".function.parameters", json!({"type": "function", "function": {"name": "f", "parameters": 42}})),
+        ] {
+            let error = check(1, &tool).expect_err(field);
+            assert_eq!((error.status.as_u16(), error.param), (400, Some(format!("tools[1]{field}"))));
+        }
+        check(0, &json!({"type": "function", "function": {"name": "f"}})).expect("a tool");
+        let whole = json!({"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": true});
+        check(0, &json!({"type": "function", "function": whole})).expect("a tool");
+    }
+
+    #[test]
+    fn a_template_must_show_tools() {
+        let tools = [json!({"type": "function", "function": {"name": "f"}})];
+        let template = |source| ChatTemplate::new(source, SpecialTokens::default()).expect("a template");
+        let error =
+            check_tools(&tools, &template("{{ mytools }} {{ tools_x }}"), false).expect_err("no place for tools");
+        assert_eq!(error.param.as_deref(), Some("tools"));
+        check_tools(&tools, &template("{{ messages }}"), true).expect("others tell of them");
+        let shows = template("{% for t in tools %}{{ t.function.name }}{% endfor %}");
+        check_tools(&tools, &shows, false).expect("a place for tools");
+        assert_eq!(shows.render(&[], Some(&tools), false, &Map::new()).expect("a prompt"), "f");
+    }
+}

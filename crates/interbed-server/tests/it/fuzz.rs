@@ -1,0 +1,143 @@
+//! Damaged and hostile bodies, made from a seed: each gets an answer that is no fault of the server, and the server
+//! lives. `INTERBED_FUZZ_SECONDS` says for how long to look (10 s), `INTERBED_FUZZ_SEED` where to begin.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::fixture::Server;
+
+/// A sequence of numbers that follows from a seed.
+struct Dice(u64);
+
+impl Dice {
+    /// A number below `limit`.
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) % limit.max(1) as u64) as usize
+    }
+
+    fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+}
+
+/// Bodies with something of everything.
+fn wholes() -> [(&'static str, Value); 4] {
+    let shared = json!({"model": "interbed", "max_tokens": 2, "n": 2, "best_of": 2, "temperature": 0.5, "top_k": 3,
+        "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1,
+        "logit_bias": {"97": 1.5}, "seed": 7, "stop": ["x", "y"], "stop_token_ids": [98], "ignore_eos": false,
+        "stream": false, "cache_salt": "s", "priority": 1, "mirostat": 0, "response_format": {"type": "text"}});
+    let with = |own: Value| {
+        let mut body = shared.clone();
+        body.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+        body
+    };
+    let call = json!([{"type": "function", "id": "1", "function": {"name": "f", "arguments": "{\"a\": [1]}"}}]);
+    let messages = json!([{"role": "user", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": null, "tool_calls": call}, {"role": "tool", "content": "b"}]);
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);
+    [
+        ("/v1/completions", with(json!({"prompt": ["ab", "c"], "echo": true, "logprobs": 2}))),
+        (
+            "/v1/chat/completions",
+            with(json!({"messages": messages, "tools": tools, "logprobs": true, "top_logprobs": 2,
+                "chat_template_kwargs": {"mood": "calm"}})),
+        ),
+        ("/tokenize", json!({"prompt": "ab", "return_token_strs": true})),
+        ("/detokenize", json!({"tokens": [97, 98]})),
+    ]
+}
+
+/// Changes a value somewhere within.
+fn damage(dice: &mut Dice, value: &mut Value) {
+    let replacements = [
+        json!(null),
+        json!(0),
+        json!(-1),
+        json!(1u64 << 40),
+        json!(-1e300),
+        json!(1.5),
+        json!(""),
+        json!("a"),
+        json!("é😀".repeat(2000)),
+        json!([]),
+        json!([[[]]]),
+        json!({}),
+        json!({"a": {"a": {}}}),
+        json!(true),
+        json!([97]),
+        json!(vec![1; 3000]),
+        json!(u64::MAX),
+        json!({"$serde_json::private::Number": "1"}),
+    ];
+    let deeper = dice.below(6) > 0;
+    match value {
+        Value::Object(map) if deeper && !map.is_empty() => {
+            let key = map.keys().nth(dice.below(map.len())).cloned().unwrap_or_default();
+            match dice.below(12) {
+                0 => drop(map.remove(&key)),
+                1 => drop(map.insert(key.to_uppercase() + "_", json!(1))),
+                2 => drop(map.insert("stream".into(), json!(true))),
+                _ => damage(dice, &mut map[&key]),
+            }
+        }
+        Value::Array(list) if deeper && !list.is_empty() => {
+            let at = dice.below(list.len());
+            match dice.below(6) {
+                0 => drop(list.remove(at)),
+                1 => {
+                    let copies = vec![list[at].clone(); *dice.one(&[1, 3, 300])];
+                    list.extend(copies);
+                }
+                _ => damage(dice, &mut list[at]),
+            }
+        }
+        _ => *value = dice.one(&replacements).clone(),
+    }
+}
+
+#[tokio::test]
+async fn bodies_get_an_answer() {
+    let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+    let (seconds, first) = (number("INTERBED_FUZZ_SECONDS", 10), number("INTERBED_FUZZ_SEED", 1));
+    let server = Server::answering("xy").await;
+    for (path, whole) in wholes() {
+        let reply = server.post(path, &whole).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.body);
+    }
+    let (began, mut answered) = (Instant::now(), 0);
+    for seed in first.. {
+        if began.elapsed() > Duration::from_secs(seconds) {
+            assert!(seed > first + 100 && answered > 10, "{answered} of {} cases were answered", seed - first);
+            return;
+        }
+        let mut dice = Dice(seed << 20);
+        let (path, mut body) = dice.one(&wholes()).clone();
+        for _ in 0..=dice.below(3) {
+            damage(&mut dice, &mut body);
+        }
+        let mut bytes = body.to_string().into_bytes();
+        for _ in 0..[0, 0, 0, 2][dice.below(4)] {
+            let at = dice.below(bytes.len());
+            match dice.below(3) {
+                0 => bytes.truncate(at),
+                1 => bytes[at] = dice.below(256) as u8,
+                _ => bytes.insert(at, *dice.one(b"[]{},:\"\\0-\x00")),
+            }
+            bytes.push(b' ');
+        }
+        let case = Instant::now();
+        let reply = server.post_bytes(path, "", &bytes).await;
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).into_owned();
+        assert!(reply.status < 500, "seed {seed}: {path} {shown}: {} {}", reply.status, reply.body);
+        assert!(case.elapsed() < Duration::from_secs(20), "seed {seed}: {path} {shown}: {:?}", case.elapsed());
+        if reply.status >= 400 {
+            reply.error();
+        } else {
+            answered += 1;
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The page, and the stream of events that it is fed by.
+
+use std::time::{Duration, Instant};
+
+use interbed_engine::testing::{Step, answer};
+use interbed_engine::{BlockUse, LivePlace, LiveSequence, LiveState};
+use interbed_server::{ApiKey, ApiKeys, Drained, ServerConfig};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::fixture::Server;
+
+/// A client that keeps up with the stream as the page does.
+struct Follower {
+    connection: TcpStream,
+    text: String,
+    wholes: usize,
+    blocks: Vec<u16>,
+    sequences: Value,
+    figures: Value,
+}
+
+impl Follower {
+    async fn join(server: &Server) -> Self {
+        Self::over(server.connect().await).await
+    }
+
+    async fn over(mut connection: TcpStream) -> Self {
+        connection.write_all(b"GET /live/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let (blocks, sequences, figures) = (Vec::new(), Value::Null, Value::Null);
+        Self { connection, text: String::new(), wholes: 0, blocks, sequences, figures }
+    }
+
+    /// Takes in the next event, and returns its name; `None` when the stream has ended.
+    async fn next(&mut self) -> Option<String> {
+        while !self.text.contains("\n\n") {
+            let mut piece = vec![0; 64 << 10];
+            let length = self.connection.read(&mut piece).await.unwrap();
+            if length == 0 {
+                return None;
+            }
+            // Heads and sizes of chunks stand on lines of their own, which no event has.
+            self.text += std::str::from_utf8(&piece[..length]).unwrap();
+        }
+        let (event, rest) = self.text.split_once("\n\n").unwrap();
+        let line = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        let (name, data) = (line("event: "), line("data: "));
+        self.text = rest.to_owned();
+        let (Some(name), Some(data)) = (name, data) else { return Some("comment".to_owned()) };
+        let data: Value = serde_json::from_str(&data).unwrap_or_else(|error| panic!("{error} in {data:.200}"));
+        self.take(&name, &data);
+        Some(name)
+    }
+
+    fn take(&mut self, name: &str, data: &Value) {
+        let numbers: Vec<usize> =
+            data["blocks"].as_array().into_iter().flatten().map(|number| number.as_u64().unwrap() as usize).collect();
+        if name == "whole" {
+            self.wholes += 1;
+            self.blocks.clear();
+            numbers.chunks(2).for_each(|run| self.blocks.extend(std::iter::repeat_n(run[1] as u16, run[0])));
+        } else {
+            let mut at = 0;
+            for change in numbers.chunks(3) {
+                at += change[0];
+                self.blocks[at..at + change[1]].fill(change[2] as u16);
+                at += change[1];
+            }
+        }
+        for (kept, told) in [(&mut self.sequences, &data["sequences"]), (&mut self.figures, &data["figures"])] {
+            if !told.is_null() {
+                kept.clone_from(told);
+            }
+        }
+    }
+
+    /// Reads until what it knows is `state`.
+    async fn reaches(&mut self, state: &LiveState) {
+        let begin = Instant::now();
+        let blocks: Vec<_> = state.blocks.iter().map(|block| block.code()).collect();
+        let ids: Vec<_> = state.sequences.iter().map(|sequence| sequence.id).collect();
+        let known = |follower: &Self| -> Vec<u64> {
+            follower.sequences.as_array().into_iter().flatten().map(|row| row[0].as_u64().unwrap()).collect()
+        };
+        while self.blocks != blocks || known(self) != ids {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it is never told");
+            self.next().await.expect("the stream goes on");
+        }
+    }
+}
+
+/// A state that differs from others.
+fn state(seed: u32, blocks: usize) -> LiveState {
+    let mut random = seed.wrapping_mul(2_654_435_761) | 1;
+    let mut next = move |below: u32| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 8) % below
+    };
+    let uses = |kind| match kind {
+        0 => BlockUse::FREE,
+        1 => BlockUse::CACHED,
+        2 => BlockUse::WITHDRAWN,
+        3 => BlockUse::owned(1).shared(),
+        number => BlockUse::owned(number as u16),
+    };
+    let mut state = LiveState::default();
+    while state.blocks.len() < blocks {
+        let (length, kind) = (1 + next(3) as usize, next(7));
+        state.blocks.extend(std::iter::repeat_n(uses(kind), length.min(blocks - state.blocks.len())));
+    }
+    state.sequences = (0..1 + next(5) as usize)
+        .map(|index| LiveSequence {
+            id: u64::from(seed) * 100 + index as u64,
+            number: index as u16,
+            place: LivePlace::Running,
+            prompt: 10,
+            computed: 12,
+            generated: 3,
+            blocks: 1,
+            below: 0,
+        })
+        .collect();
+    state
+}
+
+#[tokio::test]
+async fn whoever_follows_knows_what_a_newcomer_is_told() {
+    let server = Server::answering("x").await;
+    assert!(!server.engine.is_watched());
+    let mut follower = Follower::join(&server).await;
+    assert_eq!(follower.next().await.as_deref(), Some("whole"));
+    assert!(server.engine.is_watched() && follower.figures["health"] == "ok");
+    for seed in 0..12 {
+        // The number of blocks never changes in a server, but the first state may come late.
+        let shown = state(seed, if seed == 0 { 0 } else { 700 });
+        server.engine.show(shown.clone());
+        follower.reaches(&shown).await;
+        let mut newcomer = Follower::join(&server).await;
+        assert_eq!(newcomer.next().await.as_deref(), Some("whole"));
+        assert_eq!((&newcomer.blocks, &newcomer.sequences), (&follower.blocks, &follower.sequences));
+    }
+    assert_eq!(follower.wholes, 2, "once the blocks are known, only changes are told");
+}
+
+#[tokio::test]
+async fn who_reads_slowly_is_told_all_of_it_again() {
+    let server = Server::answering("x").await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut slow = Follower::over(socket.connect(server.address).await.unwrap()).await;
+    let mut quick = Follower::join(&server).await;
+    let mut last = LiveState::default();
+    for seed in 0..40 {
+        last = state(seed, 60_000);
+        server.engine.show(last.clone());
+        quick.reaches(&last).await;
+    }
+    slow.reaches(&last).await;
+    assert!(slow.wholes >= 2, "{}", slow.wholes);
+    assert!(slow.wholes < 30, "most was skipped");
+    assert_eq!((&slow.blocks, &slow.sequences), (&quick.blocks, &quick.sequences));
+}
+
+#[tokio::test]
+async fn viewers_are_limited_and_cost_nothing_once_they_have_left() {
+    let server = Server::answering("x").await;
+    let mut viewers = Vec::new();
+    for _ in 0..16 {
+        let mut viewer = Follower::join(&server).await;
+        assert_eq!(viewer.next().await.as_deref(), Some("whole"));
+        viewers.push(viewer);
+    }
+    let (status, error) = server.get("/live/events").await.error();
+    assert!(status == 503 && error["message"].as_str().unwrap().contains("16 already look"), "{status} {error:?}");
+    viewers.truncate(1);
+    let begin = Instant::now();
+    loop {
+        let mut viewer = Follower::join(&server).await;
+        if viewer.next().await.is_some_and(|name| name == "whole") {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "places come free");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    viewers.clear();
+    while server.engine.is_watched() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "nobody watches any more");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_stream_needs_a_key_and_the_page_does_not() {
+    let config = ServerConfig { api_keys: ApiKeys::new(&[ApiKey::new("sesame")]), ..ServerConfig::default() };
+    let server = Server::start(config, answer("x")).await;
+    assert_eq!(server.get("/live/events").await.error().0, 401);
+    assert!(!server.engine.is_watched());
+    let page = server.get("/").await;
+    assert_eq!(page.status, 200);
+    for part in ["content-type: text/html", "content-security-policy: default-src 'none'", "etag: \"", "no-cache"] {
+        assert!(page.head.contains(part), "{part} is not in {}", page.head);
+    }
+    assert!(page.body.contains("page/app.js") && !page.body.contains("http"), "{}", page.body);
+    let tag = page.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag").to_owned();
+    let ask = async |method: &str, path: &str, header: &str| {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
+        server.send(request.as_bytes()).await
+    };
+    let known = ask("GET", "/", &format!("If-None-Match: \"other\", {tag}\r\n")).await;
+    assert_eq!((known.status, known.body.as_str()), (304, ""));
+    assert_eq!(ask("GET", "/", "If-None-Match: \"other\"\r\n").await.status, 200);
+    let head = ask("HEAD", "/", "").await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    assert_eq!(server.get("/page/app.js").await.status, 200);
+    assert_eq!(server.get("/page/nothing.js").await.error().0, 404);
+    assert_eq!(server.post("/", &Value::Null).await.error().0, 405);
+}
+
+#[tokio::test]
+async fn a_server_that_drains_ends_the_stream() {
+    let server = Server::start(ServerConfig::default(), Box::new(|_, _| Step::Wait)).await;
+    let mut viewer = Follower::join(&server).await;
+    assert_eq!(viewer.next().await.as_deref(), Some("whole"));
+    let (_engine, served) = server.stop();
+    let mut last = String::new();
+    while let Some(name) = viewer.next().await {
+        last = name;
+    }
+    assert_eq!(last, "end");
+    assert_eq!(served.await.unwrap(), Drained::Completely);
+}

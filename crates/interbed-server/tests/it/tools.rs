@@ -1,0 +1,323 @@
+//! Calls of tools: what answers become, whole and streamed, and what binds them.
+
+use interbed_engine::testing::answer;
+use interbed_server::{ServerConfig, tool_parsers};
+use serde_json::{Value, json};
+
+use crate::fixture::Server;
+
+async fn server(parser: Option<&str>, text: &str) -> Server {
+    let config = ServerConfig { tool_parser: parser.map(str::to_owned), ..ServerConfig::default() };
+    Server::start(config, answer(text)).await
+}
+
+fn chat(more: &Value) -> Value {
+    let parameters = json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+        "required": ["city"], "additionalProperties": false});
+    let tools = ["weather", "time"]
+        .map(|name| json!({"type": "function", "function": {"name": name, "parameters": parameters}}));
+    let mut body = json!({"messages": [{"role": "user", "content": "a"}], "tools": tools, "max_tokens": 400});
+    for (field, value) in more.as_object().expect("an object") {
+        body[field] = value.clone();
+    }
+    body
+}
+
+const PATH: &str = "/v1/chat/completions";
+const TWO: &str = "Let me see. \
+    <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>\n\
+    <tool_call>{\"name\": \"time\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>";
+
+#[tokio::test]
+async fn calls_are_parts_of_a_whole_answer() {
+    let server = server(Some("hermes"), TWO).await;
+    for (parallel, count) in [(true, 2), (false, 1)] {
+        let reply = server.post(PATH, &chat(&json!({"parallel_tool_calls": parallel}))).await.ok();
+        let choice = &reply["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls");
+        assert_eq!(choice["message"]["content"], "Let me see. ");
+        let calls = choice["message"]["tool_calls"].as_array().expect("calls");
+        assert_eq!(calls.len(), count);
+        assert_eq!(calls[0]["type"], "function");
+        assert_eq!(calls[0]["function"], json!({"name": "weather", "arguments": "{\"city\": \"Rome\"}"}));
+        assert!(calls[0]["index"].is_null() && calls[0]["id"].as_str().is_some_and(|id| id.starts_with("call_")));
+        assert!(count == 1 || calls[0]["id"] != calls[1]["id"]);
+    }
+    // Without a choice of tools, it is text.
+    let reply = server.post(PATH, &chat(&json!({"tool_choice": "none"}))).await.ok();
+    assert_eq!(reply["choices"][0]["message"]["content"], TWO);
+    assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+    // Cut off before it is known what is called, and behind that.
+    let reply = server.post(PATH, &chat(&json!({"max_tokens": 30}))).await.ok();
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    assert_eq!(reply["choices"][0]["message"]["content"], TWO[..30]);
+    let reply = server.post(PATH, &chat(&json!({"max_tokens": 64}))).await.ok();
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    let call = &reply["choices"][0]["message"]["tool_calls"][0]["function"];
+    assert_eq!((&call["name"], &call["arguments"]), (&json!("weather"), &json!("{\"city\"")));
+}
+
+#[tokio::test]
+async fn calls_stream_name_first() {
+    let server = server(Some("hermes"), TWO).await;
+    let chunks = server.post(PATH, &chat(&json!({"stream": true}))).await.chunks();
+    let (mut content, mut calls, mut reason) = (String::new(), Vec::<(String, String, String)>::new(), Value::Null);
+    let mut pieces = 0;
+    for chunk in &chunks {
+        let choice = &chunk["choices"][0];
+        content += choice["delta"]["content"].as_str().unwrap_or_default();
+        for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().expect("an index") as usize;
+            if index == calls.len() {
+                let text = |value: &Value| value.as_str().expect("a text").to_owned();
+                calls.push((text(&call["id"]), text(&call["function"]["name"]), String::new()));
+            } else {
+                assert!(call["id"].is_null() && call["function"]["name"].is_null());
+                pieces += 1;
+            }
+            calls[index].2 += call["function"]["arguments"].as_str().expect("arguments");
+        }
+        if !choice["finish_reason"].is_null() {
+            reason = choice["finish_reason"].clone();
+        }
+    }
+    assert_eq!((content.as_str(), reason), ("Let me see. ", json!("tool_calls")));
+    let told: Vec<_> = calls.iter().map(|(_, name, arguments)| (name.as_str(), arguments.as_str())).collect();
+    assert_eq!(told, [("weather", "{\"city\": \"Rome\"}"), ("time", "{\"city\": \"Oslo\"}")]);
+    assert_ne!(calls[0].0, calls[1].0);
+    // A token is a byte here, and each one of the arguments comes at once.
+    assert_eq!(pieces, calls[0].2.len() + calls[1].2.len());
+}
+
+#[tokio::test]
+async fn what_must_be_called_binds_the_answer_from_its_first_token() {
+    for parser in tool_parsers() {
+        let server = server(Some(parser), "x").await;
+        let call = |name: &str, city: &str| match parser {
+            "hermes" => {
+                format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{\"city\": \"{city}\"}}}}\n</tool_call>")
+            }
+            "llama3" => format!("{{\"name\": \"{name}\", \"parameters\": {{\"city\": \"{city}\"}}}}"),
+            "mistral" => {
+                format!("[TOOL_CALLS][{{\"name\": \"{name}\", \"arguments\": {{\"city\": \"{city}\"}}}}]")
+            }
+            "deepseek" => {
+                format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{{\"city\": \"{city}\"}}<｜tool▁call▁end｜>")
+            }
+            "qwen3-coder" => format!(
+                "<tool_call>\n<function={name}>\n<parameter=city>\n{city}\n</parameter>\n</function>\n</tool_call>"
+            ),
+            "glm" => format!("<tool_call>{name}\n<arg_key>city</arg_key>\n<arg_value>{city}</arg_value>\n</tool_call>"),
+            "harmony" => format!(
+                "<|channel|>analysis<|message|>Well.<|end|><|start|>assistant<|channel|>commentary \
+                 to=functions.{name} <|constrain|>json<|message|>{{\"city\": \"{city}\"}}"
+            ),
+            other => panic!("{other}"),
+        };
+        let named = json!({"type": "function", "function": {"name": "time"}});
+        for (choice, name, city, is_allowed) in [
+            (json!("required"), "weather", "Rome", true),
+            (json!("required"), "time", "Oslo", true),
+            (json!("required"), "time", "Bonn", false),
+            (json!("required"), "day", "Rome", false),
+            (named.clone(), "time", "Rome", true),
+            (named, "weather", "Rome", false),
+        ] {
+            server.post(PATH, &chat(&json!({"tool_choice": choice}))).await.ok();
+            let mut constraint = server.last_request().constraint.expect("a constraint");
+            let text = call(name, city);
+            let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
+            let all = taken == text.len() && constraint.may_end();
+            assert_eq!(all, is_allowed, "{parser}: {choice} with {text}: {taken} bytes");
+        }
+        // A free answer is bound behind the marker of a call.
+        server.post(PATH, &chat(&json!({}))).await.ok();
+        let mut constraint = server.last_request().constraint.expect("a constraint");
+        // Without its marker, a call of Llama 3 stands at the start.
+        let marker = if parser == "llama3" { "<|python_tag|>" } else { "" };
+        let text = format!("Well, {marker}{}", call("time", "Bonn"));
+        let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
+        assert!(taken < text.len(), "{parser}: {taken} bytes");
+        assert!(constraint.advance(u32::from(b'!')).is_err(), "{parser}");
+    }
+}
+
+#[tokio::test]
+async fn calls_without_a_marker_are_bound_wherever_they_are_read() {
+    let server = server(Some("llama3"), "x").await;
+    server.post(PATH, &chat(&json!({}))).await.ok();
+    let fresh = server.last_request().constraint.expect("a constraint");
+    let call = "{\"name\": \"time\", \"parameters\": {\"city\": \"Oslo\"}}";
+    let typed = "{\"type\": \"function\", \"name\": \"time\", \"parameters\": {\"city\": \"Oslo\"}}";
+    let spaced = "\n{\n  \"name\" : \"time\",\n  \"parameters\":\n{\"city\": \"Oslo\"}\n}";
+    for (text, is_allowed) in [
+        (call.to_owned(), true),
+        (typed.to_owned(), true),
+        (spaced.to_owned(), true),
+        (format!("{call}; {typed}\n{spaced} and so on {{"), true),
+        ("Well, {\"name\": \"rm\"".into(), true),
+        ("{ \"name\": \"rm\"".into(), false),
+        ("{\"type\": \"function\", \"name\": \"rm\"".into(), false),
+        ("{\"a\"".into(), false),
+        (format!("{call}; {{\"name\": \"rm\""), false),
+        (format!("{call}{{\"name\": \"time\", \"parameters\": {{\"city\": \"Bonn\""), false),
+    ] {
+        let mut constraint = fresh.clone();
+        let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
+        assert_eq!(taken == text.len(), is_allowed, "{taken} bytes of {text}");
+    }
+}
+
+#[tokio::test]
+async fn choices_that_cannot_be_kept_to_are_refused() {
+    let unknown = server(None, "x").await;
+    let known = server(Some("hermes"), "x").await;
+    let other = json!({"type": "function", "function": {"name": "other"}});
+    for (server, param, more) in [
+        (&unknown, "tool_choice", json!({"tool_choice": "required"})),
+        (&known, "tool_choice", json!({"tool_choice": other})),
+        (&known, "tool_choice", json!({"tool_choice": "sometimes"})),
+        (&known, "tool_choice", json!({"tool_choice": "required", "tools": []})),
+        (&known, "tools", json!({"response_format": {"type": "json_object"}})),
+        (&known, "parallel_tool_calls", json!({"parallel_tool_calls": 3})),
+    ] {
+        let (status, error) = server.post(PATH, &chat(&more)).await.error();
+        assert_eq!((status, &error["param"]), (400, &json!(param)), "{more}");
+    }
+    // Where it is not known how calls are written, an answer is text.
+    unknown.post(PATH, &chat(&json!({}))).await.ok();
+    assert!(unknown.last_request().constraint.is_none());
+}
+
+#[tokio::test]
+async fn a_schema_that_cannot_be_enforced_binds_strict_and_required_calls_only() {
+    let server = server(Some("hermes"), "x").await;
+    let tools = |strict: bool| {
+        let function = json!({"name": "f", "strict": strict, "parameters": {"not": {}}});
+        json!([{"type": "function", "function": function}])
+    };
+    server.post(PATH, &chat(&json!({"tools": tools(false)}))).await.ok();
+    for more in [json!({"tools": tools(true)}), json!({"tools": tools(false), "tool_choice": "required"})] {
+        let (status, error) = server.post(PATH, &chat(&more)).await.error();
+        assert_eq!((status, &error["param"]), (400, &json!("tools")), "{more}");
+    }
+}
+
+#[tokio::test]
+async fn parameters_between_tags_keep_to_the_whole_schema() {
+    let args = json!({"type": "object", "required": ["list"], "additionalProperties": false,
+        "properties": {"list": {"type": "array", "items": {"$ref": "#/$defs/Item"}}, "note": {"type": "string"}}});
+    let parameters = json!({"$ref": "#/$defs/Args", "$defs": {"Args": args, "Item": {"type": "integer"}}});
+    let asked = |parameters: &Value, more: &Value| {
+        let tools = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+        let mut asked = chat(more);
+        asked["tools"] = tools;
+        asked
+    };
+    let required = json!({"tool_choice": "required"});
+    for (parser, begin, [open, between, close], end) in [
+        ("qwen3-coder", "<tool_call>\n<function=f>\n", ["<parameter=", ">\n", "\n</parameter>\n"], "</function>\n"),
+        ("glm", "<tool_call>f\n", ["<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"], ""),
+    ] {
+        let server = server(Some(parser), "x").await;
+        server.post(PATH, &asked(&parameters, &required)).await.ok();
+        let fresh = server.last_request().constraint.expect("a constraint");
+        let parameter = |key: &str, value: &str| format!("{open}{key}{between}{value}{close}");
+        for (parameters, is_allowed) in [
+            (parameter("list", "[1,\n 2]"), true),
+            (parameter("list", "[1, 2]") + &parameter("note", "so"), true),
+            (parameter("list", "[1,   2]"), false),
+            (parameter("list", "[1,\n\n2]"), false),
+            (parameter("list", "[\"1\"]"), false),
+            (parameter("note", "so"), false),
+            (parameter("other", "so"), false),
+            (String::new(), false),
+        ] {
+            let text = format!("{begin}{parameters}{end}</tool_call>");
+            let mut constraint = fresh.clone();
+            let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
+            assert_eq!(taken == text.len() && constraint.may_end(), is_allowed, "{parser}: {taken} bytes of {text:?}");
+        }
+        // What is not known of each parameter by itself.
+        let other = json!({"type": "object", "properties": {"a": {}}, "required": ["a", "b"]});
+        let (status, error) = server.post(PATH, &asked(&other, &required)).await.error();
+        assert_eq!((status, &error["param"]), (400, &json!("tools")));
+        assert!(error["message"].as_str().is_some_and(|message| message.contains("#/required/1")), "{error:?}");
+        server.post(PATH, &asked(&other, &json!({}))).await.ok();
+        assert!(server.last_request().constraint.is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_model_whose_template_knows_no_tools_is_told_of_them() {
+    const SILENT: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let unnamed = Server::speaking(ServerConfig::default(), TWO, SILENT).await;
+    let refused = unnamed.post(PATH, &chat(&json!({}))).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.body.contains("--tool-parser"), "{}", refused.body);
+
+    let config = ServerConfig { tool_parser: Some("hermes".into()), ..ServerConfig::default() };
+    let server = Server::speaking(config, TWO, SILENT).await;
+    let call =
+        json!({"id": "c", "type": "function", "function": {"name": "time", "arguments": "{\"city\": \"Rome\"}"}});
+    let messages = json!([
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "noon"}]);
+    let reply = server.post(PATH, &chat(&json!({"messages": messages}))).await.ok();
+    assert_eq!(reply["choices"][0]["message"]["tool_calls"].as_array().map(Vec::len), Some(2));
+    let prompt: Vec<u8> =
+        server.last_request().prompt.iter().map(|&token| u8::try_from(token).expect("a byte")).collect();
+    let prompt = String::from_utf8(prompt).expect("text");
+    assert!(prompt.starts_with("<system>") && prompt.contains("\"name\":\"weather\""), "{prompt}");
+    let told = "<user>a<assistant><tool_call>\n{\"name\": \"time\", \"arguments\": {\"city\":\"Rome\"}}\n</tool_call>\
+        <user><tool_response>\nnoon\n</tool_response>";
+    assert!(prompt.ends_with(told), "{prompt}");
+}
+
+/// A schema that cannot be enforced loosens its own function, and a strict one refuses.
+#[tokio::test]
+async fn under_auto_one_schema_loosens_no_other() {
+    let server = server(Some("hermes"), "x").await;
+    let loose = json!({"type": "object", "properties": {"all": {"type": "array", "uniqueItems": true}}});
+    let mut body = chat(&json!({}));
+    body["tools"]
+        .as_array_mut()
+        .expect("tools")
+        .push(json!({"type": "function", "function": {"name": "all", "parameters": loose}}));
+    body["tools"][0]["function"]["strict"] = true.into();
+    let call = |name: &str, arguments: &str| {
+        format!("So.<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    for (text, is_allowed) in [
+        (call("weather", r#"{"city": "Rome"}"#), true),
+        (call("weather", r#"{"city": "Bern"}"#), false),
+        (call("all", r#"{"all": [1, 1]}"#), true),
+    ] {
+        server.post(PATH, &body).await.ok();
+        let mut constraint = server.last_request().constraint.expect("a constraint");
+        let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
+        assert_eq!(taken == text.len(), is_allowed, "{text}");
+    }
+    body["tools"][2]["function"]["strict"] = true.into();
+    let (status, error) = server.post(PATH, &body).await.error();
+    assert!(status == 400 && error["message"].as_str().is_some_and(|told| told.contains("uniqueItems")), "{error:?}");
+}
+
+/// Files that an agent wrote are arguments of its calls, and reach the template as all others do.
+#[tokio::test]
+async fn long_arguments_are_objects_too() {
+    let template = "{% for m in messages %}{% for c in m.tool_calls or [] %}\
+        {% for k, v in c.function.arguments | items %}{{ k }} {{ v | length }};{% endfor %}{% endfor %}{% endfor %}\
+        {% if tools %}{% endif %}";
+    let server = Server::speaking(ServerConfig::default(), "x", template).await;
+    let written = |size: usize| {
+        let arguments = json!({"city": "a".repeat(size)}).to_string();
+        json!([{"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}])
+    };
+    let said = |size: usize| json!({"role": "assistant", "content": null, "tool_calls": written(size)});
+    let messages = json!([{"role": "user", "content": "a"}, said(70_000), said(70_000), said(5)]);
+    let reply = server.post("/tokenize", &json!({"messages": messages})).await.ok();
+    let bytes = reply["tokens"].as_array().expect("tokens").iter().map(|id| id.as_u64().expect("an id") as u8);
+    let prompt = String::from_utf8(bytes.collect()).expect("a text");
+    assert_eq!(prompt, "city 70000;city 70000;city 5;");
+}

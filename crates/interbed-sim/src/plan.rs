@@ -1,0 +1,240 @@
+//! `interbed plan`: where everything would lie, what limits the speed, and how fast it would be, before reading
+//! weights.
+
+mod advice;
+mod bound;
+mod division;
+mod figure;
+mod json;
+mod machine;
+mod measure;
+mod mixture;
+mod mixture_report;
+mod predict;
+mod report;
+mod settings;
+mod shape;
+mod subject;
+mod work;
+
+use std::num::NonZeroUsize;
+
+use interbed_device::Bytes;
+use interbed_engine::MemoryNeeds;
+use interbed_weights::{BAND_LEAST, band_bytes};
+
+use crate::progress::Progress;
+use crate::refusal::Refusal;
+use advice::{Advice, Kv};
+use bound::{Bound, Rates};
+use division::{Division, Wishes};
+use machine::Machine;
+use predict::{Forecast, Kept, PolicyKind, Scene};
+use settings::Settings;
+use shape::{Cut, Shape};
+use work::Work;
+
+pub use machine::KnownFigures;
+pub use mixture::MixturePlan;
+pub use subject::{Subject, WeightBytes};
+
+/// The most sequences in one batch.
+const BATCH_MAX: usize = 1 << 16;
+
+/// The most batch sizes that are predicted.
+const BATCHES_MAX: usize = 16;
+
+/// The most units that a simulation tracks; larger models are cut into larger bands for it.
+const UNITS_MAX: u64 = 1 << 16;
+
+/// What to plan.
+pub struct PlanRequest<'r> {
+    /// The model.
+    pub subject: Subject,
+    /// What is known of the machine.
+    pub machine: KnownFigures,
+    /// Number of threads that compute.
+    pub threads: NonZeroUsize,
+    /// What the parts of an engine need.
+    pub needs: MemoryNeeds,
+    /// The number of tokens of a pass.
+    pub passes: Passes<'r>,
+    /// Bytes of keys and values per token.
+    pub kv_token: u64,
+    /// Sequences that decode together.
+    pub batches: Batches,
+    /// Tokens of the prompt, which is also the context of decoding sequences.
+    pub prompt_tokens: usize,
+    /// Tokens of KV to make room for; if not given, as many as an engine would have.
+    pub kv_tokens: Option<NonZeroUsize>,
+    /// Host memory for weights, instead of all that is left.
+    pub host_weights: Option<Bytes>,
+    /// GPU memory for weights, instead of all that is left.
+    pub gpu_weights: Option<Bytes>,
+}
+
+/// How many tokens a pass has.
+pub struct Passes<'r> {
+    /// The number.
+    pub tokens: usize,
+    /// Whether the user gave the number.
+    pub given: bool,
+    /// The number used by default where weights are resident.
+    pub usual: usize,
+    /// The needs and the number of tokens of longer passes, if these pay where weights are streamed and the computing
+    /// side has this much memory.
+    pub longer: &'r dyn Fn(Bytes) -> Option<(MemoryNeeds, usize)>,
+}
+
+/// Sequences that decode together: ascending, each number once, 1 among them.
+pub struct Batches(Vec<usize>);
+
+impl Batches {
+    /// The requested numbers, and 1, as all other figures are for one sequence.
+    ///
+    /// # Errors
+    /// When there are too many numbers, or one is too large.
+    pub fn new(asked: &[NonZeroUsize]) -> Result<Self, Refusal> {
+        if asked.len() > BATCHES_MAX {
+            return Err(Refusal::new(format!("--batch has {} numbers; give at most {BATCHES_MAX}", asked.len())));
+        }
+        let mut batches: Vec<usize> = asked.iter().map(|batch| batch.get()).collect();
+        if let Some(large) = batches.iter().find(|&&batch| batch > BATCH_MAX) {
+            return Err(Refusal::new(format!("--batch {large} is too large; give at most {BATCH_MAX}")));
+        }
+        batches.push(1);
+        batches.sort_unstable();
+        batches.dedup();
+        Ok(Self(batches))
+    }
+}
+
+/// The results.
+pub struct Plan {
+    subject: Subject,
+    machine: Machine,
+    division: Division,
+    settings: Settings,
+    /// The model, cut for the policy `resident`.
+    bands: Shape,
+    kept: Kept,
+    kv_token: u64,
+    prompt_tokens: usize,
+    /// Tokens of a pass, and the reason for this number.
+    chunk_tokens: usize,
+    chunk_why: &'static str,
+    /// The bound of one decoded token.
+    bound: Bound,
+    /// The forecast under the policy `resident`.
+    forecast: Forecast,
+    /// The forecast under the policy `ring`, or why there is none.
+    other: Result<Forecast, String>,
+    advice: Vec<Advice>,
+}
+
+impl Plan {
+    /// Measures the unknown figures of the machine, and plans.
+    ///
+    /// # Errors
+    /// A prompt beyond the model's context, figures that contradict each other, a memory that is too small, a disk or
+    /// memory that cannot be measured.
+    pub fn make(request: PlanRequest<'_>, progress: &mut dyn Progress) -> Result<Self, Refusal> {
+        let PlanRequest { subject, needs, passes, kv_token, prompt_tokens, .. } = request;
+        let batches = &request.batches.0;
+        let weights = subject.weight_bytes()?;
+        if prompt_tokens > needs.max_model_len {
+            return Err(Refusal::new(format!(
+                "--prompt-tokens is {prompt_tokens}, but {} has a context of {}; ask for at most that",
+                subject.name, needs.max_model_len
+            )));
+        }
+        progress.begin_steps("measuring", 1);
+        let machine = Machine::find(&request.machine, request.threads, &subject.files()?, subject.dtype)?;
+        progress.end();
+        let wishes = Wishes {
+            memory: machine.memory.value as u64,
+            gpu_memory: machine.gpu.as_ref().map(|gpu| gpu.memory.value as u64),
+            kv_tokens: request.kv_tokens.map(|tokens| tokens.get() as u64),
+            host_weights: request.host_weights.map(|bytes| bytes.0),
+            gpu_weights: request.gpu_weights.map(|bytes| bytes.0),
+        };
+        let small = subject.cut(Cut::Bands(BAND_LEAST))?;
+        let mut division = Division::of(&wishes, &small, &needs)?;
+        let mut chunk_tokens = passes.tokens;
+        let computing = Bytes(wishes.gpu_memory.unwrap_or(wishes.memory));
+        if division.streams(&small)
+            && let Some((longer, tokens)) = (passes.longer)(computing)
+            && let Ok(longer) = Division::of(&wishes, &small, &longer)
+        {
+            (division, chunk_tokens) = (longer, tokens);
+        }
+        let chunk_why = match passes.given {
+            true => "given, --max-num-batched-tokens",
+            false if chunk_tokens > passes.usual => "about as many as are computed while weights are read",
+            false => "enough for arithmetic, with little scratch",
+        };
+        let smaller = division.device.iter().map(|device| device.units).fold(division.host.units, u64::min);
+        let least = |bytes| Ok::<_, Refusal>(subject.cut(Cut::Bands(bytes))?.least_budget());
+        let band_bytes = band_bytes(smaller + small.fixed_bytes(), machine.reading.chunk_bytes, least)?;
+        let units = weights.whole.0.div_ceil(band_bytes as u64).div_ceil(UNITS_MAX).max(1);
+        let bands = subject.cut(Cut::Bands(band_bytes.saturating_mul(usize::try_from(units)?)))?;
+        let ring = if division.device.is_some() { subject.cut(Cut::Groups)? } else { bands.clone() };
+        let settings = Settings::derive(machine.reading, band_bytes, &division, &bands, &ring);
+        let scene = Scene {
+            bands: &bands,
+            ring: &ring,
+            division: &division,
+            settings: &settings,
+            rates: rates(&machine),
+            kv_token,
+            prompt_tokens,
+            chunk_tokens,
+            batches,
+        };
+        let kept = scene.kept()?;
+        progress.begin_steps("simulating", 2 * scene.steps() as u64);
+        let resident = scene.forecast(PolicyKind::Resident, &kept, &mut || progress.advance(1))?;
+        let where_computed = if division.device.is_some() { kept.device } else { kept.host };
+        let ring_forecast = if where_computed < bands.swept_bytes() {
+            scene.forecast(PolicyKind::Ring, &kept, &mut || progress.advance(1)).map_err(|error| error.to_string())
+        } else {
+            Err("every weight stays in memory, so there is nothing to slide over".to_owned())
+        };
+        progress.end();
+        let one = Work::decode(1, prompt_tokens, kv_token).pass(&bands, kept.host as f64, kept.device as f64);
+        let rates = scene.rates;
+        let bound = Bound::of(&one, &rates);
+        let kv = Kv { tokens: division.kv_tokens, tokens_each: prompt_tokens as u64 + 1 };
+        let advice = advice::advise(&one, &rates, &resident, &bands, chunk_tokens, kv);
+        Ok(Self {
+            bound,
+            advice,
+            kept,
+            forecast: resident,
+            other: ring_forecast,
+            subject,
+            machine,
+            division,
+            settings,
+            kv_token,
+            prompt_tokens,
+            chunk_tokens,
+            chunk_why,
+            bands,
+        })
+    }
+}
+
+fn rates(machine: &Machine) -> Rates {
+    let flops = match &machine.gpu {
+        Some(gpu) => gpu.flops.as_ref().map_or(f64::INFINITY, |flops| flops.value),
+        None => machine.flops.value,
+    };
+    Rates {
+        disk: machine.disk.value,
+        host: machine.bandwidth.value,
+        flops,
+        host_flops: machine.flops.value,
+        device: machine.gpu.as_ref().map(|gpu| (gpu.link.value, gpu.bandwidth.value)),
+    }
+}

@@ -1,0 +1,134 @@
+//! The machine that is planned for, each figure with where it comes from.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use interbed_device::Bytes;
+use interbed_io::DirectRead;
+use interbed_kernels::DType;
+
+use super::figure::{Figure, Origin, Reading};
+use super::measure;
+use crate::refusal::Refusal;
+
+/// The assumed rate of a disk that is neither measured nor given, in bytes a second: a slow NVMe disk.
+const DISK_ASSUMED: f64 = 2e9;
+
+/// Reads as large as this run at the full speed of most disks, and keep the memory of slots small.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Reads in flight at a time where the disk was not tried.
+const DEPTH: usize = 4;
+
+/// What is known of a machine that may be elsewhere; unknown figures are measured here, or the part does not exist.
+#[derive(Debug, Clone, Default)]
+pub struct KnownFigures {
+    /// Bytes a second that the disk gives.
+    pub disk_bw: Option<f64>,
+    /// Bytes a second that cores read from memory.
+    pub host_bw: Option<f64>,
+    /// Operations a second of all cores together, a multiply-add being two.
+    pub flops: Option<f64>,
+    /// Memory of a GPU. Needs `pcie_bw` and `hbm_bw`.
+    pub gpu_memory: Option<Bytes>,
+    /// Bytes a second from host to GPU.
+    pub pcie_bw: Option<f64>,
+    /// Bytes a second that the GPU reads from its memory.
+    pub hbm_bw: Option<f64>,
+    /// Operations a second of the GPU.
+    pub gpu_flops: Option<f64>,
+    /// Bytes of host memory that Interbed may use.
+    pub memory: Option<Bytes>,
+    /// The default for `memory`: what this machine has.
+    pub memory_here: Bytes,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Gpu {
+    /// Bytes.
+    pub memory: Figure,
+    /// Bytes a second from the host: `B_p`.
+    pub link: Figure,
+    /// Bytes a second of its memory: `B_d`.
+    pub bandwidth: Figure,
+    /// Operations a second: `F`.
+    pub flops: Option<Figure>,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Machine {
+    /// Bytes a second: `B_s`.
+    pub disk: Figure,
+    pub reading: Reading,
+    /// Bytes of memory that Interbed may use.
+    pub memory: Figure,
+    /// Bytes a second: `B_h`.
+    pub bandwidth: Figure,
+    /// Operations a second: `F`.
+    pub flops: Figure,
+    pub gpu: Option<Gpu>,
+}
+
+impl Machine {
+    /// The machine with the known figures; the others are measured here, on `files` and for weights of `dtype`.
+    ///
+    /// # Errors
+    /// A disk or memory that cannot be measured.
+    pub fn find(
+        known: &KnownFigures,
+        threads: NonZeroUsize,
+        files: &[Arc<dyn DirectRead>],
+        dtype: DType,
+    ) -> Result<Self, Refusal> {
+        let untried = Reading { chunk_bytes: CHUNK_BYTES, depth: DEPTH, tried: false };
+        let largest = files.iter().max_by_key(|file| file.len());
+        let (disk, reading) = match (known.disk_bw, largest) {
+            (Some(rate), _) => (given(rate, "--disk-bw"), untried),
+            (None, Some(file)) => measure::disk(file)?,
+            (None, None) => {
+                let why = "there is no file of the model to measure with; give --disk-bw".to_owned();
+                (Figure { value: DISK_ASSUMED, source: Origin::Assumed(why) }, untried)
+            }
+        };
+        let memory = match known.memory {
+            Some(size) => given(size.0 as f64, "--memory"),
+            None => Figure {
+                value: known.memory_here.0 as f64,
+                source: Origin::Measured("what is available here; --memory chooses".into()),
+            },
+        };
+        let (bandwidth, flops) = match (known.host_bw, known.flops) {
+            (Some(rate), Some(flops)) => (given(rate, "--host-bw"), given(flops, "--flops")),
+            (rate, flops) => {
+                let measured = measure::cores(threads, dtype)?;
+                (
+                    rate.map_or(measured.bandwidth, |rate| given(rate, "--host-bw")),
+                    flops.map_or(measured.flops, |flops| given(flops, "--flops")),
+                )
+            }
+        };
+        Ok(Self { disk, reading, memory, bandwidth, flops, gpu: gpu(known)? })
+    }
+}
+
+fn gpu(known: &KnownFigures) -> Result<Option<Gpu>, Refusal> {
+    let Some(memory) = known.gpu_memory else { return Ok(None) };
+    let (Some(link), Some(bandwidth)) = (known.pcie_bw, known.hbm_bw) else {
+        return Err(Refusal::advised(
+            "--gpu-memory needs --pcie-bw and --hbm-bw",
+            "a GPU cannot be measured yet; give both",
+        ));
+    };
+    Ok(Some(Gpu {
+        memory: given(memory.0 as f64, "--gpu-memory"),
+        link: given(link, "--pcie-bw"),
+        bandwidth: given(bandwidth, "--hbm-bw"),
+        flops: known.gpu_flops.map(|flops| given(flops, "--gpu-flops")),
+    }))
+}
+
+fn given(value: f64, flag: &'static str) -> Figure {
+    Figure { value, source: Origin::Given(flag) }
+}

@@ -1,0 +1,65 @@
+//! What this machine achieves, measured for about two seconds.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use interbed_device::{Bytes, Cpu, HostBuffer, HostMemory};
+use interbed_io::{DirectRead, ProbeLimits, probe};
+use interbed_kernels::{DType, Unit, peak, read_bandwidth};
+
+use super::figure::{Figure, Origin, Reading};
+use crate::refusal::Refusal;
+
+/// Memory to read: much more than caches hold.
+const SWEEP_BYTES: u64 = 1 << 30;
+
+/// The least memory that gives a meaningful result.
+const SWEEP_LEAST: u64 = 1 << 20;
+
+/// Number of sweeps; the best counts.
+const SWEEPS: usize = 3;
+
+/// Number of rounds of arithmetic; the best counts.
+const ROUNDS: usize = 5;
+
+/// What the cores achieve per second.
+pub(super) struct Cores {
+    pub bandwidth: Figure,
+    pub flops: Figure,
+}
+
+/// The disk that a file of the model lies on.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refusal> {
+    let settings = probe(file, 0..file.len(), &ProbeLimits::default())?;
+    let reading = Reading { chunk_bytes: settings.chunk_bytes, depth: settings.depth, tried: true };
+    let how = settings.to_string();
+    // The rate stands in a column of its own.
+    let how = how.rsplit_once(", ").map_or(how.as_str(), |(how, _)| how).to_owned();
+    Ok((Figure { value: settings.bytes_per_s, source: Origin::Measured(how) }, reading))
+}
+
+/// Memory, and the unit that multiplies weights of `dtype`.
+///
+/// # Errors
+/// No memory for the sweep.
+pub(super) fn cores(threads: NonZeroUsize, dtype: DType) -> Result<Cores, Refusal> {
+    let cpu = Cpu::new(threads);
+    let memory = HostMemory::read();
+    let free = memory.usable().saturating_sub(memory.resident) / 2;
+    let bytes = SWEEP_BYTES.min(free).max(SWEEP_LEAST);
+    let mut sweep = HostBuffer::new_zeroed(usize::try_from(bytes)?)?;
+    // Untouched pages are all one page of zeroes, which the cache holds.
+    sweep.as_mut_slice().fill(1);
+    let bandwidth = read_bandwidth(&cpu.pool, cpu.level, sweep.as_slice(), SWEEPS);
+    let unit = Unit::of(cpu.level, dtype);
+    let flops = peak(&cpu.pool, cpu.level, unit, ROUNDS)
+        .ok_or_else(|| Refusal::new(format!("this machine has no {unit} unit at level {}", cpu.level.name())))?;
+    let threads = if threads.get() == 1 { "1 thread".into() } else { format!("{threads} threads") };
+    Ok(Cores {
+        bandwidth: Figure { value: bandwidth, source: Origin::Measured(format!("{threads} over {}", Bytes(bytes))) },
+        flops: Figure { value: flops, source: Origin::Measured(format!("{threads}, {unit}")) },
+    })
+}

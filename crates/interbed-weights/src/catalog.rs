@@ -1,0 +1,468 @@
+//! All tensors of a model, and where their bytes lie.
+
+pub(crate) mod fp8;
+mod fused;
+mod mixtures;
+mod rearranged;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use interbed_io::{DirectRead, ExactFile, IoError, RandomAccessFile};
+use interbed_kernels::{DType, Matrix};
+use serde::Deserialize;
+
+use crate::error::{IndexProblem, WeightError};
+use crate::gguf::{
+    GgufProblem, Metadata, ModelPart, check_parts, gguf_name, hugging_face_name, models_in, open_parts, read_gguf,
+};
+use crate::pairs::Pairs;
+use crate::safetensors::{ElementType, TensorRecord, read_header};
+use crate::store::{METADATA_FILE, Store};
+pub use fp8::FileScales;
+use rearranged::{Rearranged, RearrangedFile};
+
+/// The longest shard index that is read, in bytes; those of the largest models are under 10 MB.
+const INDEX_BYTES_MAX: u64 = 100_000_000;
+
+/// Where one tensor lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogEntry {
+    /// Which of the catalog's files holds it.
+    pub file: usize,
+    /// Its first byte in that file.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// How its elements are stored.
+    pub element_type: ElementType,
+    /// The scales of a matrix in FP8, where the file has them apart: then its bytes are the codes alone.
+    pub scales: Option<Box<FileScales>>,
+}
+
+impl CatalogEntry {
+    /// The name and the entry of a tensor in file `file`.
+    fn of(file: usize, tensor: TensorRecord) -> (String, Self) {
+        let TensorRecord { name, element_type, shape, offset, bytes } = tensor;
+        (name, Self { file, offset, bytes, shape, element_type, scales: None })
+    }
+}
+
+/// The tensors of a model by name, over one or more open files. Opening reads headers only.
+///
+/// Names are Hugging Face's in every format, and for mixtures those of `catalog/mixtures.rs`, where each matrix of each
+/// expert is a tensor; tensors without such a name keep the name in the file.
+pub struct Catalog {
+    files: Vec<Arc<dyn RandomAccessFile>>,
+    tensors: BTreeMap<String, CatalogEntry>,
+    /// What those tensors are called in their file that have a name of ours.
+    in_file: HashMap<String, Arc<str>>,
+    metadata: Option<Metadata>,
+    store: Option<Store>,
+    /// The last of the files, if some experts have to be rearranged.
+    rearranged: Option<Arc<RearrangedFile>>,
+}
+
+impl Catalog {
+    /// Opens a packed store (a file or a block device, of any name), a GGUF file (any one part of a set stands for the
+    /// set), or the weights of a directory: `model.safetensors` if it exists, else the shards that
+    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model in the directory.
+    ///
+    /// # Errors
+    /// No weights, a damaged header, an index that does not match its shards, parts that are missing or do not belong
+    /// together, several models, or an unreadable file; each error says where.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
+        let dir = path.as_ref();
+        if !dir.is_dir() {
+            let file: Arc<dyn RandomAccessFile> = Arc::new(ExactFile::open(dir)?);
+            return match Store::is_at(file.as_ref())? {
+                true => Self::from_store(Store::open(file)?),
+                false => Self::from_gguf(open_parts(dir)?),
+            };
+        }
+        let single = dir.join("model.safetensors");
+        if single.exists() {
+            return Self::from_files(vec![Arc::new(ExactFile::open(single)?)]);
+        }
+        let index = dir.join("model.safetensors.index.json");
+        if index.exists() {
+            return Self::open_index(dir, &index);
+        }
+        let Found { safetensors, gguf, has_pickle } = list_weights(dir)?;
+        if safetensors.is_empty() {
+            let models = models_in(&gguf);
+            return match models.as_slice() {
+                [] => Err(WeightError::NoWeights { dir: dir.to_owned(), has_pickle }),
+                [model] => Self::from_gguf(open_parts(model)?),
+                [first, second, ..] => {
+                    let [first, second] = [first, second].map(|path| file_name(path));
+                    let problem = GgufProblem::SeveralModels { count: models.len(), first, second };
+                    Err(WeightError::Gguf { file: dir.to_owned(), problem })
+                }
+            };
+        }
+        let mut files: Vec<Arc<dyn RandomAccessFile>> = Vec::with_capacity(safetensors.len());
+        for path in safetensors {
+            files.push(Arc::new(ExactFile::open(path)?));
+        }
+        Self::from_files(files)
+    }
+
+    /// Takes the tensors of all the given safetensors files; their names must be distinct.
+    ///
+    /// # Errors
+    /// A damaged header, or one name in two files.
+    pub fn from_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
+        let entries = read_all(&files)?;
+        Self::of(files, entries, None)
+    }
+
+    /// Takes the tensors of the shards that the index at `index` names; `files` are these, in any order.
+    ///
+    /// # Errors
+    /// A damaged header, or an index that does not match the shards.
+    pub fn from_shards(index: &Path, files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
+        let shards = files.iter().enumerate().map(|(at, file)| (file_name(file.path()), at)).collect();
+        Self::of_shards(index, &read_index(index)?, &shards, files)
+    }
+
+    /// Takes the tensors of all parts of a GGUF model, in order.
+    ///
+    /// # Errors
+    /// A damaged header, one name in two files, or parts that do not belong together.
+    pub fn from_gguf_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
+        let headers = files.into_iter().map(|file| read_gguf(file.as_ref()).map(|header| (file, header)));
+        let parts = headers.collect::<Result<Vec<_>, _>>()?;
+        check_parts(&parts)?;
+        Self::from_gguf(parts)
+    }
+
+    /// Takes the tensors of all parts of a GGUF model, and the metadata of the first.
+    fn from_gguf(parts: Vec<ModelPart>) -> Result<Self, WeightError> {
+        let (mut files, mut entries, mut metadata) = (Vec::new(), Vec::new(), None);
+        for (file, (opened, header)) in parts.into_iter().enumerate() {
+            entries.extend(header.tensors.into_iter().map(|tensor| CatalogEntry::of(file, tensor)));
+            files.push(opened);
+            metadata.get_or_insert(header.metadata);
+        }
+        Self::of(files, entries, metadata)
+    }
+
+    /// Takes the tensors of a packed store, which were checked when it was opened, and the metadata if a GGUF model was
+    /// packed.
+    ///
+    /// # Errors
+    /// If the metadata is damaged.
+    pub fn from_store(store: Store) -> Result<Self, WeightError> {
+        let metadata = store.read_gguf(METADATA_FILE)?.map(|header| header.metadata);
+        let entries = store.tensors().into_iter().map(|tensor| CatalogEntry::of(0, tensor)).collect();
+        let catalog = Self::of(vec![store.file().clone()], entries, metadata)?;
+        Ok(Self { store: Some(store), ..catalog })
+    }
+
+    fn of(
+        mut files: Vec<Arc<dyn RandomAccessFile>>,
+        mut entries: Vec<(String, CatalogEntry)>,
+        metadata: Option<Metadata>,
+    ) -> Result<Self, WeightError> {
+        let (mut tensors, mut in_file) = (BTreeMap::new(), HashMap::new());
+        let is_gguf = metadata.is_some();
+        fp8::join(&mut entries);
+        let (found, arrangement) = rearranged::take(&mut entries, files.len());
+        let rearranged = (!arrangement.is_empty()).then(|| Arc::new(RearrangedFile::new(&files, arrangement)));
+        for Rearranged { name, in_file: original, entry } in found {
+            in_file.insert(name.clone(), original.into());
+            tensors.insert(name, entry);
+        }
+        files.extend(rearranged.iter().map(|file| Arc::clone(file) as Arc<dyn RandomAccessFile>));
+        for (name, entry) in entries {
+            let face = if is_gguf { hugging_face_name(&name) } else { text_model_name(&name) };
+            let mut known = mixtures::known_here(face.as_deref().unwrap_or(&name), &entry);
+            if known.is_empty() {
+                known.push((face.unwrap_or_else(|| name.clone()), entry));
+            }
+            let original: Arc<str> = name.into();
+            for (name, entry) in known {
+                let second = entry.file;
+                if let Some(CatalogEntry { file: first, .. }) = tensors.insert(name.clone(), entry) {
+                    let [first_path, second_path] = [first, second].map(|file| files[file].path().to_owned());
+                    let of_gguf = is_gguf.then(|| gguf_name(&name)).flatten();
+                    let tensor = of_gguf.unwrap_or_else(|| original.to_string());
+                    return Err(match first == second {
+                        // Two names in one file that mean the same tensor.
+                        true if is_gguf => {
+                            WeightError::Gguf { file: first_path, problem: GgufProblem::DuplicateTensor { tensor } }
+                        }
+                        true => WeightError::SameTensorTwice { file: first_path, tensor, name },
+                        false => WeightError::TensorInTwoFiles { tensor, first: first_path, second: second_path },
+                    });
+                }
+                if *original != *name {
+                    in_file.insert(name, Arc::clone(&original));
+                }
+            }
+        }
+        for fused::Fused { name, parts } in fused::fused(&tensors) {
+            // An up_proj may be in its own place.
+            tensors.remove(&name);
+            let original = in_file.remove(&name).unwrap_or_else(|| name.into());
+            for (name, entry) in parts {
+                if tensors.insert(name.clone(), entry).is_some() {
+                    let (file, tensor) = (files[0].path().to_owned(), original.to_string());
+                    return Err(WeightError::SameTensorTwice { file, tensor, name });
+                }
+                in_file.insert(name, Arc::clone(&original));
+            }
+        }
+        Ok(Self { files, tensors, in_file, metadata, store: None, rearranged })
+    }
+
+    /// Opens the shards that an index names.
+    fn open_index(dir: &Path, index: &Path) -> Result<Self, WeightError> {
+        let problem = |problem| WeightError::Index { file: index.to_owned(), problem };
+        let placed = read_index(index)?;
+        let mut shards: BTreeMap<String, usize> = BTreeMap::new();
+        let mut files: Vec<Arc<dyn RandomAccessFile>> = Vec::new();
+        for (tensor, shard) in &placed {
+            if shards.contains_key(shard.as_str()) {
+                continue;
+            }
+            if !is_plain_file_name(shard) {
+                let (tensor, shard) = (tensor.clone(), shard.clone());
+                return Err(problem(IndexProblem::ShardOutsideDirectory { tensor, shard }));
+            }
+            let file = ExactFile::open(dir.join(shard)).map_err(|error| match &error {
+                IoError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                    problem(IndexProblem::MissingShard { shard: shard.clone() })
+                }
+                _ => error.into(),
+            })?;
+            shards.insert(shard.clone(), files.len());
+            files.push(Arc::new(file));
+        }
+        Self::of_shards(index, &placed, &shards, files)
+    }
+
+    /// Takes the tensors of shards, of which `placed` says which has what, and `shards` which file is which.
+    fn of_shards(
+        index: &Path,
+        placed: &[(String, String)],
+        shards: &BTreeMap<String, usize>,
+        files: Vec<Arc<dyn RandomAccessFile>>,
+    ) -> Result<Self, WeightError> {
+        let problem = |problem| WeightError::Index { file: index.to_owned(), problem };
+        let mut found: HashMap<(usize, String), CatalogEntry> = HashMap::new();
+        for (name, entry) in read_all(&files)? {
+            found.insert((entry.file, name), entry);
+        }
+        let mut tensors = BTreeMap::new();
+        for (tensor, shard) in placed {
+            let file =
+                *shards.get(shard).ok_or_else(|| problem(IndexProblem::MissingShard { shard: shard.clone() }))?;
+            let Some(entry) = found.remove(&(file, tensor.clone())) else {
+                let (tensor, shard) = (tensor.clone(), shard.clone());
+                return Err(problem(IndexProblem::TensorNotInShard { tensor, shard }));
+            };
+            tensors.insert(tensor.clone(), entry);
+        }
+        // Tensors that are in a shard but missing from the index are kept, as other readers do; the index wins on
+        // conflict.
+        for ((_, name), entry) in found {
+            tensors.entry(name).or_insert(entry);
+        }
+        Self::of(files, tensors.into_iter().collect(), None)
+    }
+
+    /// The packed store, if the catalog was opened from one.
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
+    }
+
+    /// The metadata of a GGUF model; `None` for safetensors, where files in the directory or store describe the model.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_ref()
+    }
+
+    /// The values of a small F32 tensor, in order; `None` if there is no tensor of that name with at most `most`
+    /// elements.
+    ///
+    /// # Errors
+    /// If the elements have another type, or the read fails.
+    pub fn read_f32(&self, name: &str, most: usize) -> Result<Option<Vec<f32>>, WeightError> {
+        let Some(entry) = self.get(name).filter(|entry| entry.bytes <= most as u64 * 4) else { return Ok(None) };
+        if entry.element_type != ElementType::Known(DType::F32) {
+            let (tensor, found) = (self.name_in_file(name), entry.element_type.name().to_owned());
+            return Err(WeightError::UnsupportedDType { tensor, file: self.path_of(entry), found });
+        }
+        let mut bytes = vec![0; entry.bytes as usize];
+        self.files[entry.file].read_exact_at(&mut bytes, entry.offset)?;
+        let (numbers, _) = bytes.as_chunks::<4>();
+        Ok(Some(numbers.iter().map(|&number| f32::from_le_bytes(number)).collect()))
+    }
+
+    /// The scales of each block of a matrix in FP8 whose file has them apart; `None` for other tensors.
+    ///
+    /// # Errors
+    /// If the read fails.
+    pub(crate) fn read_scales(&self, entry: &CatalogEntry) -> Result<Option<Vec<f32>>, WeightError> {
+        let (Some(scales), &[rows, cols]) = (&entry.scales, entry.shape.as_slice()) else { return Ok(None) };
+        let count = scales.count([rows, cols]);
+        // As many bytes as the header says, which was checked.
+        let mut bytes = vec![0; count * scales.dtype.block_bytes()];
+        self.files[scales.file].read_exact_at(&mut bytes, scales.offset)?;
+        let mut numbers = vec![0.0; count];
+        Matrix::new(scales.dtype, 1, count, &bytes).widen_row(0, &mut numbers);
+        Ok(Some(scales.spread(numbers, [rows, cols])))
+    }
+
+    /// Refuses to stream matrices whose scales are apart. What is streamed is used as it was read: joining scales to it
+    /// would cost every read what packing costs once.
+    pub(crate) fn check_streamable(&self) -> Result<(), WeightError> {
+        match self.tensors().find(|(_, entry)| entry.scales.is_some()) {
+            None => Ok(()),
+            Some((name, entry)) => {
+                Err(WeightError::ScalesApart { tensor: self.name_in_file(name), file: self.path_of(entry) })
+            }
+        }
+    }
+
+    /// The tensor with that name, if there is one.
+    pub fn get(&self, name: &str) -> Option<&CatalogEntry> {
+        self.tensors.get(name)
+    }
+
+    /// All tensors, by name.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &CatalogEntry)> {
+        self.tensors.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
+    /// The open files that entries refer to. The last one may be none of the model's: what it has of experts lies in
+    /// the others, in another arrangement.
+    pub fn files(&self) -> &[Arc<dyn RandomAccessFile>] {
+        &self.files
+    }
+
+    /// The model's files.
+    pub fn stored_files(&self) -> &[Arc<dyn RandomAccessFile>] {
+        &self.files[..self.files.len() - usize::from(self.rearranged.is_some())]
+    }
+
+    /// All [`files`](Self::files) for direct reads, of which the [stored](Self::stored_files) ones are `opened`.
+    pub(crate) fn with_rearranged(&self, mut opened: Vec<Arc<dyn DirectRead>>) -> Vec<Arc<dyn DirectRead>> {
+        let rearranged = self.rearranged.as_ref().map(|file| file.direct(opened.clone()));
+        opened.extend(rearranged);
+        opened
+    }
+
+    /// The name that a tensor has in its file, which messages should show: people look for that.
+    pub fn name_in_file(&self, name: &str) -> String {
+        if let Some(in_file) = self.in_file.get(name) {
+            return in_file.to_string();
+        }
+        // A store has the names that are used here, whatever it was packed from.
+        let is_gguf = self.metadata.is_some() && self.store.is_none();
+        is_gguf.then(|| gguf_name(name)).flatten().unwrap_or_else(|| name.to_owned())
+    }
+
+    /// The path of the file that holds an entry of this catalog.
+    pub fn path_of(&self, entry: &CatalogEntry) -> PathBuf {
+        self.files[entry.file].path().to_owned()
+    }
+
+    /// Bytes of all tensors together.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.values().map(|entry| entry.bytes).sum()
+    }
+}
+
+impl std::fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let paths: Vec<_> = self.files.iter().map(|file| file.path()).collect();
+        f.debug_struct("Catalog").field("files", &paths).field("tensors", &self.tensors.len()).finish()
+    }
+}
+
+/// The name of a tensor of the language model in a file that has other parts too, such as one that sees.
+fn text_model_name(name: &str) -> Option<String> {
+    const PREFIXES: [(&str, &str); 3] = [
+        ("language_model.model.", "model."),
+        ("model.language_model.", "model."),
+        ("language_model.lm_head.", "lm_head."),
+    ];
+    let named = |(prefix, here): &(&str, &str)| Some(format!("{here}{}", name.strip_prefix(prefix)?));
+    PREFIXES.iter().find_map(named)
+}
+
+/// The tensors of all files, in order.
+fn read_all(files: &[Arc<dyn RandomAccessFile>]) -> Result<Vec<(String, CatalogEntry)>, WeightError> {
+    let mut entries = Vec::new();
+    for (file, opened) in files.iter().enumerate() {
+        entries.extend(read_header(opened.as_ref())?.into_iter().map(|tensor| CatalogEntry::of(file, tensor)));
+    }
+    Ok(entries)
+}
+
+/// The part of an index that is used; its metadata is free-form.
+#[derive(Deserialize)]
+struct RawIndex {
+    weight_map: Pairs<String>,
+}
+
+/// Reads an index as (tensor, shard) pairs, each tensor once.
+fn read_index(path: &Path) -> Result<Vec<(String, String)>, WeightError> {
+    let problem = |problem| WeightError::Index { file: path.to_owned(), problem };
+    let file = ExactFile::open(path)?;
+    let bytes = file.len();
+    if bytes > INDEX_BYTES_MAX {
+        return Err(problem(IndexProblem::TooLong { bytes, limit: INDEX_BYTES_MAX }));
+    }
+    let mut text = vec![0; bytes as usize];
+    file.read_exact_at(&mut text, 0)?;
+    let RawIndex { weight_map: Pairs(placed) } =
+        serde_json::from_slice(&text).map_err(|error| problem(IndexProblem::Json { message: error.to_string() }))?;
+    let mut seen = std::collections::HashSet::with_capacity(placed.len());
+    for (tensor, _) in &placed {
+        if !seen.insert(tensor.as_str()) {
+            return Err(problem(IndexProblem::DuplicateName { tensor: tensor.clone() }));
+        }
+    }
+    Ok(placed)
+}
+
+/// Whether a shard's name stays inside the directory: one plain component, no separators, no `..`.
+fn is_plain_file_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let plain = matches!(components.next(), Some(Component::Normal(part)) if part == name);
+    plain && components.next().is_none() && !name.contains(['\\', '\0'])
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The weight files of a directory, sorted, and whether it also holds pickled weights.
+struct Found {
+    safetensors: Vec<PathBuf>,
+    gguf: Vec<PathBuf>,
+    has_pickle: bool,
+}
+
+fn list_weights(dir: &Path) -> Result<Found, WeightError> {
+    let open_error = |source| WeightError::Io(IoError::Open { path: dir.to_owned(), source });
+    let mut found = Found { safetensors: Vec::new(), gguf: Vec::new(), has_pickle: false };
+    for entry in std::fs::read_dir(dir).map_err(open_error)? {
+        let path = entry.map_err(open_error)?.path();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("safetensors") => found.safetensors.push(path),
+            Some("gguf") => found.gguf.push(path),
+            Some("bin" | "pth" | "pt") => found.has_pickle = true,
+            _ => {}
+        }
+    }
+    found.safetensors.sort();
+    found.gguf.sort();
+    Ok(found)
+}

@@ -1,0 +1,75 @@
+//! The numbers that GGUF gives to types of tensors.
+
+use interbed_kernels::DType;
+
+use crate::safetensors::ElementType;
+
+/// The types we compute with.
+const KNOWN: [(u32, DType); 15] = [
+    (0, DType::F32),
+    (1, DType::F16),
+    (2, DType::Q4_0),
+    (3, DType::Q4_1),
+    (6, DType::Q5_0),
+    (7, DType::Q5_1),
+    (8, DType::Q8_0),
+    (10, DType::Q2K),
+    (11, DType::Q3K),
+    (12, DType::Q4K),
+    (13, DType::Q5K),
+    (14, DType::Q6K),
+    (20, DType::Iq4Nl),
+    (30, DType::BF16),
+    (39, DType::Mxfp4),
+];
+
+/// Names of types that occur but are not supported, for messages.
+const OTHERS: [(u32, &str); 17] = [
+    (9, "Q8_1"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (24, "I8"),
+    (25, "I16"),
+    (26, "I32"),
+    (27, "I64"),
+    (28, "F64"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+];
+
+/// The type of a number.
+pub(super) fn element_type(kind: u32) -> ElementType {
+    let known = KNOWN.iter().find(|(number, _)| *number == kind);
+    let other = || OTHERS.iter().find(|(number, _)| *number == kind);
+    match known {
+        Some((_, dtype)) => ElementType::Known(*dtype),
+        None => ElementType::Other(other().map_or_else(|| format!("type {kind}"), |(_, name)| (*name).to_owned())),
+    }
+}
+
+/// The number of a type.
+pub(super) fn type_number(dtype: DType) -> u32 {
+    // The table has every type; a test counts.
+    KNOWN.iter().find(|(_, known)| *known == dtype).map_or(u32::MAX, |(number, _)| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_has_its_number() {
+        for dtype in DType::ALL {
+            assert_eq!(element_type(type_number(dtype)), ElementType::Known(dtype));
+        }
+        assert_eq!(element_type(23).name(), "IQ4_XS");
+        assert_eq!(element_type(4).name(), "type 4");
+    }
+}

@@ -1,0 +1,223 @@
+//! What can be wrong with a packed store.
+
+use thiserror::Error;
+
+use super::checksum::Checksum;
+
+/// Why a packed store is refused, or could not be written.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StoreProblem {
+    /// It does not begin as a store does.
+    #[error(
+        "this is no packed store of Interbed, or one that is older than version 1: it begins with {found:02x?}; pack the \
+         model with `interbed pack`"
+    )]
+    NotAStore {
+        /// Its first bytes.
+        found: [u8; 8],
+    },
+    /// Packing was interrupted.
+    #[error("packing was interrupted before it was whole: run the same `interbed pack` again to continue")]
+    Unfinished,
+    /// A later version of Interbed wrote it.
+    #[error(
+        "the store has version {found}, this Interbed reads up to {known}: update Interbed, or pack the model again \
+         with this one"
+    )]
+    NewerVersion {
+        /// The store's version.
+        found: u32,
+        /// The highest version that this Interbed reads.
+        known: u32,
+    },
+    /// There is no version 0.
+    #[error("the header is damaged (version 0): pack the model again")]
+    NoVersion,
+    /// The manifest is longer than the limit.
+    #[error(
+        "the manifest is said to have {bytes} bytes, the limit is {limit}: the header is damaged, pack the model again"
+    )]
+    ManifestOverLimit {
+        /// Bytes that the header names.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Sizes in the header that contradict each other or are not whole pages.
+    #[error(
+        "the header is damaged (a manifest of {manifest_bytes} bytes in a store of {total_bytes}): pack the model again"
+    )]
+    HeaderSizes {
+        /// Bytes of the manifest.
+        manifest_bytes: u64,
+        /// Bytes of the store.
+        total_bytes: u64,
+    },
+    /// The file is shorter than the store in it.
+    #[error("it has {found} bytes of {expected}: it is truncated, copy it or pack the model again")]
+    Truncated {
+        /// Bytes that the header names.
+        expected: u64,
+        /// Bytes that are there.
+        found: u64,
+    },
+    /// The file continues after the end of the store.
+    #[error(
+        "it has {found} bytes, but the store in it ends after {expected}: it was changed, copy it or pack the model \
+         again"
+    )]
+    TooLong {
+        /// Bytes that the header names.
+        expected: u64,
+        /// Bytes that are there.
+        found: u64,
+    },
+    /// Header or manifest differs from what was written.
+    #[error("header or manifest is damaged (checksum {found}, expected {expected}): copy it or pack the model again")]
+    HeadChecksum {
+        /// The checksum in the header.
+        expected: Checksum,
+        /// The checksum of the bytes.
+        found: Checksum,
+    },
+    /// The manifest is not JSON of the expected form.
+    #[error("the manifest is not valid: {message}")]
+    Json {
+        /// The parser's message, with line and column.
+        message: String,
+    },
+    /// Two files or two tensors have the same name.
+    #[error("the name {name:?} occurs twice in the manifest")]
+    DuplicateName {
+        /// The name.
+        name: String,
+    },
+    /// The name of a small file is not a plain file name.
+    #[error("the manifest names a file {name:?}, which is not the name of a file")]
+    FileName {
+        /// The name.
+        name: String,
+    },
+    /// A small file is too long.
+    #[error("{name} has {bytes} bytes, at most {limit} are accepted")]
+    FileOverLimit {
+        /// The file.
+        name: String,
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A region does not begin where the one before it ends.
+    #[error("{region} begins at byte {found}, but what lies before it ends at {expected}")]
+    Misplaced {
+        /// The region.
+        region: String,
+        /// Where it must begin.
+        expected: u64,
+        /// Where it is said to begin.
+        found: u64,
+    },
+    /// A region reaches beyond the end of the store, or is not whole pages.
+    #[error(
+        "{region} has {bytes} bytes from {offset} on, which is not whole pages within the {total} bytes of the store"
+    )]
+    RegionSize {
+        /// The region.
+        region: String,
+        /// Its first byte.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+        /// Bytes of the store.
+        total: u64,
+    },
+    /// The regions end before the store does.
+    #[error("the bytes {from} to {to} belong to nothing")]
+    Hole {
+        /// The first byte that no region covers.
+        from: u64,
+        /// One past the last.
+        to: u64,
+    },
+    /// A tensor has an unknown type.
+    #[error("tensor {tensor} is stored as {found:?}, which is not known: update Interbed")]
+    UnknownDType {
+        /// The tensor.
+        tensor: String,
+        /// The type's name.
+        found: String,
+    },
+    /// A tensor of a coded type does not say its patches, or a tensor of another type does.
+    #[error("tensor {tensor} is {found:?} with patches {patches:?}: the manifest is damaged, pack the model again")]
+    Patches {
+        /// The tensor.
+        tensor: String,
+        /// The type's name.
+        found: String,
+        /// The number of patches that the manifest names, if it does.
+        patches: Option<u16>,
+    },
+    /// A shape whose size overflows, or whose rows are not whole blocks.
+    #[error("tensor {tensor} has the impossible shape {shape:?}")]
+    ImpossibleShape {
+        /// The tensor.
+        tensor: String,
+        /// The shape.
+        shape: Vec<u64>,
+    },
+    /// A size that does not follow from shape and type.
+    #[error("tensor {tensor} is said to have {found} bytes, its shape and type make {expected}")]
+    WrongSize {
+        /// The tensor.
+        tensor: String,
+        /// Bytes that follow from shape and type.
+        expected: u64,
+        /// Bytes that the manifest names.
+        found: u64,
+    },
+    /// A tensor that lies outside its group, overlaps another, or is not aligned.
+    #[error(
+        "tensor {tensor} lies at {offset} with {bytes} bytes, which is outside {group}, upon another tensor, or no \
+         multiple of 64"
+    )]
+    TensorPlace {
+        /// The tensor.
+        tensor: String,
+        /// Its group.
+        group: String,
+        /// Its first byte.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The bytes of a region differ from what was written.
+    #[error(
+        "{region} (bytes {offset} to {end}) is damaged: checksum {found}, expected {expected}; copy the store or pack \
+         the model again"
+    )]
+    RegionChecksum {
+        /// The region.
+        region: String,
+        /// Its first byte.
+        offset: u64,
+        /// One past its last byte.
+        end: u64,
+        /// The checksum in the manifest.
+        expected: Checksum,
+        /// The checksum of the bytes.
+        found: Checksum,
+    },
+    /// A source file changed while it was packed.
+    #[error("it was changed while it was being packed: pack again")]
+    SourceChanged,
+    /// The device holds something that is neither zeros nor an unfinished store.
+    #[error("it holds {found}; give --force to overwrite it")]
+    Occupied {
+        /// What the device holds, in words.
+        found: String,
+    },
+    /// The caller asked to stop. What was written is kept.
+    #[error("packing was stopped: run it again to continue")]
+    Stopped,
+}

@@ -1,0 +1,601 @@
+//! Weights that are larger than memory: read band by band while the forward pass computes.
+//!
+//! `partition.rs` cuts matrices into bands, the window decides which of them stay in memory and which only pass
+//! through, and `driver.rs` moves them. No band's results depend on another band, so results equal those of resident
+//! weights bit for bit.
+
+mod band_driver;
+mod buffer;
+mod driver;
+mod expert_driver;
+mod monitor;
+mod pace;
+mod plan;
+mod rows;
+mod sight;
+mod telemetry;
+mod tiered;
+mod valued;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use interbed_device::{Device, DeviceError, HostBuffer, PlacedBytes, Token, Weights};
+use interbed_io::{DirectFile, DirectRead, IoError, RandomAccessFile, ReadEngine};
+
+use crate::catalog::Catalog;
+use crate::error::WeightError;
+use crate::experts::Arena;
+use crate::partition::{Group, Partition, StoredAt, TensorPlace};
+use crate::source::{
+    BANDS_MAX, Band, Bands, ElasticWeights, Expert, Rows, StreamMemory, Sweep, TensorId, WeightSource,
+};
+use crate::window::UnitId;
+use band_driver::{AcquiredBand, BandDriver};
+use buffer::StreamBuffer;
+use driver::{Driver, OneTier};
+use expert_driver::ExpertDriver;
+use plan::BANDS_STREAMED;
+use rows::{RowMatrix, RowReader};
+use telemetry::Recorder;
+use tiered::TieredDriver;
+use valued::{ExpertFigures, Valued};
+
+pub use monitor::StreamMonitor;
+pub use pace::WatchPace;
+pub use plan::{StreamConfig, StreamPlan, StreamPolicy};
+pub use sight::{GroupShape, Presence, UnitSight, WindowSight};
+pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
+
+/// Opens a catalog's files for direct reads.
+///
+/// # Errors
+/// A file that cannot be opened, or that is no longer the file whose header the catalog has read.
+pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
+    let open = |file: &Arc<dyn RandomAccessFile>| -> Result<Arc<dyn DirectRead>, WeightError> {
+        let direct = DirectFile::open(file.path())?;
+        if let Some(known) = file.identity()
+            && let Some(change) = known.change_to(direct.identity())
+        {
+            return Err(IoError::Changed { path: file.path().to_owned(), change }.into());
+        }
+        Ok(Arc::new(direct))
+    };
+    let opened = catalog.stored_files().iter().map(open).collect::<Result<_, _>>()?;
+    Ok(catalog.with_rearranged(opened))
+}
+
+/// Weights of which a part stays in host memory while the rest is read from disk in every pass.
+pub type StreamedWeights = BandwiseWeights<Driver>;
+
+/// Weights of which a part stays in a device's own memory, and another in host memory, from where it is copied in every
+/// pass, while the rest is read from disk.
+pub type TieredWeights = BandwiseWeights<TieredDriver>;
+
+/// Weights that come band by band, by a driver.
+pub struct BandwiseWeights<D> {
+    partition: Partition,
+    /// Where the device reads them, and where the host does.
+    vectors: [PlacedBytes; 2],
+    rows: Option<RowReader>,
+    files: Vec<Arc<dyn DirectRead>>,
+    driver: D,
+    /// Brings experts, if the model has some.
+    experts: Option<ExpertDriver>,
+    /// The group of the bands handed out last, and when they were handed out.
+    computing_since: Option<(usize, Instant)>,
+    /// When an expert was handed out.
+    expert_since: Option<Instant>,
+    /// The most streamed bands that one call of `bands` takes.
+    bands_streamed: usize,
+    monitor: Arc<StreamMonitor>,
+    /// Where each band was, to be written again, and when it is to be shown next.
+    sight: WindowSight,
+    pace: WatchPace,
+    valued: Valued,
+}
+
+/// What all streamed weights are made of, before their driver starts.
+struct Parts {
+    plan: StreamPlan,
+    slots: usize,
+    vectors: HostBuffer,
+    rows: Option<RowReader>,
+    engine: Box<dyn ReadEngine<StreamBuffer>>,
+    recorder: Recorder,
+}
+
+impl Parts {
+    fn new(plan: StreamPlan, catalog: &Catalog, config: &StreamConfig) -> Result<Self, WeightError> {
+        catalog.check_streamable()?;
+        let slots = plan.slots(config);
+        let engine = start_engine(config, config.depth)?;
+        let partition = &plan.partition;
+        let rows = partition.row_bytes().map(RowReader::new).transpose()?;
+        let mut vectors = HostBuffer::new_zeroed(partition.vector_bytes())?;
+        for vector in partition.vectors() {
+            let bytes = &mut vectors.as_mut_slice()[vector.range.clone()];
+            catalog.files()[vector.file].read_exact_at(bytes, vector.offset)?;
+        }
+        let recorder = Recorder::new(config.timeline, config.disk_bytes_per_s);
+        Ok(Self { plan, slots, vectors, rows, engine, recorder })
+    }
+}
+
+impl StreamedWeights {
+    /// Reads the vectors and the resident bands; `progress(bytes read, bytes in all)` is called as they arrive. `files`
+    /// are those of the catalog, in its order.
+    ///
+    /// # Errors
+    /// A budget below [`Partition::least_budget`], a failed read, or memory that the system refuses.
+    pub fn start(
+        plan: StreamPlan,
+        catalog: &Catalog,
+        files: Vec<Arc<dyn DirectRead>>,
+        config: StreamConfig,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, WeightError> {
+        let window = plan.window(&config)?;
+        let Parts { plan, slots, vectors, rows, engine, recorder } = Parts::new(plan, catalog, &config)?;
+        let (partition, to_load) = (plan.partition, window.resident_bytes());
+        let experts = start_experts(&partition, &files, &config)?;
+        let (places, groups) = (partition.bands().to_vec(), partition.groups_of_bands());
+        let mut driver = Driver::new(OneTier::new(window), engine, files.clone(), places, groups, recorder);
+        progress(0, to_load);
+        driver.warm_up(&mut |bytes| progress(bytes.min(to_load), to_load))?;
+        let vectors = PlacedBytes::from(Arc::new(vectors));
+        Ok(Self::over(partition, [vectors.clone(), vectors], rows, files, driver, experts, slots))
+    }
+
+    /// The least budget that [`set_budget`](ElasticWeights::set_budget) accepts, in bytes.
+    pub fn least_budget(&self) -> u64 {
+        let of_experts = self.partition.experts().map_or(0, |(_, shape)| shape.least_bytes());
+        self.partition.fixed_bytes().saturating_add(self.driver.window().least_budget()).saturating_add(of_experts)
+    }
+
+    /// The budget with which all weights stay in memory, in bytes; more has no effect.
+    pub fn full_budget(&self) -> u64 {
+        self.partition.full_budget()
+    }
+
+    /// Which experts are in memory, and what bringing them has cost, if the model has experts.
+    pub fn arena(&self) -> Option<&Arena> {
+        self.experts.as_ref().map(ExpertDriver::arena)
+    }
+
+    /// The same, to warm it by the uses of earlier runs.
+    pub fn arena_mut(&mut self) -> Option<&mut Arena> {
+        self.experts.as_mut().map(ExpertDriver::arena_mut)
+    }
+}
+
+/// Fewest reads of experts in flight. The disk was measured with chunks of some MiB, of which one or two at a time may
+/// be enough; the ranges of an expert are smaller.
+const EXPERT_READS_MIN: usize = 4;
+
+/// Starts what brings experts, if the model has some.
+fn start_experts(
+    partition: &Partition,
+    files: &[Arc<dyn DirectRead>],
+    config: &StreamConfig,
+) -> Result<Option<ExpertDriver>, WeightError> {
+    let Some((classes, shape)) = partition.experts() else { return Ok(None) };
+    let (of_bands, of_experts) = partition.divide(config.budget);
+    let rest = config.budget.saturating_sub(partition.fixed_bytes());
+    // What experts take at least is taken from bands, which may have no room left for it.
+    let arena = Arena::new(shape.clone(), of_experts.min(rest - of_bands))?;
+    let engine = start_engine(config, config.depth.max(EXPERT_READS_MIN))?;
+    Ok(Some(ExpertDriver::new(arena, engine, files.to_vec(), partition.banks().to_vec(), classes)))
+}
+
+fn start_engine(config: &StreamConfig, depth: usize) -> Result<Box<dyn ReadEngine<StreamBuffer>>, WeightError> {
+    let engine = config.engine.start(depth)?;
+    Ok(match &config.turns {
+        Some(turns) => turns.first(engine),
+        None => engine,
+    })
+}
+
+impl TieredWeights {
+    /// Reads and copies the vectors and what stays in each tier, as [`StreamedWeights::start`]. `config` is of the
+    /// host, whose budget may be as small as the slots through which all else passes; `device_budget` is what the
+    /// device may hold in bytes, vectors included.
+    ///
+    /// # Errors
+    /// A budget below [`Partition::least_budget`], a failed read, or memory that the system or the device refuses.
+    pub fn start_on(
+        device: &mut dyn Device,
+        device_budget: u64,
+        plan: StreamPlan,
+        catalog: &Catalog,
+        files: Vec<Arc<dyn DirectRead>>,
+        config: StreamConfig,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, WeightError> {
+        if plan.partition.experts().is_some() {
+            return Err(WeightError::ExpertsOnDevice);
+        }
+        let (tiers, slots) = (plan.tiers(&config, device_budget)?, plan.device_slots(device_budget));
+        let Parts { plan, rows, vectors, engine, recorder, .. } = Parts::new(plan, catalog, &config)?;
+        let partition = plan.partition;
+        let to_load = tiers.host().resident_bytes() + tiers.device().resident_bytes();
+        let (places, groups) = (partition.bands().to_vec(), partition.groups_of_bands());
+        let host = Driver::new(tiers, engine, files.clone(), places.clone(), groups, recorder);
+        let vectors = Arc::new(vectors);
+        let vectors = [device.place(&vectors)?, PlacedBytes::from(vectors)];
+        let host_tokens_max = if device.computes_on_host() { config.host_tokens_max } else { 0 };
+        let mut driver = TieredDriver::new(host, places, host_tokens_max);
+        progress(0, to_load);
+        driver.warm_up(device, &mut |bytes| progress(bytes.min(to_load), to_load))?;
+        Ok(Self::over(partition, vectors, rows, files, driver, None, slots))
+    }
+
+    /// Bytes of weights that stay on the device, and of those that stay in host memory, each once.
+    pub fn resident_bytes(&self) -> [u64; 2] {
+        let tiers = self.driver.tiers();
+        let on_device = |band| tiers.device().is_resident(UnitId(band));
+        let on_host = |band| tiers.host().is_resident(UnitId(band)) && !on_device(band);
+        [self.partition.bytes_where(on_device), self.partition.bytes_where(on_host)]
+    }
+}
+
+impl<D: BandDriver> BandwiseWeights<D> {
+    fn over(
+        partition: Partition,
+        vectors: [PlacedBytes; 2],
+        rows: Option<RowReader>,
+        files: Vec<Arc<dyn DirectRead>>,
+        driver: D,
+        experts: Option<ExpertDriver>,
+        slots: usize,
+    ) -> Self {
+        let shape = |group: &Group| {
+            let bands = &partition.bands()[group.bands.start as usize..group.bands.end as usize];
+            let bytes = bands.iter().map(|band| band.bytes as u64).sum();
+            GroupShape { name: group.name.clone(), units: bands.len(), bytes }
+        };
+        let groups = partition.groups().iter().map(shape).collect();
+        let monitor = Arc::new(StreamMonitor::new(groups, partition.swept_bytes()));
+        let bands_streamed = BANDS_STREAMED.min(slots / 2).max(1);
+        let mut weights = Self {
+            partition,
+            vectors,
+            rows,
+            files,
+            driver,
+            experts,
+            computing_since: None,
+            expert_since: None,
+            bands_streamed,
+            monitor,
+            sight: WindowSight::default(),
+            pace: WatchPace::default(),
+            valued: Valued::default(),
+        };
+        weights.publish();
+        weights
+    }
+
+    /// What other threads may read of these weights while passes are computed.
+    pub fn monitor(&self) -> Arc<StreamMonitor> {
+        Arc::clone(&self.monitor)
+    }
+
+    fn vector_in(&self, TensorId { group, index }: TensorId, memory: &PlacedBytes) -> Weights {
+        let TensorPlace::Vector { dtype, len, ref range } = self.partition.groups()[group].tensors[index] else {
+            unreachable!("a matrix that is streamed is never at hand whole")
+        };
+        Weights::new(dtype, 1, len, memory.clone(), range.clone())
+    }
+
+    /// Publishes the statistics and events to the monitor.
+    fn publish(&mut self) {
+        let recorder = self.driver.recorder();
+        self.monitor.publish(recorder.stats, recorder.take_events());
+    }
+
+    /// Shows where each band is to those who watch, from time to time. It costs nothing while nobody does.
+    fn show_in_passing(&mut self) {
+        if self.monitor.is_watched() && self.pace.is_due(Instant::now()) {
+            self.show_now();
+        }
+    }
+
+    fn show_now(&mut self) {
+        let begin = Instant::now();
+        let Self { driver, partition, sight, monitor, pace, .. } = self;
+        sight.units.clear();
+        (sight.host_bytes, sight.device_bytes) = (0, 0);
+        for (band, place) in (0..).zip(partition.bands()) {
+            let unit = driver.sight(band);
+            sight.units.push(unit);
+            sight.host_bytes += if unit.is_on_host() { place.bytes as u64 } else { 0 };
+            sight.device_bytes += if unit.is_on_device() { place.bytes as u64 } else { 0 };
+        }
+        monitor.show(sight);
+        pace.note(begin, Instant::now());
+    }
+
+    /// Takes the bands of one turn into `bands`. On failure, the caller must release the bands already taken.
+    fn take_turn(
+        &mut self,
+        device: &mut dyn Device,
+        (group, turn): (usize, usize),
+        sweep: &Sweep,
+        bands: &mut Bands,
+    ) -> Result<(), WeightError> {
+        let group = &self.partition.groups()[group];
+        let turn = &group.turns[turn];
+        for &(tensor, unit) in &turn.bands {
+            let TensorPlace::Swept { dtype, cols, .. } = group.tensors[tensor] else {
+                unreachable!("turns are of matrices that are swept")
+            };
+            let AcquiredBand { memory, range, copied, queue } = self.driver.acquire(unit, device)?;
+            let matrix = sweep.tensors().iter().position(|swept| swept.index == tensor);
+            bands.push(Band {
+                matrix: matrix.expect("a sweep takes all matrices that are swept side by side"),
+                rows: turn.rows.clone(),
+                weights: Weights::new(dtype, turn.rows.len(), cols, memory, range),
+                copied,
+                queue,
+                unit,
+            });
+        }
+        Ok(())
+    }
+
+    /// The turns that a sweep goes through.
+    fn turns(&self, sweep: &Sweep) -> Range<usize> {
+        let turns = |tensor: &TensorId| match &self.partition.groups()[tensor.group].tensors[tensor.index] {
+            TensorPlace::Swept { turns, .. } => turns.clone(),
+            TensorPlace::Vector { .. } | TensorPlace::Rows { .. } | TensorPlace::OfExpert { .. } => 0..0,
+        };
+        let first = sweep.tensors().first().map_or(0, |tensor| turns(tensor).start);
+        first..sweep.tensors().last().map_or(0, |tensor| turns(tensor).end)
+    }
+}
+
+impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
+    fn begin_pass(&mut self, tokens: usize) -> Result<(), WeightError> {
+        self.monitor.check_running()?;
+        self.driver.check_files()?;
+        if let Some(experts) = &mut self.experts {
+            experts.abandon();
+        }
+        self.driver.begin_pass(tokens);
+        self.driver.recorder().stats.passes += 1;
+        Ok(())
+    }
+
+    fn vector(&self, tensor: TensorId) -> Weights {
+        self.vector_in(tensor, &self.vectors[0])
+    }
+
+    fn computes_on_host(&self) -> bool {
+        self.driver.computes_on_host()
+    }
+
+    fn vector_on_host(&self, tensor: TensorId) -> Weights {
+        self.vector_in(tensor, &self.vectors[1])
+    }
+
+    fn bands(&mut self, device: &mut dyn Device, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError> {
+        self.monitor.check_running()?;
+        let Some(group) = sweep.tensors().first().map(|tensor| tensor.group) else { return Ok(()) };
+        let turns = self.turns(sweep);
+        self.driver.poll(device);
+        if let Some(experts) = &mut self.experts {
+            experts.poll(self.driver.recorder());
+        }
+        let mut streamed = 0;
+        for turn in turns.start + sweep.cursor..turns.end {
+            let units = &self.partition.groups()[group].turns[turn].bands;
+            streamed += units.iter().filter(|(_, unit)| !self.driver.is_resident(*unit)).count();
+            if !bands.is_empty() {
+                // Beyond the first turn, take only bands that are present already.
+                let room = bands.len() + units.len() <= BANDS_MAX && streamed <= self.bands_streamed;
+                if !room || !units.iter().all(|&(_, unit)| self.driver.is_ready(unit)) {
+                    break;
+                }
+            }
+            if let Err(error) = self.take_turn(device, (group, turn), sweep, bands) {
+                // What the device says of that matters less.
+                let _ = self.driver.release(bands, device, None);
+                self.publish();
+                return Err(error);
+            }
+            sweep.cursor += 1;
+        }
+        self.computing_since = (!bands.is_empty()).then(|| (group, Instant::now()));
+        // Now what is about to be computed with is in use, and what comes after it is on its way.
+        self.show_in_passing();
+        Ok(())
+    }
+
+    fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
+        let released = self.driver.release(bands, device, used);
+        if let Some((group, start)) = self.computing_since.take() {
+            self.driver.recorder().compute(group as u32, start, Instant::now());
+        }
+        self.driver.poll(device);
+        self.publish();
+        released
+    }
+
+    fn rows<'a>(&mut self, TensorId { group, index }: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError> {
+        self.monitor.check_running()?;
+        let (&TensorPlace::Rows { at, rows, cols, row_bytes }, Some(reader)) =
+            (&self.partition.groups()[group].tensors[index], &mut self.rows)
+        else {
+            unreachable!("rows are read of matrices that the spec says so of")
+        };
+        let StoredAt { dtype, file, offset } = at;
+        let matrix = RowMatrix { file: Arc::clone(&self.files[file]), offset, rows, cols, dtype, row_bytes };
+        let (before, failed_before, begin) = (reader.bytes_read, reader.reads_failed, Instant::now());
+        let outcome = reader.read(&matrix, wanted);
+        let end = Instant::now();
+        self.driver.recorder().read(group as u32, reader.bytes_read - before, begin, end);
+        self.driver.recorder().stall(group as u32, begin, end);
+        self.driver.recorder().stats.reads_failed += reader.reads_failed - failed_before;
+        self.publish();
+        outcome
+    }
+
+    fn holds_expert(&self, group: usize, expert: u32) -> bool {
+        self.experts.as_ref().is_some_and(|experts| experts.holds(group, expert))
+    }
+
+    fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError> {
+        self.monitor.check_running()?;
+        let Self { experts, driver, .. } = self;
+        experts.as_mut().expect("a group with experts").visit(group, wanted, driver.recorder());
+        Ok(())
+    }
+
+    fn next_expert(&mut self, _device: &mut dyn Device) -> Result<Option<Expert>, WeightError> {
+        self.monitor.check_running()?;
+        let Self { experts, driver, .. } = self;
+        let next = experts.as_mut().expect("a group with experts").next_expert(driver.recorder());
+        self.expert_since = matches!(next, Ok(Some(_))).then(Instant::now);
+        if self.expert_since.is_none() {
+            // The visit is over.
+            self.publish();
+        }
+        next
+    }
+
+    fn release_expert(
+        &mut self,
+        expert: Expert,
+        device: &mut dyn Device,
+        used: Option<Token>,
+    ) -> Result<(), DeviceError> {
+        let Self { experts, driver, .. } = self;
+        let experts = experts.as_mut().expect("a group with experts");
+        let group = experts.group();
+        let released = experts.release(expert, device, used, driver.recorder());
+        if let (Some(start), Some(group)) = (self.expert_since.take(), group) {
+            let end = Instant::now();
+            driver.recorder().compute(group, start, end);
+            driver.recorder().stats.expert_compute += end - start;
+        }
+        released
+    }
+
+    fn looks_ahead(&mut self, group: usize) -> bool {
+        self.experts.as_mut().is_some_and(|experts| experts.looks_ahead(group))
+    }
+
+    fn out_of_turn(&self, tensor: TensorId, bands: &mut Bands) {
+        let group = &self.partition.groups()[tensor.group];
+        let TensorPlace::Swept { dtype, cols, ref turns, .. } = group.tensors[tensor.index] else { return };
+        for turn in &group.turns[turns.clone()] {
+            let of_tensor = turn.bands.iter().find(|(index, _)| *index == tensor.index);
+            let resident = of_tensor.and_then(|&(_, unit)| Some((unit, self.driver.resident(unit)?)));
+            let Some((unit, AcquiredBand { memory, range, copied, queue })) = resident.filter(|_| !bands.is_full())
+            else {
+                return bands.clear();
+            };
+            let weights = Weights::new(dtype, turn.rows.len(), cols, memory, range);
+            bands.push(Band { matrix: 0, rows: turn.rows.clone(), weights, copied, queue, unit });
+        }
+    }
+
+    fn guess(&mut self, group: usize, guesses: &[(u32, u32)]) {
+        if let Some(experts) = &mut self.experts {
+            experts.guess(group, guesses, self.driver.recorder());
+        }
+    }
+
+    fn end_pass(&mut self) -> Result<(), WeightError> {
+        if let Some(experts) = &mut self.experts {
+            experts.forget_guesses();
+            self.monitor.publish_counts(experts.arena());
+        }
+        // If files changed in mid-pass, some of what was read may be old and some new.
+        Ok(self.driver.check_files()?)
+    }
+
+    fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
+        D::elastic(self)
+    }
+
+    fn show(&mut self) {
+        self.show_now();
+    }
+}
+
+/// Drivers whose memory can become larger and smaller.
+pub trait Elastic: Sized {
+    fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights>;
+}
+
+impl Elastic for Driver {
+    fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights> {
+        Some(weights)
+    }
+}
+
+impl Elastic for TieredDriver {
+    fn elastic(_: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights> {
+        None
+    }
+}
+
+impl ElasticWeights for StreamedWeights {
+    fn memory(&mut self) -> StreamMemory {
+        Driver::poll(&mut self.driver);
+        let fixed = self.partition.fixed_bytes();
+        let mut memory = StreamMemory {
+            budget: fixed.saturating_add(self.driver.window().budget()),
+            held: fixed.saturating_add(self.driver.memory()),
+            loading: self.driver.window().in_flight() > 0,
+        };
+        if let Some(experts) = &mut self.experts {
+            experts.take_all(&mut self.driver.recorder);
+            memory.budget = memory.budget.saturating_add(experts.arena().budget());
+            memory.held = memory.held.saturating_add(experts.arena().bytes());
+            memory.loading |= experts.is_loading();
+        }
+        memory
+    }
+
+    fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError> {
+        let (of_bands, of_experts) = self.partition.divide(bytes);
+        self.driver.set_budget(of_bands)?;
+        if let Some(experts) = &mut self.experts {
+            experts.set_budget(of_experts)?;
+        }
+        Ok(())
+    }
+
+    fn worth(&mut self) -> f64 {
+        let figures = |experts: &ExpertDriver| {
+            let arena = experts.arena();
+            ExpertFigures { missed: arena.shadow_hits(), bank_bytes: arena.shape().bank_bytes() }
+        };
+        let experts = self.experts.as_ref().map(figures);
+        // Asked in each turn of the engine: a dense model's many bands are not walked for it.
+        let all_bands_stay = experts.is_some() && self.resident_bytes() >= self.monitor.swept_bytes();
+        self.valued.worth(self.driver.recorder().stats, all_bands_stay, experts)
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.partition.bytes_where(|band| self.driver.window().is_resident(UnitId(band)))
+    }
+
+    fn settle(&mut self) {
+        self.driver.settle();
+        if let Some(experts) = &mut self.experts {
+            experts.settle(&mut self.driver.recorder);
+        }
+        self.publish();
+    }
+
+    fn set_reads_ahead(&mut self, reads_ahead: bool) {
+        if let Some(experts) = &mut self.experts {
+            experts.set_reads_ahead(reads_ahead);
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! The driver of host memory: carries out a window's commands, and knows which memory holds which band.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use interbed_device::{AllocError, Device, DeviceError, HostBuffer, Queue, Token};
+use interbed_io::{DirectRead, IoError, ReadDone, ReadEngine, ReadRequest};
+
+use super::band_driver::{AcquiredBand, BandDriver};
+use super::buffer::StreamBuffer;
+use super::sight::UnitSight;
+use super::telemetry::Recorder;
+use crate::error::WeightError;
+use crate::partition::BandPlace;
+use crate::source::{Band, Bands};
+use crate::window::{Acquired, TierCommand, Tiers, UnitId, UnitState, Window, WindowCommand, WindowError};
+
+/// The most bytes of slots that are allocated at a time.
+const ROW_BYTES: usize = 256 << 20;
+
+/// Who decides what is in host memory.
+pub trait HostPlanner {
+    /// The window of host memory.
+    fn window(&self) -> &Window;
+
+    /// See [`Window::loaded`].
+    fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
+
+    /// See [`Window::load_failed`].
+    fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
+
+    /// See [`Window::allocation_failed`].
+    fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
+
+    /// See [`Window::evicted`].
+    fn evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>);
+}
+
+impl HostPlanner for Tiers {
+    fn window(&self) -> &Window {
+        self.host()
+    }
+
+    fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.host_loaded(unit, ticket, out);
+    }
+
+    fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.host_load_failed(unit, ticket, out);
+    }
+
+    fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.host_allocation_failed(unit, ticket, out);
+    }
+
+    fn evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
+        self.host_evicted(unit, out);
+    }
+}
+
+/// A window of host memory alone.
+pub struct OneTier {
+    window: Window,
+    commands: Vec<WindowCommand>,
+}
+
+impl OneTier {
+    pub fn new(window: Window) -> Self {
+        Self { window, commands: Vec::new() }
+    }
+
+    /// Does something with the window, whose commands go to `out`.
+    fn with<R>(
+        &mut self,
+        out: &mut Vec<TierCommand>,
+        act: impl FnOnce(&mut Window, &mut Vec<WindowCommand>) -> R,
+    ) -> R {
+        let done = act(&mut self.window, &mut self.commands);
+        out.extend(self.commands.drain(..).map(TierCommand::Host));
+        done
+    }
+}
+
+impl HostPlanner for OneTier {
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.with(out, |window, commands| window.loaded(unit, ticket, commands));
+    }
+
+    fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.with(out, |window, commands| window.load_failed(unit, ticket, commands));
+    }
+
+    fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) {
+        self.with(out, |window, commands| window.allocation_failed(unit, ticket, commands));
+    }
+
+    fn evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
+        self.with(out, |window, commands| window.evicted(unit, commands));
+    }
+}
+
+/// Reads bands into memory and gives memory back, as the planner commands.
+pub struct Driver<P = OneTier> {
+    pub planner: P,
+    engine: Box<dyn ReadEngine<StreamBuffer>>,
+    files: Vec<Arc<dyn DirectRead>>,
+    places: Vec<BandPlace>,
+    /// By band: its group, for the timeline.
+    groups: Vec<u32>,
+    /// By band: its memory, if it is present.
+    held: Vec<Option<Held>>,
+    /// Slots that hold no band.
+    free: Vec<StreamBuffer>,
+    /// The number of slots, in use or free.
+    slots: usize,
+    slot_bytes: usize,
+    /// Loads in flight, by tag.
+    loads: HashMap<u64, BandLoad>,
+    next_tag: u64,
+    /// Why the last load of a band failed.
+    failures: HashMap<UnitId, WeightError>,
+    pub commands: Vec<TierCommand>,
+    batch: Vec<TierCommand>,
+    /// Commands for the tier above, in order.
+    pub above: VecDeque<WindowCommand>,
+    pub recorder: Recorder,
+}
+
+struct Held {
+    buffer: Arc<HostBuffer>,
+    resident: bool,
+}
+
+struct BandLoad {
+    unit: UnitId,
+    ticket: u64,
+    resident: bool,
+}
+
+impl<P: HostPlanner> Driver<P> {
+    pub fn new(
+        planner: P,
+        engine: Box<dyn ReadEngine<StreamBuffer>>,
+        files: Vec<Arc<dyn DirectRead>>,
+        places: Vec<BandPlace>,
+        groups: Vec<u32>,
+        recorder: Recorder,
+    ) -> Self {
+        let held = places.iter().map(|_| None).collect();
+        let slot_bytes = places.iter().map(BandPlace::memory).max().unwrap_or(0);
+        Self {
+            planner,
+            engine,
+            files,
+            places,
+            groups,
+            held,
+            free: Vec::new(),
+            slots: 0,
+            slot_bytes,
+            loads: HashMap::new(),
+            next_tag: 0,
+            failures: HashMap::new(),
+            commands: Vec::new(),
+            batch: Vec::new(),
+            above: VecDeque::new(),
+            recorder,
+        }
+    }
+
+    pub fn window(&self) -> &Window {
+        self.planner.window()
+    }
+
+    /// Takes in the next read to end. False if none is in flight.
+    pub fn take_next(&mut self) -> bool {
+        let done = self.engine.wait();
+        done.map(|done| self.take(done)).is_some()
+    }
+
+    /// Why a band could not be loaded, of those that failed last, if there are any.
+    pub fn any_failure(&mut self) -> Option<WeightError> {
+        // A band that arrived after a failure has removed the failure.
+        self.failures.drain().next().map(|(_, error)| error)
+    }
+
+    /// Waits until no read is in flight.
+    pub fn settle(&mut self) {
+        while self.take_next() {}
+    }
+
+    /// Takes in the reads that have ended.
+    pub fn poll(&mut self) {
+        while let Some(done) = self.engine.poll() {
+            self.take(done);
+        }
+    }
+
+    /// The memory of a band that is present.
+    pub fn memory_of(&self, unit: UnitId) -> &Arc<HostBuffer> {
+        &self.held[unit.index()].as_ref().expect("what the window calls present was read").buffer
+    }
+
+    /// The memory of a band that is present, and whether other bands will be read into it.
+    pub fn place_of(&self, unit: UnitId) -> (&Arc<HostBuffer>, bool) {
+        let held = self.held[unit.index()].as_ref().expect("what the window calls present was read");
+        (&held.buffer, !held.resident)
+    }
+
+    /// The memory of bands that stay.
+    pub fn residents(&self) -> impl Iterator<Item = &HostBuffer> {
+        self.held.iter().flatten().filter(|held| held.resident).map(|held| &*held.buffer)
+    }
+
+    /// The error with which the last read, or copy, of a band failed.
+    pub fn failure_of(&mut self, unit: UnitId) -> Option<WeightError> {
+        self.failures.remove(&unit)
+    }
+
+    /// Remembers why a band could not be copied to the tier above.
+    pub fn failed(&mut self, unit: UnitId, error: WeightError) {
+        self.failures.insert(unit, error);
+    }
+
+    /// Whether the driver is the only owner of the memory of `band`, which is present.
+    pub fn is_alone_with(&self, band: u32) -> bool {
+        self.held[band as usize].as_ref().is_some_and(|held| Arc::strong_count(&held.buffer) == 1)
+    }
+
+    /// Bytes that the bands take, including slots that are kept for later bands.
+    pub fn memory(&self) -> u64 {
+        // The window also counts slots that are about to be used, which may still be free here.
+        let spare = self.slots.saturating_sub(self.planner.window().slots_used());
+        self.planner.window().bytes_held() + (spare * self.slot_bytes) as u64
+    }
+
+    pub fn check_files(&self) -> Result<(), IoError> {
+        self.files.iter().try_for_each(|file| file.check_unchanged())
+    }
+
+    /// Waits for any read to end, because `band` is wanted. False if none is in flight.
+    pub fn wait(&mut self, band: u32) -> bool {
+        let start = Instant::now();
+        let waited = self.take_next();
+        if waited {
+            self.stalled(band, start);
+            self.poll();
+        }
+        waited
+    }
+
+    /// A pass has waited for `band` from `start` until now.
+    pub fn stalled(&mut self, band: u32, start: Instant) {
+        self.recorder.stall(self.groups[band as usize], start, Instant::now());
+    }
+
+    /// The error of a wait for `band` that nothing can end: more of the weights is held than there are slots for.
+    pub fn stuck(&self, band: u32) -> WeightError {
+        WeightError::Stuck { group: self.groups[band as usize] }
+    }
+
+    /// Carries out commands until there are none; a command may cause further ones. The two lists are swapped, so that
+    /// a steady state allocates nothing.
+    pub fn obey(&mut self) {
+        while !self.commands.is_empty() {
+            std::mem::swap(&mut self.commands, &mut self.batch);
+            let mut batch = std::mem::take(&mut self.batch);
+            for command in batch.drain(..) {
+                match command {
+                    TierCommand::Host(WindowCommand::Load { unit, ticket, resident }) => {
+                        self.load(BandLoad { unit, ticket, resident });
+                    }
+                    TierCommand::Host(WindowCommand::Evict { unit }) => self.evict(unit),
+                    TierCommand::Device(command) => self.above.push_back(command),
+                }
+            }
+            self.batch = batch;
+        }
+        self.drop_spare_slots();
+        debug_assert_eq!(self.slots, self.count_slots(), "a slot was lost or made up");
+    }
+
+    /// Counts the slots by where they are: free, held or loading.
+    fn count_slots(&self) -> usize {
+        let held = self.held.iter().flatten().filter(|held| !held.resident).count();
+        let loading = self.loads.values().filter(|load| !load.resident).count();
+        self.free.len() + held + loading
+    }
+
+    /// Gives free slots back to the system as far as the budget has no room for them.
+    fn drop_spare_slots(&mut self) {
+        while self.memory() > self.planner.window().budget() && self.free.pop().is_some() {
+            self.slots -= 1;
+        }
+    }
+
+    fn load(&mut self, load: BandLoad) {
+        // A resident takes memory of its own, which the window already counts.
+        if load.resident {
+            self.drop_spare_slots();
+        }
+        let place = self.places[load.unit.index()];
+        let buffer = match (load.resident, self.free.pop()) {
+            (false, Some(slot)) => Ok(slot),
+            (false, None) => self.new_slots(),
+            (true, slot) => {
+                self.free.extend(slot);
+                StreamBuffer::new(place.memory())
+            }
+        };
+        let buffer = match buffer {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                self.failures.insert(load.unit, error.into());
+                self.planner.allocation_failed(load.unit, load.ticket, &mut self.commands);
+                return;
+            }
+        };
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.loads.insert(tag, load);
+        self.engine.submit(ReadRequest {
+            tag,
+            file: Arc::clone(&self.files[place.file]),
+            offset: place.offset,
+            needed: place.needed(),
+            len: place.memory(),
+            buffer,
+        });
+    }
+
+    /// Allocates all slots that are missing and that the window may use, and takes one of them. They are allocated side
+    /// by side so that they lie in huge pages.
+    fn new_slots(&mut self) -> Result<StreamBuffer, AllocError> {
+        let wanted = self.planner.window().slots().min(self.places.len()).min(ROW_BYTES / self.slot_bytes.max(1));
+        let missing = wanted.saturating_sub(self.slots).max(1);
+        // If there is no memory for all of them, there may be enough for one.
+        let row = StreamBuffer::new_row(self.slot_bytes, missing);
+        let mut row = row.or_else(|_| StreamBuffer::new_row(self.slot_bytes, 1))?;
+        self.slots += row.len();
+        let slot = row.pop().expect("one at least");
+        self.free.extend(row);
+        Ok(slot)
+    }
+
+    fn evict(&mut self, unit: UnitId) {
+        let held = self.held[unit.index()].take().expect("what the window evicts was there");
+        // A slot is used again; the memory of a resident goes back to the system.
+        match StreamBuffer::reclaim(held.buffer) {
+            _ if held.resident => {}
+            Some(slot) => self.free.push(slot),
+            // A device that failed may still hold it; the caller of `release` was told so.
+            None => self.slots -= 1,
+        }
+        self.planner.evicted(unit, &mut self.commands);
+    }
+
+    fn take(&mut self, done: ReadDone<StreamBuffer>) {
+        let Some(load) = self.loads.remove(&done.tag) else { return };
+        let BandLoad { unit, ticket, resident } = load;
+        match done.result {
+            Ok(()) => {
+                let bytes = self.places[unit.index()].memory() as u64;
+                self.recorder.read(self.groups[unit.index()], bytes, done.started, done.finished);
+                self.failures.remove(&unit);
+                self.held[unit.index()] = Some(Held { buffer: done.buffer.share(), resident });
+                self.planner.loaded(unit, ticket, &mut self.commands);
+            }
+            Err(error) => {
+                self.recorder.stats.reads_failed += 1;
+                self.failures.insert(unit, error.into());
+                if !resident {
+                    self.free.push(done.buffer);
+                }
+                self.planner.load_failed(unit, ticket, &mut self.commands);
+            }
+        }
+        self.obey();
+    }
+}
+
+impl Driver {
+    /// Loads the residents and the first streamed bands; `progress(bytes)` is called as they arrive.
+    ///
+    /// # Errors
+    /// A read that failed as often as it may be tried, or memory that the system refused.
+    pub fn warm_up(&mut self, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
+        self.planner.with(&mut self.commands, Window::start);
+        self.obey();
+        while self.take_next() {
+            progress(self.recorder.stats.bytes_read);
+        }
+        self.any_failure().map_or(Ok(()), Err)
+    }
+
+    /// Waits for `band` and returns its memory, which stays valid until `band` is released as often as it was acquired.
+    ///
+    /// # Errors
+    /// If its read failed as often as it may be tried.
+    pub fn acquire(&mut self, band: u32) -> Result<Arc<HostBuffer>, WeightError> {
+        let unit = UnitId(band);
+        loop {
+            let answer = self.planner.with(&mut self.commands, |window, out| window.acquire(unit, out));
+            self.obey();
+            match answer {
+                Acquired::Ready => return Ok(Arc::clone(self.memory_of(unit))),
+                Acquired::Failed => return Err(self.failure_of(unit).expect("a load that failed left its reason")),
+                // A refused allocation is answered at once, without a read to wait for.
+                Acquired::Pending if self.window().is_answered(unit) || self.wait(band) => {}
+                Acquired::Pending => {
+                    // The window promises that a unit that is waited for is in flight, unless more units are held than
+                    // it has slots.
+                    self.planner.with(&mut self.commands, |window, out| window.stop_waiting(unit, out));
+                    self.obey();
+                    return Err(self.stuck(band));
+                }
+            }
+        }
+    }
+
+    pub fn release(&mut self, band: u32) {
+        self.planner.with(&mut self.commands, |window, out| window.release(UnitId(band), out));
+        self.obey();
+    }
+
+    fn in_memory(&self, band: u32, memory: Arc<HostBuffer>) -> AcquiredBand {
+        let (place, memory) = (self.places[band as usize], memory.into());
+        AcquiredBand { memory, range: place.skip..place.needed(), copied: None, queue: Queue::Compute }
+    }
+
+    /// See [`Window::set_budget`].
+    pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
+        self.planner.with(&mut self.commands, |window, out| window.set_budget(bytes, out))?;
+        self.obey();
+        Ok(())
+    }
+}
+
+impl BandDriver for Driver {
+    fn poll(&mut self, _device: &mut dyn Device) {
+        Driver::poll(self);
+    }
+
+    fn is_ready(&self, band: u32) -> bool {
+        self.window().state(UnitId(band)) == UnitState::Present
+    }
+
+    fn is_resident(&self, band: u32) -> bool {
+        self.window().is_resident(UnitId(band))
+    }
+
+    fn resident(&self, band: u32) -> Option<AcquiredBand> {
+        let stays = self.is_resident(band) && self.is_ready(band);
+        stays.then(|| self.in_memory(band, Arc::clone(self.memory_of(UnitId(band)))))
+    }
+
+    fn sight(&self, band: u32) -> UnitSight {
+        UnitSight::of_host(self.window(), UnitId(band))
+    }
+
+    fn acquire(&mut self, band: u32, _device: &mut dyn Device) -> Result<AcquiredBand, WeightError> {
+        let memory = Driver::acquire(self, band)?;
+        Ok(self.in_memory(band, memory))
+    }
+
+    /// The driver must then be the only owner of the bands' memory, since the window may read into it at once.
+    fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
+        let completed = used.map_or(Ok(()), |token| device.complete(token));
+        let mut is_alone = true;
+        for Band { unit, weights, .. } in bands.drain(..) {
+            drop(weights);
+            is_alone &= self.is_alone_with(unit);
+            Driver::release(self, unit);
+        }
+        completed?;
+        if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
+    }
+
+    fn check_files(&self) -> Result<(), IoError> {
+        Driver::check_files(self)
+    }
+
+    fn recorder(&mut self) -> &mut Recorder {
+        &mut self.recorder
+    }
+}

@@ -1,0 +1,200 @@
+//! Reads all of a model's weights, and compares them with any digests that exist.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use interbed_io::{IoError, RandomAccessFile};
+use sha2::{Digest, Sha256};
+
+use crate::catalog::Catalog;
+use crate::chunks::{Extent, for_each_chunk};
+use crate::store::{Store, checksums};
+
+/// The most faults that are reported per file; a dying disk has one for each chunk.
+const FAULTS_MAX: usize = 16;
+/// The longest file in which a digest is looked for, in bytes.
+const DIGEST_FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// A group of a packed store, one of its small files, or a whole file of another format, after it was read.
+#[derive(Debug)]
+pub struct Checked {
+    /// The group's name, or the file's.
+    pub name: String,
+    /// The file or device in which it lies.
+    pub file: PathBuf,
+    /// Its first byte in that file.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The names of its tensors; only for groups of a store.
+    pub tensors: Vec<String>,
+    /// What its bytes were compared with.
+    pub method: Method,
+    /// What is wrong with it, if anything.
+    pub damage: Option<Damage>,
+}
+
+/// What bytes are compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Method {
+    /// The checksum in a store's manifest.
+    Checksum,
+    /// A SHA-256 that was found in `place`.
+    Sha256 {
+        /// The place in words, such as "the name of its blob in the Hub's cache".
+        place: String,
+    },
+    /// Nothing: the format has no checksums and no digest was found. All that is known is that the bytes can be read.
+    ReadOnly,
+}
+
+/// What is wrong with bytes.
+#[derive(Debug)]
+pub enum Damage {
+    /// They are not the bytes that were written.
+    Differs {
+        /// The digest that they should have, in hexadecimal digits.
+        expected: String,
+        /// The digest that they have.
+        found: String,
+    },
+    /// They cannot be read; at most 16 faults are kept.
+    Unreadable(Vec<IoError>),
+}
+
+/// The caller asked to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerifyStopped;
+
+/// Reads every byte of the catalog's files from the disk, not from the page cache, and compares it with the checksums
+/// of a packed store or with a SHA-256 that was found for the file. Headers, sizes and overlaps were checked when the
+/// catalog was opened. `watch(bytes done, bytes in all)` is called after each chunk and may stop the run with `Break`.
+///
+/// # Errors
+/// [`VerifyStopped`]. Damaged bytes are not an error but part of the result.
+pub fn verify(
+    catalog: &Catalog,
+    watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Vec<Checked>, VerifyStopped> {
+    match catalog.store() {
+        Some(store) => verify_store(store, watch),
+        None => verify_files(catalog, watch),
+    }
+}
+
+fn verify_store(
+    store: &Store,
+    watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Vec<Checked>, VerifyStopped> {
+    let manifest = store.manifest();
+    let regions: Vec<_> = manifest.regions().collect();
+    let (mut done, total) = (0, regions.iter().map(|region| region.bytes).sum());
+    let file = store.file();
+    let found = checksums(file.as_ref(), &regions, &mut |bytes| {
+        done += bytes;
+        watch(done, total)
+    });
+    let found = found.map_err(|_| VerifyStopped)?;
+    let tensors = manifest.groups.iter().map(|group| group.tensors.iter().map(|tensor| tensor.name.clone()).collect());
+    let tensors = manifest.files.iter().map(|_| Vec::new()).chain(tensors);
+    let checked = regions.into_iter().zip(tensors).zip(found).map(|((region, tensors), found)| Checked {
+        name: region.name,
+        file: file.path().to_owned(),
+        offset: region.offset,
+        bytes: region.bytes,
+        tensors,
+        method: Method::Checksum,
+        damage: match found {
+            Ok(found) if found == region.checksum => None,
+            Ok(found) => Some(Damage::Differs { expected: region.checksum.to_string(), found: found.to_string() }),
+            Err(error) => Some(Damage::Unreadable(vec![error])),
+        },
+    });
+    Ok(checked.collect())
+}
+
+fn verify_files(
+    catalog: &Catalog,
+    watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Vec<Checked>, VerifyStopped> {
+    let files: Vec<&dyn RandomAccessFile> = catalog.stored_files().iter().map(|file| file.as_ref()).collect();
+    let (mut done, total) = (0, files.iter().map(|file| file.len()).sum());
+    let mut all = Vec::with_capacity(files.len());
+    for file in files {
+        // Bytes that stay in the page cache would not be read from the disk.
+        file.drop_cache(0..file.len());
+        let expected = expected_sha256(file.path());
+        let mut hash = expected.is_some().then(Sha256::new);
+        let mut faults = Vec::new();
+        for_each_chunk(&[file], &[Extent { file: 0, offset: 0, bytes: file.len() }], |chunk| {
+            match chunk.outcome {
+                Ok(bytes) => hash.iter_mut().for_each(|hash| hash.update(bytes)),
+                Err(error) if faults.len() < FAULTS_MAX => faults.push(error),
+                Err(_) => {}
+            }
+            done += chunk.bytes;
+            match watch(done, total) {
+                ControlFlow::Continue(()) => Ok(()),
+                ControlFlow::Break(()) => Err(VerifyStopped),
+            }
+        })?;
+        let found = hash.map(|hash| hex(&hash.finalize()));
+        let (method, damage) = match (expected, found) {
+            (Some((expected, place)), Some(found)) => {
+                let differs = (expected != found).then_some(Damage::Differs { expected, found });
+                (Method::Sha256 { place }, differs)
+            }
+            _ => (Method::ReadOnly, None),
+        };
+        all.push(Checked {
+            name: file.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+            file: file.path().to_owned(),
+            offset: 0,
+            bytes: file.len(),
+            tensors: Vec::new(),
+            method,
+            damage: if faults.is_empty() { damage } else { Some(Damage::Unreadable(faults)) },
+        });
+    }
+    Ok(all)
+}
+
+/// The SHA-256 that a file should have, as lower-case digits, and where it was found.
+fn expected_sha256(path: &Path) -> Option<(String, String)> {
+    // In the Hub's cache, files are links to blobs whose names are their digests.
+    let blob = std::fs::read_link(path).ok().and_then(|target| {
+        let name = target.file_name()?.to_str()?;
+        sha256_digits(name)
+    });
+    if let Some(digits) = blob {
+        return Some((digits, "the name of its blob in the Hub's cache".to_owned()));
+    }
+    let name = path.file_name()?.to_str()?;
+    let beside = path.with_file_name(format!("{name}.sha256"));
+    // `sha256sum` writes the digest, then the file's name.
+    if let Some(digits) = read_short(&beside).and_then(|text| sha256_digits(text.split_whitespace().next()?)) {
+        return Some((digits, format!("{name}.sha256")));
+    }
+    // The Hub's client writes this next to files that it downloads into a directory: commit, digest and time, a line
+    // each.
+    let noted = path.parent()?.join(".cache/huggingface/download").join(format!("{name}.metadata"));
+    let digits = read_short(&noted).and_then(|text| sha256_digits(text.lines().nth(1)?.trim()))?;
+    Some((digits, format!(".cache/huggingface/download/{name}.metadata")))
+}
+
+fn sha256_digits(text: &str) -> Option<String> {
+    let is_one = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_one.then(|| text.to_ascii_lowercase())
+}
+
+/// The content of a small text file; `None` if there is none.
+fn read_short(path: &Path) -> Option<String> {
+    let file = interbed_io::ExactFile::open(path).ok().filter(|file| file.len() <= DIGEST_FILE_BYTES_MAX)?;
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

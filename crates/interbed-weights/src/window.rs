@@ -1,0 +1,375 @@
+//! The window: which units of weights are in a tier of memory, and which are loaded and evicted next.
+//!
+//! A pure state machine: events go in, commands come out, and nothing is read, waited for or timed here. The same code
+//! runs over the real driver, over drivers of tests that fail on purpose, and over the simulated driver with which
+//! `interbed plan` predicts (`interbed-sim`).
+//!
+//! **Who owns memory.** From [`WindowCommand::Load`] until `evicted`, `load_failed` or `allocation_failed` is accepted
+//! for it, the unit's memory counts against the budget and belongs to the load with that ticket. The window never
+//! cancels a load, so each must be answered exactly once. An answer with another ticket, or a second answer, is stale:
+//! the call returns false and changes nothing. The driver then frees the memory that it allocated for *that* ticket.
+//!
+//! **Waits end.** As long as every command is answered and no more units are in use or waited for at the same time than
+//! the policy allows, a unit that is waited for becomes present or fails after finitely many answers.
+
+mod check;
+mod config;
+mod counters;
+mod credits;
+mod error;
+mod layers;
+mod list;
+mod on_demand;
+mod order;
+mod planner;
+mod positions;
+mod resident;
+mod residents;
+mod ring;
+mod ring_config;
+mod spread;
+mod tiers;
+mod unit_id;
+mod units;
+
+pub use config::{Policy, ResidentConfig, WindowConfig};
+pub use counters::WindowCounters;
+pub use credits::{Credits, Phase};
+pub use error::WindowError;
+pub use ring_config::{Reach, RingConfig};
+pub use tiers::{TierCommand, TierConfig, Tiers, TiersConfig};
+pub use unit_id::UnitId;
+pub use units::{UnitState, WindowCommand};
+
+use order::Order;
+use planner::Planner;
+use resident::ResidentPlanner;
+use ring::RingPlanner;
+use units::Units;
+
+/// The answer to an acquisition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Acquired {
+    /// The unit is present and in use, until it is released as often as it was acquired.
+    Ready,
+    /// The unit will be loaded. Ask again after the next report to the window, or call [`Window::stop_waiting`].
+    Pending,
+    /// Its load was tried as often as the configuration allows. The wait has ended; the next acquisition tries again.
+    Failed,
+}
+
+/// One tier's window. Methods append commands to `out`, the most urgent first.
+#[derive(Debug)]
+pub struct Window {
+    units: Units,
+    planner: Box<dyn Planner>,
+    load_attempts: u32,
+    started: bool,
+}
+
+impl Window {
+    /// A window in which nothing is loaded yet.
+    ///
+    /// # Errors
+    /// [`WindowError`]: a unit is empty, unknown or named twice, a setting is 0, or the budget is too small; the error
+    /// names the least that works.
+    pub fn new(config: WindowConfig) -> Result<Self, WindowError> {
+        let num_units = config.unit_bytes.len();
+        let order = Order::new(config.order, num_units)?;
+        if config.load_attempts == 0 {
+            return Err(WindowError::Zero { setting: "the number of attempts to load" });
+        }
+        if let Some(unit) = config.unit_bytes.iter().position(|&bytes| bytes == 0) {
+            return Err(WindowError::EmptyUnit { unit: UnitId(unit as u32) });
+        }
+        // Slots are counted in multiples of the largest unit, and there are never more slots in use than units.
+        let largest = config.unit_bytes.iter().copied().max().unwrap_or(0);
+        if largest.checked_mul(num_units as u64).is_none_or(|bytes| bytes > u64::MAX / 4) {
+            return Err(WindowError::TooLarge { units: num_units });
+        }
+        let units = Units::new(&config.unit_bytes, config.budget);
+        let planner: Box<dyn Planner> = match config.policy {
+            Policy::Resident(resident) => Box::new(ResidentPlanner::new(resident, order, &units)?),
+            Policy::Ring(ring) => Box::new(RingPlanner::new(ring, order, &units)?),
+        };
+        let mut window = Self { units, planner, load_attempts: config.load_attempts, started: false };
+        window.check_budget(config.budget)?;
+        // Nothing is present yet, so this gives no commands and only chooses the residents.
+        window.planner.plan(&mut window.units, &mut Vec::new());
+        Ok(window)
+    }
+
+    /// Begins to load, in the order of access: the residents, and the first streamed units. [`acquire`](Self::acquire)
+    /// begins to load as well.
+    pub fn start(&mut self, out: &mut Vec<WindowCommand>) {
+        self.started = true;
+        self.planner.start(&self.units);
+        self.planner.pump(&mut self.units, out);
+    }
+
+    /// Asks for the right to read `unit`, and tells the window where the pass is.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn acquire(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) -> Acquired {
+        self.started = true;
+        let record = self.units.get_mut(unit);
+        let answer = if record.state == UnitState::Present {
+            record.users += 1;
+            let waited = self.units.end_wait(unit);
+            self.units.counters.acquisitions += 1;
+            self.planner.acquired(&self.units, unit, waited);
+            Acquired::Ready
+        } else if record.awaited && record.given_up {
+            // It stays given up, so that only another acquisition tries it again.
+            self.units.end_wait(unit);
+            self.units.counters.waits_failed += 1;
+            Acquired::Failed
+        } else {
+            // Attempts made while no one waited do not count against the caller that waits now.
+            if std::mem::replace(&mut record.given_up, false) {
+                self.planner.retried(&self.units, unit);
+            }
+            if self.units.begin_wait(unit) {
+                self.units.counters.waits += 1;
+                self.planner.wanted(&self.units, unit);
+            }
+            Acquired::Pending
+        };
+        self.planner.pump(&mut self.units, out);
+        answer
+    }
+
+    /// One user of `unit` is done with it.
+    ///
+    /// # Panics
+    /// If no one uses the unit: each release belongs to one acquisition.
+    pub fn release(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
+        let record = self.units.get_mut(unit);
+        assert!(record.users > 0, "{unit:?} is released more often than it was acquired");
+        record.users -= 1;
+        self.settle(unit, true, out);
+        self.planner.pump(&mut self.units, out);
+    }
+
+    /// The caller that waited for `unit` will not ask again. Without this call, the unit keeps its memory until it is
+    /// acquired, or until other callers cannot go on without that memory.
+    pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
+        if self.units.end_wait(unit) {
+            self.settle(unit, false, out);
+            self.planner.pump(&mut self.units, out);
+        }
+    }
+
+    /// Announces that `unit` will be acquired next: an expert that the router chose, or where a pass continues after a
+    /// jump. An announcement that does not come true only costs a load.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn expect(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
+        self.started = true;
+        self.planner.expected(&self.units, unit);
+        self.planner.pump(&mut self.units, out);
+    }
+
+    /// Pins `unit`, so that it is evicted last, whether it is present or not: it is evicted only if a caller waits for
+    /// another unit and nothing else can make room. Pins are counted.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn pin(&mut self, unit: UnitId) {
+        if self.units.is_idle(unit) {
+            self.planner.busy(unit);
+        }
+        self.units.pin(unit);
+    }
+
+    /// Removes one pin.
+    ///
+    /// # Panics
+    /// If `unit` has no pin: each `unpin` belongs to one [`pin`](Self::pin).
+    pub fn unpin(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
+        assert!(self.units.get(unit).pins > 0, "{unit:?} is unpinned more often than it was pinned");
+        self.units.unpin(unit);
+        self.settle(unit, true, out);
+        self.planner.pump(&mut self.units, out);
+    }
+
+    /// The load has arrived. False if the report is stale: see "Who owns memory" in the module.
+    pub fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
+        let taken = self.units.loaded(unit, ticket);
+        if taken {
+            self.settle(unit, false, out);
+            self.planner.pump(&mut self.units, out);
+        }
+        taken
+    }
+
+    /// The load has failed, and its memory was given back. It is tried again at once, as often as the configuration
+    /// allows; after that the callers that wait are told. False if the report is stale.
+    pub fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
+        let taken = self.units.failed(unit, ticket, self.load_attempts);
+        if taken {
+            self.units.counters.loads_failed += 1;
+            self.planner.absent(&self.units, unit);
+            self.planner.pump(&mut self.units, out);
+        }
+        taken
+    }
+
+    /// No memory could be allocated for the load although the budget allows it. The budget shrinks by what the unit
+    /// would have taken, but not below the least that works, so that another unit is evicted; the rest is as in
+    /// [`load_failed`](Self::load_failed). The budget stays reduced until [`set_budget`](Self::set_budget). False if
+    /// the report is stale.
+    pub fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
+        let record = self.units.get(unit);
+        let cost = if record.own { record.bytes } else { self.units.slot_bytes };
+        let taken = self.units.failed(unit, ticket, self.load_attempts);
+        if taken {
+            self.units.counters.loads_failed += 1;
+            self.units.counters.allocations_failed += 1;
+            let least = self.planner.least_budget(&self.units).unwrap_or(self.units.budget);
+            self.units.budget = self.units.budget.saturating_sub(cost).max(least);
+            self.planner.absent(&self.units, unit);
+            self.planner.plan(&mut self.units, out);
+            self.planner.pump(&mut self.units, out);
+        }
+        taken
+    }
+
+    /// The unit's memory was given back, as [`WindowCommand::Evict`] asked. False if the report is stale.
+    pub fn evicted(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) -> bool {
+        let taken = self.units.evicted(unit);
+        if taken {
+            self.planner.absent(&self.units, unit);
+            self.planner.pump(&mut self.units, out);
+        }
+        taken
+    }
+
+    /// Changes how many bytes the window may take, while it runs. Only as many residents are added or removed as the
+    /// difference requires, and they stay spread over the order. A unit in use is evicted after its release: until then
+    /// [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that would keep it there.
+    /// It is best not to shrink the budget while a caller has many units in use and waits for more.
+    ///
+    /// # Errors
+    /// [`WindowError::BudgetTooSmall`]; nothing has changed then.
+    pub fn set_budget(&mut self, bytes: u64, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
+        self.check_budget(bytes)?;
+        self.units.budget = bytes;
+        self.planner.plan(&mut self.units, out);
+        if self.started {
+            self.planner.pump(&mut self.units, out);
+        }
+        Ok(())
+    }
+
+    /// Changes the order of passes. Present units stay where they are as far as the policy allows; the next acquisition
+    /// tells where the pass is. If a ring's layers do not match the length of the new order, each unit becomes a layer
+    /// of its own.
+    ///
+    /// # Errors
+    /// If the order names a unit that does not exist, or one twice; nothing has changed then.
+    pub fn set_order(&mut self, order: Vec<UnitId>, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
+        let order = Order::new(order, self.units.len())?;
+        self.planner.set_order(order, &self.units);
+        for unit in (0..self.units.len() as u32).map(UnitId) {
+            self.settle(unit, false, out);
+        }
+        self.planner.plan(&mut self.units, out);
+        if self.started {
+            self.planner.pump(&mut self.units, out);
+        }
+        Ok(())
+    }
+
+    /// How many units may be in use or waited for at the same time; with more, waits may never end.
+    pub fn concurrent_max(&self) -> usize {
+        self.planner.concurrent_max(&self.units)
+    }
+
+    /// How many slots there are now. A driver that keeps the memory of empty slots keeps at most this number less the
+    /// slots in use. Slots that are no longer needed, after a smaller budget or one that holds everything, go back to
+    /// the system.
+    pub fn slots(&self) -> usize {
+        self.planner.slots(&self.units)
+    }
+
+    /// How many units are in slots now, including units that are being loaded or evicted.
+    pub fn slots_used(&self) -> usize {
+        self.units.slots_used
+    }
+
+    /// Whether [`acquire`](Self::acquire) would return anything but [`Acquired::Pending`].
+    pub fn is_answered(&self, unit: UnitId) -> bool {
+        let record = self.units.get(unit);
+        record.state == UnitState::Present || (record.awaited && record.given_up)
+    }
+
+    /// The least budget with which the window works, in bytes.
+    pub fn least_budget(&self) -> u64 {
+        self.planner.least_budget(&self.units).unwrap_or(u64::MAX)
+    }
+
+    /// The budget now, in bytes.
+    pub fn budget(&self) -> u64 {
+        self.units.budget
+    }
+
+    /// Bytes of the residents, whether they are present yet or not. 0 under `ring`.
+    pub fn resident_bytes(&self) -> u64 {
+        self.planner.resident_bytes()
+    }
+
+    /// Whether `unit` is a resident.
+    pub fn is_resident(&self, unit: UnitId) -> bool {
+        self.planner.is_resident(unit)
+    }
+
+    /// Bytes that units take now, including units being loaded or evicted; a slot counts in full.
+    pub fn bytes_held(&self) -> u64 {
+        self.units.bytes_held()
+    }
+
+    /// Where `unit` is.
+    pub fn state(&self, unit: UnitId) -> UnitState {
+        self.units.get(unit).state
+    }
+
+    /// How often `unit` was acquired and not released yet.
+    pub fn users(&self, unit: UnitId) -> u32 {
+        self.units.get(unit).users
+    }
+
+    /// Loads in flight.
+    pub fn in_flight(&self) -> usize {
+        self.units.in_flight
+    }
+
+    /// What has been counted so far.
+    pub fn counters(&self) -> WindowCounters {
+        self.units.counters
+    }
+
+    /// Checks that the records agree with each other, that a unit that is waited for can still come, and what the
+    /// policy promises. For tests; takes time proportional to the number of units.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.units.check_invariants()?;
+        self.planner.check_invariants(&self.units)
+    }
+
+    fn settle(&mut self, unit: UnitId, used: bool, out: &mut Vec<WindowCommand>) {
+        if self.units.is_idle(unit) {
+            self.planner.idle(&mut self.units, unit, used, out);
+        }
+    }
+
+    fn check_budget(&self, budget: u64) -> Result<(), WindowError> {
+        let least = self.planner.least_budget(&self.units)?;
+        if budget < least { Err(WindowError::BudgetTooSmall { budget, least }) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,156 @@
+//! Writing safetensors, sharded, one tensor at a time.
+
+use std::path::{Path, PathBuf};
+
+use interbed_io::{AtomicWriter, ExactFile, RandomAccessFile};
+use interbed_kernels::DType;
+use serde_json::{Map, Value, json};
+
+use crate::error::WeightError;
+
+/// Tensor data begins on a multiple of this, so that direct reads need no copy at the front.
+const DATA_ALIGN: usize = 4096;
+
+/// A tensor to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorMeta {
+    /// Its name.
+    pub name: String,
+    /// How its elements are stored.
+    pub dtype: DType,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<usize>,
+}
+
+impl TensorMeta {
+    /// Its length in bytes, unless that overflows or is not whole blocks.
+    pub fn bytes(&self) -> Option<u64> {
+        let (&cols, outer) = self.shape.split_last().unwrap_or((&1, &[]));
+        let rows = outer.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))?;
+        rows.checked_mul(self.dtype.row_bytes(cols)? as u64)
+    }
+}
+
+/// Writes a model's tensors into `dir`, in order, in shards of at most `shard_bytes` (a larger tensor gets a shard of
+/// its own): `model.safetensors` if one suffices, else numbered shards and then their index. `produce(index, sink)`
+/// hands the bytes of `tensors[index]` to the sink, in pieces of any size; nothing is kept. Returns the paths written.
+///
+/// Each file appears only when it is whole and synced; the index last.
+///
+/// # Errors
+/// A failed write, a size that overflows, or a producer that hands over too few or too many bytes.
+pub fn write_model(
+    dir: &Path,
+    tensors: &[TensorMeta],
+    shard_bytes: u64,
+    produce: &mut dyn FnMut(usize, &mut Sink<'_>) -> Result<(), WeightError>,
+) -> Result<Vec<PathBuf>, WeightError> {
+    let (shards, total) = cut_into_shards(tensors, shard_bytes)?;
+    let mut weight_map = Map::new();
+    let mut paths = Vec::with_capacity(shards.len());
+    for (number, shard) in shards.iter().enumerate() {
+        let name = match shards.len() {
+            1 => "model.safetensors".to_owned(),
+            count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+        };
+        let path = dir.join(&name);
+        let mut writer = AtomicWriter::create(&path)?;
+        writer.append(&header(&tensors[shard.clone()]))?;
+        for index in shard.clone() {
+            let tensor = &tensors[index];
+            append_tensor(&mut writer, tensor, index, produce)?;
+            weight_map.insert(tensor.name.clone(), Value::String(name.clone()));
+        }
+        finish(writer, &path)?;
+        paths.push(path);
+    }
+    if shards.len() > 1 {
+        let path = dir.join("model.safetensors.index.json");
+        let mut writer = AtomicWriter::create(&path)?;
+        let index = json!({ "metadata": { "total_size": total }, "weight_map": weight_map });
+        writer.append(format!("{index:#}\n").as_bytes())?;
+        writer.commit()?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// Takes the next bytes of the tensor that is being produced.
+pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<(), WeightError> + 'a;
+
+/// Appends what `produce` hands over for `tensors[index]`, which must be as much as the tensor has. Sizes have been
+/// computed before.
+pub(crate) fn append_tensor(
+    writer: &mut AtomicWriter,
+    tensor: &TensorMeta,
+    index: usize,
+    produce: &mut dyn FnMut(usize, &mut Sink<'_>) -> Result<(), WeightError>,
+) -> Result<(), WeightError> {
+    let declared = tensor.bytes().unwrap_or(0);
+    let wrong = |produced| WeightError::WrongAmount { tensor: tensor.name.clone(), declared, produced };
+    let mut produced = 0u64;
+    produce(index, &mut |bytes| {
+        produced += bytes.len() as u64;
+        if produced > declared {
+            return Err(wrong(produced));
+        }
+        Ok(writer.append(bytes)?)
+    })?;
+    if produced == declared { Ok(()) } else { Err(wrong(produced)) }
+}
+
+/// Makes the file appear. What was just written is not what will be read next, so it must not push other things out of
+/// memory.
+pub(crate) fn finish(writer: AtomicWriter, path: &Path) -> Result<(), WeightError> {
+    writer.commit()?;
+    let written = ExactFile::open(path)?;
+    written.drop_cache(0..written.len());
+    Ok(())
+}
+
+/// Index ranges of the tensors of each shard, and the bytes of all.
+fn cut_into_shards(
+    tensors: &[TensorMeta],
+    shard_bytes: u64,
+) -> Result<(Vec<std::ops::Range<usize>>, u64), WeightError> {
+    let mut shards: Vec<std::ops::Range<usize>> = Vec::new();
+    let mut total = 0u64;
+    let mut filled = 0u64;
+    for (index, tensor) in tensors.iter().enumerate() {
+        let too_large = || WeightError::TooLarge { group: tensor.name.clone() };
+        let bytes = tensor.bytes().ok_or_else(too_large)?;
+        total = total.checked_add(bytes).ok_or_else(too_large)?;
+        match shards.last_mut() {
+            Some(shard) if filled.saturating_add(bytes) <= shard_bytes => {
+                shard.end = index + 1;
+                filled += bytes;
+            }
+            _ => {
+                shards.push(index..index + 1);
+                filled = bytes;
+            }
+        }
+    }
+    if shards.is_empty() {
+        shards.push(0..0);
+    }
+    Ok((shards, total))
+}
+
+/// The length field and the JSON header of one shard, padded with spaces.
+fn header(tensors: &[TensorMeta]) -> Vec<u8> {
+    let mut entries = Map::new();
+    entries.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
+    let mut begin = 0u64;
+    for tensor in tensors {
+        let end = begin + tensor.bytes().unwrap_or(0);
+        let entry = json!({ "dtype": tensor.dtype.name(), "shape": tensor.shape, "data_offsets": [begin, end] });
+        entries.insert(tensor.name.clone(), entry);
+        begin = end;
+    }
+    let mut json = Value::Object(entries).to_string().into_bytes();
+    json.resize((json.len() + 8).next_multiple_of(DATA_ALIGN) - 8, b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut json);
+    header
+}

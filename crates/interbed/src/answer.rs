@@ -1,0 +1,254 @@
+//! One answer: submitted, streamed to stdout as it comes, and measured.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use interbed_device::{Bytes, peak_resident};
+use interbed_engine::text::{StopCause, TextOptions, TextStream};
+use interbed_engine::{InvalidRequest, Request, SamplingParams, SubmitError, TokenId};
+use interbed_weights::StreamStats;
+
+use crate::interrupt::Interrupts;
+use crate::load::Loaded;
+
+/// A prompt, and how it is to be answered.
+pub struct Question {
+    /// Prompt tokens.
+    pub prompt: Vec<TokenId>,
+    /// How tokens are chosen.
+    pub params: SamplingParams,
+    /// How tokens become text.
+    pub text: TextOptions,
+    /// Text to print before the answer, which continues it.
+    pub echo: Option<String>,
+}
+
+/// The answer, with its figures.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// The text, as far as it came.
+    pub text: String,
+    /// Why it ended; `None` after Ctrl-C.
+    pub cause: Option<StopCause>,
+    /// The figures.
+    pub stats: Stats,
+}
+
+/// Figures of one answer.
+#[derive(Debug, Clone, Default)]
+pub struct Stats {
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    tokens: usize,
+    /// From submission to the first token.
+    first_token: Option<Duration>,
+    /// From the first token to the last.
+    decoding: Duration,
+    budget: Bytes,
+    /// What streaming the weights took.
+    stream: Option<StreamStats>,
+}
+
+/// Submits `question`, and writes the answer to `out` as it comes. Ctrl-C cancels the request and keeps what came.
+///
+/// # Errors
+/// The request is refused or fails, or `out` cannot be written.
+pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out: &mut dyn Write) -> Result<Answer> {
+    let Question { prompt, params, text, echo } = question;
+    let mut answer = Answer::default();
+    answer.stats.prompt_tokens = prompt.len();
+    answer.stats.budget = loaded.budget;
+    let begin = Instant::now();
+    let before = loaded.streamed.as_ref().map(|streaming| streaming.monitor.stats());
+    let request = Request { prompt, params, ..Request::default() };
+    let events = loaded.engine.handle().submit(request).map_err(by_flag)?;
+    let mut stream = TextStream::new(events, loaded.tokenizer.clone(), text);
+    let first_space = |id: TokenId, text: &str| {
+        // Decoders strip the first space of a text, but this text began earlier.
+        echo.is_some() && !text.starts_with(' ') && loaded.tokenizer.token_text(id).starts_with(' ')
+    };
+    let mut first = None;
+    let work = async {
+        if let Some(echo) = &echo {
+            // Only now: a request that is refused prints nothing but its error, and Ctrl-C ends the line of what was
+            // printed.
+            write_shown(out, echo)?;
+            out.flush()?;
+        }
+        while let Some(delta) = stream.next().await {
+            if let Some(prompt) = &delta.prompt {
+                answer.stats.cached_tokens = prompt.cached_tokens;
+            }
+            if let Some((id, _)) = delta.token {
+                first.get_or_insert(id);
+                answer.stats.tokens += 1;
+                match answer.stats.first_token {
+                    None => answer.stats.first_token = Some(begin.elapsed()),
+                    Some(first) => answer.stats.decoding = begin.elapsed() - first,
+                }
+            }
+            if !delta.text.is_empty() {
+                if answer.text.is_empty() && first.is_some_and(|id| first_space(id, &delta.text)) {
+                    answer.text.push(' ');
+                    out.write_all(b" ")?;
+                }
+                answer.text.push_str(&delta.text);
+                write_shown(out, &delta.text)?;
+                out.flush()?;
+            }
+            if let Some(finished) = delta.finished {
+                answer.cause = Some(finished?);
+            }
+        }
+        Ok(())
+    };
+    // Dropping the stream, which this does at Ctrl-C, cancels the request.
+    if let Some(outcome) = interrupts.stop_at_ctrl_c(work) {
+        let outcome: Result<()> = outcome;
+        outcome?;
+    }
+    let after = loaded.streamed.as_ref().map(|streaming| streaming.monitor.stats());
+    answer.stats.stream = after.zip(before).map(|(after, before)| after.since(&before));
+    Ok(answer)
+}
+
+/// The engine names parameters as the API spells them. At the command line they are flags, and `max_tokens` is the
+/// only one that has not been checked as a flag before.
+fn by_flag(refused: SubmitError) -> SubmitError {
+    match refused {
+        SubmitError::Invalid(InvalidRequest { param, message }) => {
+            SubmitError::Invalid(InvalidRequest { param, message: message.replace("max_tokens", "--max-tokens") })
+        }
+        other => other,
+    }
+}
+
+/// Writes text, which on a terminal must not be more than text: control characters could change the terminal's title,
+/// colours or clipboard, so they are spelled out. Files and pipes get what the model made.
+fn write_shown(out: &mut dyn Write, text: &str) -> std::io::Result<()> {
+    if std::io::stdout().is_terminal() {
+        out.write_all(without_controls(text).as_bytes())
+    } else {
+        out.write_all(text.as_bytes())
+    }
+}
+
+/// Control characters but newline and tab as `\u{1b}`.
+fn without_controls(text: &str) -> Cow<'_, str> {
+    let is_control = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
+    if !text.contains(is_control) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_control(character) {
+            shown.extend(character.escape_unicode());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown.into()
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "prompt  {} tokens, {} of them cached", self.prompt_tokens, self.cached_tokens)?;
+        if let Some(first) = self.first_token {
+            write!(f, "; first token after {:.3} s", first.as_secs_f64())?;
+        }
+        write!(f, "\noutput  {} tokens", self.tokens)?;
+        if self.tokens > 1 && !self.decoding.is_zero() {
+            let rate = (self.tokens - 1) as f64 / self.decoding.as_secs_f64();
+            // Streamed weights may take seconds a token.
+            let digits = if rate < 1.0 { 3 } else { 1 };
+            write!(f, "; {rate:.digits$} tokens/s after the first")?;
+        }
+        write!(f, "\nmemory  {} at the peak, of a budget of {}", Bytes(peak_resident()), self.budget)?;
+        let Some(stream) = &self.stream else { return Ok(()) };
+        let each = |bytes: u64, count: u64| Bytes(bytes.checked_div(count).unwrap_or(0));
+        let (a_pass, a_token) = (each(stream.bytes_read, stream.passes), each(stream.bytes_read, self.tokens as u64));
+        write!(f, "\nstream  {} passes of {a_pass} from disk, {a_token} a token", stream.passes)?;
+        if stream.bytes_copied > 0 {
+            write!(f, "; {} a pass copied to the GPU", each(stream.bytes_copied, stream.passes))?;
+        }
+        if stream.bytes_on_host > 0 {
+            write!(f, "; {} a pass computed with in host memory", each(stream.bytes_on_host, stream.passes))?;
+        }
+        for (name, share) in [
+            ("waited", stream.stall_share()),
+            ("of the disk's bound", stream.share_of_disk_bound()),
+            ("overlap", stream.overlap_efficiency()),
+        ] {
+            if let Some(share) = share {
+                write!(f, "; {name} {:.0} %", share * 100.0)?;
+            }
+        }
+        if let Some(hits) = stream.expert_hits() {
+            let (wanted, read) = (each(stream.experts_wanted, stream.passes), each(stream.experts_read, stream.passes));
+            write!(f, "\nexperts {} a pass, {} of them read", wanted.0, read.0)?;
+            let bytes = each(stream.expert_bytes_read, stream.passes);
+            write!(f, " ({bytes}), {:.1} % were in memory", hits * 100.0)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_text_only() {
+        assert_eq!(without_controls("one\n\ttwo é"), "one\n\ttwo é");
+        assert_eq!(without_controls("\x1b]0;title\x07\r\u{9b}31m"), "\\u{1b}]0;title\\u{7}\\u{d}\\u{9b}31m");
+    }
+
+    #[test]
+    fn refusals_name_flags() {
+        let refused =
+            |param, message: &str| by_flag(SubmitError::Invalid(InvalidRequest { param, message: message.into() }));
+        let message = refused("max_tokens", "max_tokens is 9; lower max_tokens").to_string();
+        assert_eq!(message, "--max-tokens is 9; lower --max-tokens");
+        let message = refused("prompt", "the prompt has 9 tokens; shorten it or lower max_tokens").to_string();
+        assert_eq!(message, "the prompt has 9 tokens; shorten it or lower --max-tokens");
+        assert_eq!(by_flag(SubmitError::Stopped), SubmitError::Stopped);
+    }
+
+    #[test]
+    fn figures_are_those_of_the_answer() {
+        let stats = Stats {
+            prompt_tokens: 20,
+            cached_tokens: 16,
+            tokens: 11,
+            first_token: Some(Duration::from_millis(250)),
+            decoding: Duration::from_secs(2),
+            budget: Bytes(6 << 30),
+            stream: Some(StreamStats {
+                passes: 2,
+                bytes_read: 22 << 30,
+                stall: Duration::from_secs(1),
+                io: Duration::from_secs(2),
+                compute: Duration::from_secs(3),
+                disk_bytes_per_s: f64::from(11u32 << 28),
+                ..StreamStats::default()
+            }),
+        };
+        let text = stats.to_string();
+        let parts = [
+            "20 tokens, 16 of them cached",
+            "after 0.250 s",
+            "11 tokens; 5.0 tokens/s",
+            "of 6.00 GiB",
+            "2 passes of 11.0 GiB from disk, 2.00 GiB a token",
+            "waited 25 %",
+            "of the disk's bound 200 %",
+            "overlap 50 %",
+        ];
+        for part in parts {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}

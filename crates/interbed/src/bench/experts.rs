@@ -1,0 +1,436 @@
+//! `interbed bench experts`: a mixture whose experts are streamed, beside what its own routing would have cost.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use interbed_device::{Bytes, peak_resident};
+use interbed_engine::ModelRunner;
+use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DirectRead, IoError, ReadSettings, sequential_bandwidth};
+use interbed_model::{BatchSequence, LogitRows, RouteSink, RoutedRow, SequenceBlocks};
+use interbed_sim::routing::{LayerVisit, Routing, RoutingPass, least_bytes_per_token, read_bytes_per_token};
+use interbed_weights::{ElasticWeights, StreamStats};
+
+use super::experts_report::{Beside, ComputeCost, ExpertsLine, ExpertsReport, PassCost, VisitCost};
+use super::{median, timed};
+use crate::audience::{Audience, Surroundings};
+use crate::failure::Advised;
+use crate::footprint::Footprint;
+use crate::load::{Runnable, load_weights};
+use crate::model_dir::ModelDir;
+use crate::options::LimitOptions;
+use crate::streaming::Streaming;
+use crate::{hub, progress};
+
+/// Tokens of each sequence's prompt.
+const CONTEXT: usize = 16;
+
+/// Bytes that are read for one measurement of the disk, before each pass.
+const DISK_SAMPLE: u64 = 128 << 20;
+
+/// Bytes that are read in one go beside passes.
+const BESIDE_BYTES: u64 = 64 << 20;
+
+/// Small reads for one measurement of the disk's latency.
+const SMALL_READS: usize = 8;
+
+/// How many passes measure what computing takes.
+const REPEATS: usize = 7;
+
+/// How often a pass is repeated at most until so many of them have read nothing.
+const REPEATS_MAX: usize = 40;
+
+/// Measure a mixture whose experts are streamed: bytes and seconds a token, beside what its own routing allows
+///
+/// Random tokens are decoded. Their routing is written down and then given to the simulator of `interbed replay`, with
+/// the same memory, which tells what the same decisions read, and what no decisions read less than (PFOO-L). Plain
+/// direct reads, before each pass at another place of the files, tell what the disk gives. The bound of a pass is that
+/// of one that knows a layer's experts only once its router has spoken: layer by layer, experts that are there are
+/// computed while others come, one after the other at the disk's rate, each of which is computed once it has come. What
+/// computing takes is measured on a pass that is repeated until it reads nothing, of one token and of copies of it. All
+/// is measured twice: without reading ahead, which is what the simulator does, and with it, which may take less than
+/// that bound. Run nothing else meanwhile.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed bench experts models/30b-a3b --memory 4G\n  \
+    interbed bench experts models/30b-a3b --memory 4G --batch 8 --tokens 128\n  \
+    interbed bench experts models/30b-a3b --memory 4G --json      # one JSON object a line")]
+pub struct ExpertsArgs {
+    /// A mixture of experts that does not fit into --memory: a directory, a GGUF file or a packed store
+    #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// Sequences that decode together, several to compare
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1,8")]
+    pub batch: Vec<NonZeroUsize>,
+
+    /// Passes that are measured; the median counts
+    #[arg(long, value_name = "N", default_value = "64")]
+    pub tokens: NonZeroUsize,
+
+    /// Passes before them, which fill the memory
+    #[arg(long, value_name = "N", default_value = "32")]
+    pub warm_up: usize,
+
+    /// One JSON object a line on stdout instead of the table
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub limits: LimitOptions,
+}
+
+/// Runs `interbed bench experts`.
+pub fn run(args: ExpertsArgs) -> Result<()> {
+    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
+    let dir = ModelDir::open(path.as_deref())?;
+    let Some(mixture) = &dir.config.mixture else {
+        return Err(Advised::input(
+            format!("{} has no experts", dir.name()),
+            "measure it with `interbed bench stream`",
+        ));
+    };
+    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
+    if largest > args.limits.max_num_seqs.get() {
+        bail!("--batch {largest} needs --max-num-seqs {largest} or more");
+    }
+    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
+    let Runnable { mut runner, plan, streamed, batched_tokens, .. } = load_weights(&dir, &args.limits, &surroundings)?;
+    let Some(streaming) = streamed.filter(|streaming| streaming.experts.is_some()) else {
+        let problem = format!("{} fits into {}, so that no experts are streamed", dir.name(), plan.budget.total());
+        return Err(Advised::input(problem, "give a smaller --memory, or measure it with `interbed bench`"));
+    };
+    let block_size = runner.device.kv().layout().block_size();
+    let each = CONTEXT.saturating_add(args.warm_up).saturating_add(args.tokens.get()).div_ceil(block_size);
+    if each.saturating_mul(largest) > plan.num_blocks || each.saturating_mul(block_size) > plan.max_model_len {
+        bail!(
+            "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure a \
+             smaller --batch, --tokens or --warm-up",
+            plan.num_blocks * block_size
+        );
+    }
+    if largest.saturating_mul(CONTEXT) > batched_tokens {
+        bail!("--batch {largest} needs --max-num-batched-tokens {}", largest * CONTEXT);
+    }
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    runner.model.tell_routes(Box::new(Watcher { layers: mixture.layers.clone(), seen: Arc::clone(&seen) }));
+    let settings = streaming.settings.clone();
+    let (vocab, tables, passes) = (dir.config.vocab_size, Vec::new(), Vec::new());
+    let mut bench = ExpertsBench { runner, streaming, seen, tables, first_sequence: 0, vocab, passes, disk_at: 0 };
+    let mut lines = Vec::new();
+    // What was read ahead is not what the simulator has in memory, so that comes last.
+    for ahead in [false, true] {
+        bench.first_sequence = if ahead { largest } else { 0 };
+        for batch in args.batch.iter().map(|batch| batch.get()) {
+            bench.tables = (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
+            lines.push(bench.measure(&args, ahead)?);
+        }
+    }
+    let report = ExpertsReport { model: dir.name(), settings, peak_memory: Bytes(peak_resident()), lines };
+    print!("{}", if args.json { report.json_lines() } else { report.table() });
+    Ok(())
+}
+
+/// What a pass wanted: by mixture layer and expert the tokens that use it, and whether it was in memory.
+#[derive(Default)]
+struct Seen(BTreeMap<usize, BTreeMap<u32, (u32, bool)>>);
+
+/// Sees what passes want.
+struct Watcher {
+    /// By decoder layer, whether it is a mixture.
+    layers: Vec<bool>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl RouteSink for Watcher {
+    fn routed(&mut self, row: &RoutedRow<'_>) {
+        let layer = self.layers[..row.layer].iter().filter(|&&mixture| mixture).count();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for &expert in row.experts {
+            let (tokens, _) = seen.0.entry(layer).or_default().entry(expert).or_insert_with(|| (0, (row.held)(expert)));
+            *tokens += 1;
+        }
+    }
+}
+
+struct ExpertsBench {
+    runner: ModelRunner,
+    streaming: Streaming,
+    seen: Arc<Mutex<Seen>>,
+    /// The KV blocks of each sequence.
+    tables: Vec<Vec<u32>>,
+    /// The number of the first sequence, from which its tokens follow. Lines that are compared decode different
+    /// sequences: memory still holds the experts of those that were decoded before.
+    first_sequence: usize,
+    vocab: usize,
+    /// All passes so far, as the simulator takes them.
+    passes: Vec<RoutingPass>,
+    /// Where the disk is measured next.
+    disk_at: u64,
+}
+
+/// What the sequences of a pass are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sequences {
+    Different,
+    /// All are the first.
+    Copies,
+}
+
+/// Ends the reads of a thread when it is dropped.
+struct EndOfReads<'a>(&'a AtomicBool);
+
+impl Drop for EndOfReads<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a pass computed that was repeated: medians.
+struct Repeated {
+    /// Without what it waited.
+    seconds: f64,
+    /// Without experts.
+    dense: f64,
+    /// With each of them.
+    expert: f64,
+    /// Whether these are of passes that read nothing.
+    read_nothing: bool,
+}
+
+/// A pass that was measured.
+struct Pass {
+    seconds: f64,
+    stats: StreamStats,
+    visits: Vec<VisitCost>,
+}
+
+impl ExpertsBench {
+    fn measure(&mut self, args: &ExpertsArgs, ahead: bool) -> Result<ExpertsLine> {
+        let (batch, tokens) = (self.tables.len(), args.tokens.get());
+        let (shape, budget) = self.streaming.experts.clone().context("experts are not streamed")?;
+        let bar = progress::steps("measuring", (args.warm_up + tokens) as u64);
+        self.weights().set_reads_ahead(ahead);
+        self.pass(0, CONTEXT, Sequences::Different)?;
+        for i in 0..args.warm_up {
+            self.pass(CONTEXT + i, 1, Sequences::Different)?;
+            bar.inc(1);
+        }
+        let first = CONTEXT + args.warm_up;
+        let generated = self.passes.iter().filter(|pass| !pass.prompt);
+        let from = generated.map(|pass| u64::from(pass.tokens)).sum();
+        let mut measured = Vec::new();
+        for i in 0..tokens {
+            let (disk, latency) = (self.disk_bandwidth()?, self.disk_latency()?);
+            measured.push((disk, latency, self.pass(first + i, 1, Sequences::Different)?));
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        let routing = Routing::new(shape.clone(), self.passes.clone());
+        self.weights().set_reads_ahead(false);
+        let computing = self.compute_costs()?;
+
+        let bounds = |beside: Option<Beside>| -> Vec<f64> {
+            let of_pass = |(disk, latency, pass): &(f64, f64, Pass)| {
+                let others = pass.stats.bytes_read.saturating_sub(pass.stats.expert_bytes_read) as f64;
+                let dense = computing.dense.max(others / disk);
+                let computing = ComputeCost { dense, beside, ..computing };
+                PassCost { disk: *disk, latency: *latency, computing }.bound_seconds(&pass.visits)
+            };
+            measured.iter().map(of_pass).collect()
+        };
+        let (bound, loaded) = (bounds(None), bounds(computing.beside));
+        let sum = |of: &dyn Fn(&StreamStats) -> u64| measured.iter().map(|(.., pass)| of(&pass.stats)).sum::<u64>();
+        let missed: u64 = measured.iter().flat_map(|(.., pass)| &pass.visits).map(|visit| visit.misses as u64).sum();
+        let each = (batch * tokens) as f64;
+        let seconds: Vec<f64> = measured.iter().map(|(.., pass)| pass.seconds).collect();
+        let over =
+            |bounds: &[f64]| median(seconds.iter().zip(bounds).map(|(seconds, bound)| seconds / bound).collect());
+        let (over_bound, over_loaded) = (over(&bound), over(&loaded));
+        let stall: Duration = measured.iter().map(|(.., pass)| pass.stats.stall).sum();
+        let came = sum(&|stats| stats.experts_read + stats.experts_arriving);
+        Ok(ExpertsLine {
+            batch,
+            ahead,
+            room: budget,
+            bank: shape.bank_bytes(),
+            stall_share: stall.as_secs_f64() / seconds.iter().sum::<f64>(),
+            seconds: median(seconds),
+            bound: median(bound),
+            over_bound,
+            loaded: median(loaded),
+            over_loaded,
+            computing,
+            disk: median(measured.iter().map(|&(disk, ..)| disk).collect()),
+            latency: median(measured.iter().map(|&(_, latency, _)| latency).collect()),
+            bytes: sum(&|stats| stats.expert_bytes_read) as f64 / each,
+            simulated: read_bytes_per_token(&routing, budget, from)?,
+            least: least_bytes_per_token(&routing, budget, from),
+            experts: sum(&|stats| stats.experts_wanted) as f64 / each,
+            hits: 1.0 - missed as f64 / sum(&|stats| stats.experts_wanted) as f64,
+            read_ahead: sum(&|stats| stats.experts_ahead) as f64 / each,
+            // A read ahead may end after the router has spoken, and before the visit.
+            read_again: (came as i64 - missed as i64).max(if ahead { 0 } else { i64::MIN }),
+        })
+    }
+
+    /// What passes of one token of each sequence compute. Two are repeated: of a single token, and of as many copies of
+    /// it as there are sequences, which want the same experts.
+    fn compute_costs(&mut self) -> Result<ComputeCost> {
+        let tables = std::mem::take(&mut self.tables);
+        let (mut repeated, mut beside) = (Vec::new(), None);
+        for count in if tables.len() > 1 { vec![1, tables.len()] } else { vec![1] } {
+            self.tables = tables[..count].to_vec();
+            self.pass(0, CONTEXT, Sequences::Copies)?;
+            repeated.push(self.repeat()?);
+        }
+        let beside_reads = !repeated.iter().all(|passes| passes.read_nothing);
+        if !beside_reads {
+            let (alone, disk) = (repeated[repeated.len() - 1].seconds, self.disk_bandwidth()?);
+            let (passes, rate) = self.beside_plain_reads(Self::repeat)?;
+            let [computing, reading] = [alone / passes?.seconds, rate / disk].map(|part| part.clamp(0.01, 1.0));
+            beside = Some(Beside { computing, reading });
+        }
+        self.tables = tables;
+        let (one, all) = (&repeated[0], &repeated[repeated.len() - 1]);
+        let more = (all.expert - one.expert).max(0.0) / (self.tables.len() - 1).max(1) as f64;
+        Ok(ComputeCost { dense: all.dense, expert: one.expert, more, beside, beside_reads })
+    }
+
+    /// Repeats a pass until it has often enough read nothing.
+    fn repeat(&mut self) -> Result<Repeated> {
+        let (mut quiet, mut all) = (Vec::new(), Vec::new());
+        while quiet.len() < REPEATS && all.len() < REPEATS_MAX {
+            let pass = self.pass(CONTEXT, 1, Sequences::Copies)?;
+            let experts = pass.stats.expert_compute.as_secs_f64();
+            let computed = pass.seconds - pass.stats.stall.as_secs_f64();
+            let cost = [computed, (computed - experts).max(0.0), experts / pass.stats.experts_wanted.max(1) as f64];
+            if pass.stats.expert_bytes_read == 0 {
+                quiet.push(cost);
+            }
+            all.push(cost);
+        }
+        let read_nothing = quiet.len() == REPEATS;
+        let passes = if read_nothing { quiet } else { all };
+        let [seconds, dense, expert] = [0, 1, 2].map(|of| median(passes.iter().map(|cost| cost[of]).collect()));
+        Ok(Repeated { seconds, dense, expert, read_nothing })
+    }
+
+    /// Does something while another thread reads the largest file from start to end; returns how many bytes a second it
+    /// has read meanwhile as well.
+    fn beside_plain_reads<T>(&mut self, mut act: impl FnMut(&mut Self) -> T) -> Result<(T, f64)> {
+        let file = self.largest_file()?;
+        let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings.clone();
+        let (is_over, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| -> Result<(), IoError> {
+                let mut at = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let start = at % file.len();
+                    let end = (start + BESIDE_BYTES).min(file.len());
+                    sequential_bandwidth(&file, start..end, engine, depth, chunk_bytes)?;
+                    at += end - start;
+                    bytes.store(at, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+            // The reader stops even if `act` panics.
+            let ends = EndOfReads(&is_over);
+            let begin = Instant::now();
+            let done = act(self);
+            let rate = bytes.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
+            drop(ends);
+            reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok((done, rate))
+        })
+    }
+
+    /// A pass over `count` tokens of each sequence, from position `start` on.
+    fn pass(&mut self, start: usize, count: usize, sequences: Sequences) -> Result<Pass> {
+        let vocab = self.vocab as u64;
+        let token = |sequence: usize, position: usize| {
+            let sequence = self.first_sequence + if sequences == Sequences::Copies { 0 } else { sequence };
+            let mixed = (position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (sequence as u64 + 1) << 40;
+            ((mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 20) % vocab) as u32
+        };
+        let tokens: Vec<Vec<u32>> = (0..self.tables.len())
+            .map(|sequence| (start..start + count).map(|position| token(sequence, position)).collect())
+            .collect();
+        let batch: Vec<BatchSequence<'_>> = self
+            .tables
+            .iter()
+            .zip(&tokens)
+            .map(|(table, tokens)| BatchSequence {
+                tokens,
+                first_position: start,
+                prompt_len: CONTEXT,
+                below: 0,
+                blocks: SequenceBlocks::Listed(table),
+                logits: LogitRows::Last,
+            })
+            .collect();
+        let before = self.streaming.monitor.stats();
+        let seconds = timed(&mut self.runner, &batch)?.as_secs_f64();
+        self.weights().settle();
+        let stats = self.streaming.monitor.stats().since(&before);
+        let Seen(seen) = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let slab =
+            |layer: usize| self.streaming.experts.as_ref().map_or(0, |(shape, _)| shape.slab_bytes(layer as u32));
+        let visit = |(&layer, wanted): (&usize, &BTreeMap<u32, (u32, bool)>)| {
+            let hits = wanted.values().filter(|(_, held)| *held).count();
+            let rows = wanted.values().map(|&(tokens, _)| tokens as usize).sum();
+            VisitCost { hits, misses: wanted.len() - hits, rows, slab_bytes: slab(layer) as f64 }
+        };
+        let visits = seen.iter().map(visit).collect();
+        let of_layer = |(layer, wanted): (usize, BTreeMap<u32, (u32, bool)>)| LayerVisit {
+            layer: layer as u32,
+            wanted: wanted.into_iter().map(|(expert, (tokens, _))| (expert, tokens)).collect(),
+        };
+        self.passes.push(RoutingPass {
+            prompt: start < CONTEXT,
+            tokens: (self.tables.len() * count) as u32,
+            visits: seen.into_iter().map(of_layer).collect(),
+        });
+        Ok(Pass { seconds, stats, visits })
+    }
+
+    /// Plain direct reads of a part of the largest file, each time of another one.
+    fn disk_bandwidth(&mut self) -> Result<f64> {
+        let file = self.largest_file()?;
+        let places = (file.len() / DISK_SAMPLE).max(1);
+        // Far from the one before, which a cache below the disk may still hold.
+        self.disk_at = (self.disk_at + places * 5 / 8 + 1) % places;
+        let start = self.disk_at * DISK_SAMPLE;
+        let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings;
+        Ok(sequential_bandwidth(&file, start..(start + DISK_SAMPLE).min(file.len()), engine, depth, chunk_bytes)?)
+    }
+
+    /// Seconds that one block takes that is read alone: the median of several, at places of their own.
+    fn disk_latency(&mut self) -> Result<f64> {
+        let file = self.largest_file()?;
+        let mut buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN).context("no memory for a block")?;
+        let blocks = (file.len() / DIRECT_ALIGN as u64).max(1);
+        let mut seconds = Vec::new();
+        for i in 0..SMALL_READS as u64 {
+            let block = (self.disk_at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i << 32) % blocks;
+            let begin = Instant::now();
+            file.read_aligned_at(buffer.as_mut(), block * DIRECT_ALIGN as u64, 1)?;
+            seconds.push(begin.elapsed().as_secs_f64());
+        }
+        Ok(median(seconds))
+    }
+
+    fn largest_file(&self) -> Result<Arc<dyn DirectRead>> {
+        let files = self.streaming.files.iter();
+        Ok(Arc::clone(files.max_by_key(|file| file.len()).context("the model has no files")?))
+    }
+
+    fn weights(&mut self) -> &mut dyn ElasticWeights {
+        self.runner.model.weights().elastic().expect("only models that are streamed are measured here")
+    }
+}

@@ -1,0 +1,287 @@
+//! What `interbed bench experts` prints, and the bound that it prints it beside.
+
+use std::fmt::Write;
+
+use interbed_device::Bytes;
+use interbed_io::ReadSettings;
+use serde_json::json;
+
+/// What a pass wanted of a mixture layer.
+#[derive(Debug, Clone, Copy)]
+pub struct VisitCost {
+    /// Experts that were in memory.
+    pub hits: usize,
+    /// Experts that were not.
+    pub misses: usize,
+    /// Tokens that go through each, added up.
+    pub rows: usize,
+    pub slab_bytes: f64,
+}
+
+/// What passes compute, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct ComputeCost {
+    /// All that is not an expert.
+    pub dense: f64,
+    /// An expert with one token.
+    pub expert: f64,
+    /// An expert with each token more.
+    pub more: f64,
+    /// What is left of the speeds of computing and of reading while both go on; none if it was not measured.
+    pub beside: Option<Beside>,
+    /// Whether it was measured while experts were read, since memory does not hold those of one token.
+    pub beside_reads: bool,
+}
+
+/// The parts of their speeds that computing and reading have while both go on.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside {
+    pub computing: f64,
+    pub reading: f64,
+}
+
+/// What a pass pays with.
+#[derive(Debug, Clone, Copy)]
+pub struct PassCost {
+    /// Bytes a second.
+    pub disk: f64,
+    /// Seconds from the start of a read to its first byte.
+    pub latency: f64,
+    pub computing: ComputeCost,
+}
+
+impl PassCost {
+    /// The least seconds of a pass that knows a layer's experts once its router has spoken, and not before: those that
+    /// are there are computed while the others come, one after the other, each of which is computed once it has come.
+    pub fn bound_seconds(&self, visits: &[VisitCost]) -> f64 {
+        self.computing.dense + visits.iter().map(|visit| self.visit_seconds(visit)).sum::<f64>()
+    }
+
+    fn visit_seconds(&self, visit: &VisitCost) -> f64 {
+        let ComputeCost { expert, more, beside, .. } = self.computing;
+        let experts = visit.hits + visit.misses;
+        let each = expert + more * (visit.rows as f64 / experts.max(1) as f64 - 1.0);
+        let beside = beside.unwrap_or(Beside { computing: 1.0, reading: 1.0 });
+        // What is there to compute, in seconds of computing alone.
+        let (mut work, mut now) = (visit.hits as f64 * each, 0.0);
+        for miss in 0..visit.misses {
+            let read = visit.slab_bytes / self.disk + if miss == 0 { self.latency } else { 0.0 };
+            // Both go on until either has ended; then reading goes on alone.
+            let both = (work / beside.computing).min(read / beside.reading);
+            now += both + (read - both * beside.reading).max(0.0);
+            work = (work - both * beside.computing).max(0.0) + each;
+        }
+        now + work
+    }
+}
+
+/// What was found with so many sequences. Times are medians of passes, bytes and counts are means of tokens.
+#[derive(Debug, Clone)]
+pub struct ExpertsLine {
+    pub batch: usize,
+    /// Whether experts were read ahead.
+    pub ahead: bool,
+    /// Bytes that experts may take in memory, and that all of them have.
+    pub room: u64,
+    pub bank: u64,
+    pub seconds: f64,
+    pub bound: f64,
+    /// Median of the ratios, each with the disk as it was just before.
+    pub over_bound: f64,
+    /// The same if computing and reading slow each other as was measured.
+    pub loaded: f64,
+    pub over_loaded: f64,
+    pub computing: ComputeCost,
+    /// The part of the time that passes waited for weights.
+    pub stall_share: f64,
+    /// Bytes a second of plain reads.
+    pub disk: f64,
+    /// Seconds of a read of one block.
+    pub latency: f64,
+    /// Bytes of experts that were read for a token, that the simulator reads, and that are read at least.
+    pub bytes: f64,
+    pub simulated: f64,
+    pub least: f64,
+    /// Experts that passes wanted, each once a pass and layer, for a token.
+    pub experts: f64,
+    /// The share of them that was in memory.
+    pub hits: f64,
+    /// Experts that were read ahead, for a token.
+    pub read_ahead: f64,
+    /// Reads beyond one for each expert that a pass wanted and had not.
+    pub read_again: i64,
+}
+
+/// All that a run found.
+pub struct ExpertsReport {
+    pub model: String,
+    pub settings: ReadSettings,
+    pub peak_memory: Bytes,
+    pub lines: Vec<ExpertsLine>,
+}
+
+impl ExpertsReport {
+    /// One JSON object a line.
+    pub fn json_lines(&self) -> String {
+        let line = |line: &ExpertsLine| {
+            let tokens = line.batch as f64;
+            let params = json!({
+                "batch": line.batch, "reads_ahead": line.ahead, "room_bytes": line.room, "bank_bytes": line.bank,
+                "peak_memory_bytes": self.peak_memory.0, "disk_bytes_per_s": line.disk, "disk_latency_s": line.latency,
+                "dense_seconds": line.computing.dense, "expert_seconds": line.computing.expert,
+                "expert_seconds_per_token_more": line.computing.more,
+                "computing_beside_reads": line.computing.beside.map(|beside| beside.computing),
+                "reading_beside_computing": line.computing.beside.map(|beside| beside.reading),
+                "computed_beside_reads": line.computing.beside_reads,
+                "stall_share": line.stall_share, "experts_per_token": line.experts, "hits": line.hits,
+                "read_ahead_per_token": line.read_ahead, "read_again": line.read_again,
+            });
+            let seconds = json!({
+                "name": "experts.seconds_per_token", "value": line.seconds / tokens, "unit": "s",
+                "bound": line.bound / tokens, "over_bound": line.over_bound, "loaded_bound": line.loaded / tokens,
+                "over_loaded_bound": line.over_loaded, "params": params,
+            });
+            let bytes = json!({
+                "name": "experts.bytes_per_token", "value": line.bytes, "unit": "B", "simulated": line.simulated,
+                "bound": line.least, "over_bound": times(line.bytes, line.least), "params": params,
+            });
+            format!("{seconds}\n{bytes}\n")
+        };
+        self.lines.iter().map(line).collect()
+    }
+
+    /// The same for people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_table(&mut text);
+        text
+    }
+
+    fn write_table(&self, out: &mut String) -> std::fmt::Result {
+        if let Some(line) = self.lines.first() {
+            writeln!(out, "{}: {} of experts, room for {}", self.model, Bytes(line.bank), Bytes(line.room))?;
+        }
+        writeln!(out, "  {:<14}{}", "disk", self.settings)?;
+        writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
+        writeln!(
+            out,
+            "\n{:>9}{:>7}{:>10}{:>9}{:>9}{:>7}{:>10}{:>7}{:>11}{:>8}{:>9}{:>8}{:>12}",
+            "sequences",
+            "ahead",
+            "tokens/s",
+            "seconds",
+            "bound s",
+            "of it",
+            "loaded s",
+            "of it",
+            "disk GB/s",
+            "waited",
+            "experts",
+            "hits",
+            "read twice"
+        )?;
+        for line in &self.lines {
+            writeln!(
+                out,
+                "{:>9}{:>7}{:>10.2}{:>9.3}{:>9.3}{:>5.0} %{:>10.3}{:>5.0} %{:>11.2}{:>6.0} %{:>9.0}{:>6.1} %{:>12}",
+                line.batch,
+                if line.ahead { "yes" } else { "no" },
+                line.batch as f64 / line.seconds,
+                line.seconds,
+                line.bound,
+                line.over_bound * 100.0,
+                line.loaded,
+                line.over_loaded * 100.0,
+                line.disk / 1e9,
+                line.stall_share * 100.0,
+                line.experts,
+                line.hits * 100.0,
+                line.read_again
+            )?;
+        }
+        writeln!(
+            out,
+            "\n{:>9}{:>7}{:>12}{:>11}{:>9}{:>10}{:>8}{:>12}{:>12}{:>9}{:>8}{:>11}",
+            "sequences",
+            "ahead",
+            "MB a token",
+            "simulated",
+            "of it",
+            "at least",
+            "of it",
+            "read ahead",
+            "ms: expert",
+            "+ token",
+            "others",
+            "beside"
+        )?;
+        for line in &self.lines {
+            let ComputeCost { dense, expert, more, beside, beside_reads } = line.computing;
+            writeln!(
+                out,
+                "{:>9}{:>7}{:>12.1}{:>11.1}{:>7.1} %{:>10.1}{:>6.0} %{:>12.1}{:>12.3}{:>9.3}{:>8.1}{:>11}{}",
+                line.batch,
+                if line.ahead { "yes" } else { "no" },
+                line.bytes / 1e6,
+                line.simulated / 1e6,
+                times(line.bytes, line.simulated) * 100.0,
+                line.least / 1e6,
+                times(line.bytes, line.least) * 100.0,
+                line.read_ahead,
+                expert * 1e3,
+                more * 1e3,
+                dense * 1e3,
+                beside.map_or("-".to_owned(), |beside| format!("{:.2}/{:.2}", beside.computing, beside.reading)),
+                if beside_reads { " *" } else { "" }
+            )?;
+        }
+        writeln!(out, "\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass")?;
+        writeln!(
+            out,
+            "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
+             these parts of their speeds"
+        )?;
+        if self.lines.iter().any(|line| line.computing.beside_reads) {
+            writeln!(out, "  * computing was measured beside reads: memory does not hold the experts of one token")?;
+        }
+        Ok(())
+    }
+}
+
+/// How many times `of` there is; of nothing, nothing is all.
+fn times(bytes: f64, of: f64) -> f64 {
+    if bytes == of { 1.0 } else { bytes / of }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Beside, ComputeCost, PassCost, VisitCost};
+
+    #[test]
+    fn a_layer_takes_as_long_as_the_longer_of_reading_and_computing_and_what_cannot_overlap() {
+        let of_all = |expert: f64, beside: Option<Beside>, [hits, misses, rows]: [usize; 3]| {
+            let computing = ComputeCost { dense: 10e-3, expert, more: 0.1e-3, beside, beside_reads: false };
+            let cost = PassCost { disk: 1e9, latency: 0.5e-3, computing };
+            cost.bound_seconds(&[VisitCost { hits, misses, rows, slab_bytes: 1e6 }]) * 1e3 - 10.0
+        };
+        let seconds = |expert: f64, hits: usize, misses: usize| of_all(expert, None, [hits, misses, hits + misses]);
+        let is = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got} is not {want}");
+        is(seconds(0.25e-3, 8, 0), 2.0);
+        // Reading takes longer: three reads, and the last expert.
+        is(seconds(0.25e-3, 5, 3), 0.5 + 3.0 + 0.25);
+        // Computing takes longer: it never waits.
+        is(seconds(4e-3, 5, 3), 32.0);
+        // Nothing to compute until the first has come.
+        is(seconds(4e-3, 0, 2), 0.5 + 1.0 + 8.0);
+        // Two tokens through each.
+        is(of_all(0.25e-3, None, [8, 0, 16]), 8.0 * 0.35);
+        // Beside each other, both have half their speed.
+        let half = Some(Beside { computing: 0.5, reading: 0.5 });
+        is(of_all(0.25e-3, half, [8, 0, 8]), 2.0);
+        // Computing ends after 2 ms, in which 1 ms of 1.5 is read; the rest is read alone.
+        is(of_all(0.25e-3, half, [4, 1, 5]), 2.0 + 0.5 + 0.25);
+        // Reading ends after 3 ms, in which 1.5 ms of 8 is computed.
+        is(of_all(1e-3, half, [8, 1, 9]), 3.0 + 6.5 + 1.0);
+    }
+}

@@ -1,0 +1,251 @@
+//! A `interbed serve` that a benchmark starts, asks and kills.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use interbed_io::{AlignedBuffer, DirectRead, EngineKind, SegmentFile, sequential_bandwidth};
+use serde_json::{Value, json};
+
+/// How long a server may take to be ready, or to bring a prompt to the disk.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Reads of the disk's measurement: so many at a time, so many bytes each.
+const DEPTH: usize = 4;
+const CHUNK: usize = 4 << 20;
+
+/// Reads of streamed KV: bytes of each, how many go on at a time, and the memory of all.
+const PIECE: usize = 256 << 10;
+const PIECES_AHEAD: usize = 8;
+const RING: usize = 16 << 20;
+
+/// A running `interbed serve`. Dropping it kills it.
+pub struct Server {
+    child: Child,
+    address: String,
+    model: String,
+    /// What it said at its start.
+    said: String,
+}
+
+/// What a streamed answer took.
+pub struct TimedAnswer {
+    pub first_token: Duration,
+    /// From one token to the next.
+    pub gaps: Vec<f64>,
+    pub cached_tokens: u64,
+    pub text: String,
+}
+
+/// Bytes a second at which plain direct reads go through the store's segments: long ones, into a few buffers that
+/// nobody looks at. Of these, `written` bytes have been written.
+pub fn disk_rate(store: &Path, written: u64) -> Result<f64> {
+    let (mut bytes, mut seconds) = (0.0, 0.0);
+    for (file, len) in segments(store, written)? {
+        let file: Arc<dyn DirectRead> = Arc::new(file);
+        let rate = sequential_bandwidth(&file, 0..len, EngineKind::Pread, DEPTH, CHUNK)?;
+        bytes += len as f64;
+        seconds += len as f64 / rate;
+    }
+    Ok(bytes / seconds)
+}
+
+/// Bytes a second at which they are read as streamed KV is: in pieces, through as much memory, and each byte looked at.
+/// Where a disk's data is copied by a processor, as in virtual machines, memory that was looked at is slower to fill.
+pub fn used_rate(store: &Path, written: u64) -> Result<f64> {
+    let files = segments(store, written)?;
+    let pieces = |(file, len)| (0..len / PIECE as u64).map(move |at| (file, at * PIECE as u64));
+    let places: Vec<_> = files.iter().map(|(file, len)| (file, *len)).flat_map(pieces).collect();
+    let (next, began) = (AtomicUsize::new(0), Instant::now());
+    std::thread::scope(|scope| {
+        let read = || -> Result<()> {
+            let mut ring = AlignedBuffer::new_zeroed(RING / PIECES_AHEAD).context("no memory for a buffer")?;
+            let mut sum = 0u64;
+            for turn in 0.. {
+                let Some((file, offset)) = places.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                let at = turn * PIECE % ring.as_slice().len();
+                let piece = &mut ring.as_mut()[at..at + PIECE];
+                file.read_aligned_at(piece, *offset, PIECE)?;
+                let numbers = piece.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+                sum = numbers.fold(sum, u64::wrapping_add);
+            }
+            std::hint::black_box(sum);
+            Ok(())
+        };
+        let readers: Vec<_> = (0..PIECES_AHEAD).map(|_| scope.spawn(read)).collect();
+        readers.into_iter().try_for_each(|reader| reader.join().unwrap_or_else(|_| bail!("a reader has failed")))
+    })?;
+    Ok((places.len() * PIECE) as f64 / began.elapsed().as_secs_f64())
+}
+
+/// The segments of a store that hold its first `written` bytes, and how many of them each. What was never written costs
+/// a disk nothing to read.
+fn segments(store: &Path, mut written: u64) -> Result<Vec<(SegmentFile, u64)>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(store).context("cannot read the store's directory")? {
+        let path = entry?.path();
+        paths.extend(path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("segment-")).then_some(path));
+    }
+    paths.sort();
+    let mut files = Vec::new();
+    for path in paths {
+        let file = SegmentFile::open(&path)?;
+        let len = file.len().min(written);
+        written -= len;
+        files.extend((len >= PIECE as u64).then_some((file, len)));
+    }
+    if files.is_empty() { bail!("too little was stored in {}", store.display()) } else { Ok(files) }
+}
+
+impl Server {
+    /// One for `model`, or the one that ships, with these options.
+    pub fn start(model: Option<&PathBuf>, options: &[&str], more: &[String]) -> Result<Self> {
+        Self::start_in(&[], model, options, more)
+    }
+
+    /// The same with these variables in its environment, which others do not see.
+    pub fn start_in(
+        variables: &[(&str, &String)],
+        model: Option<&PathBuf>,
+        options: &[&str],
+        more: &[String],
+    ) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+        command.arg("serve").args(model).args(["--port", "0", "--swap-space", "0", "--no-expert-counts"]);
+        command.args(options).args(more);
+        command.envs(variables.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot start a server")?;
+        let mut lines = BufReader::new(child.stderr.take().context("a server has no stderr")?).lines();
+        let mut said = String::new();
+        let address = loop {
+            let Some(line) = lines.next() else {
+                let _ = child.wait();
+                bail!("the server ended at once; it said:\n{said}");
+            };
+            let line = line.context("cannot read what the server says")?;
+            if let Some((_, rest)) = line.split_once("on http://") {
+                break rest.trim_end_matches("/v1").to_owned();
+            }
+            said.push_str(&line);
+            said.push('\n');
+        };
+        // What it says later must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        let mut server = Self { child, address, model: String::new(), said };
+        let models: Value = serde_json::from_str(&server.get("/v1/models")?).context("no list of models")?;
+        server.model = models["data"][0]["id"].as_str().context("the server has no model")?.to_owned();
+        Ok(server)
+    }
+
+    /// Tokens of the longest prompt with its answer.
+    pub fn context(&self) -> Result<usize> {
+        let models: Value = serde_json::from_str(&self.get("/v1/models")?).context("no list of models")?;
+        let length = models["data"][0]["max_model_len"].as_u64().context("the server does not tell its context")?;
+        Ok(usize::try_from(length)?)
+    }
+
+    /// A figure of `/metrics`.
+    pub fn metric(&self, name: &str) -> Result<f64> {
+        let page = self.get("/metrics")?;
+        let line = page.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
+        let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+        value.with_context(|| format!("the server does not tell {name}"))
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let mut stream = self.request("GET", path, "")?;
+        let mut all = String::new();
+        stream.read_to_string(&mut all)?;
+        let (_, body) = all.split_once("\r\n\r\n").context("the server's answer has no body")?;
+        Ok(body.to_owned())
+    }
+
+    fn request(&self, method: &str, path: &str, body: &str) -> Result<BufReader<TcpStream>> {
+        let mut stream = TcpStream::connect(&self.address).context("cannot reach the server")?;
+        let (address, length) = (&self.address, body.len());
+        write!(
+            stream,
+            "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )?;
+        Ok(BufReader::new(stream))
+    }
+
+    /// Has `prompt` continued by `tokens` tokens.
+    pub fn complete(&self, prompt: &[usize], tokens: usize) -> Result<TimedAnswer> {
+        let body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+            "stream": true, "stream_options": {"include_usage": true},
+        });
+        let began = Instant::now();
+        let stream = self.request("POST", "/v1/completions", &body.to_string())?;
+        let (mut first, mut last, mut gaps, mut cached_tokens) = (None, began, Vec::new(), 0);
+        let mut text = String::new();
+        let mut other = String::new();
+        for line in stream.lines() {
+            let line = line?;
+            let Some(data) = line.strip_prefix("data: ") else {
+                other.push_str(&line);
+                continue;
+            };
+            let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
+            let now = Instant::now();
+            if let Some(choice) = event["choices"].get(0) {
+                text.push_str(choice["text"].as_str().unwrap_or_default());
+                match first {
+                    None => first = Some(now - began),
+                    Some(_) => gaps.push((now - last).as_secs_f64()),
+                }
+                last = now;
+            }
+            cached_tokens = event["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(cached_tokens);
+        }
+        let first_token = first.with_context(|| format!("the server gave no token: {other}"))?;
+        // The last piece may carry only the reason of the end.
+        gaps.truncate(tokens.saturating_sub(1).max(1));
+        if gaps.is_empty() {
+            gaps.push(0.0);
+        }
+        Ok(TimedAnswer { first_token, gaps, cached_tokens, text })
+    }
+
+    /// Waits until everything is on the disk.
+    pub fn settle(&self) -> Result<()> {
+        let began = Instant::now();
+        while self.metric("interbed:kv_disk_queued_blocks")? > 0.0
+            || self.metric("interbed:kv_disk_durable_blocks_total")? < self.metric("interbed:kv_disk_blocks")?
+        {
+            if began.elapsed() > PATIENCE {
+                bail!("the prompt was not brought to the disk within {PATIENCE:?}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// What it said at its start in the line that begins with `name`, without that.
+    pub fn said(&self, name: &str) -> Option<&str> {
+        self.said.lines().find_map(|line| line.trim_start().strip_prefix(name)).map(str::trim)
+    }
+
+    /// The most memory that it has had, as the kernel counts it.
+    pub fn peak_memory(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("the kernel does not tell")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // As `kill -9` would.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

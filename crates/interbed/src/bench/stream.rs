@@ -1,0 +1,309 @@
+//! `interbed bench stream`: a model that is larger than memory, beside what the disk allows.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use interbed_device::{Bytes, Cpu, peak_resident};
+use interbed_engine::{MemoryPlan, ModelRunner};
+use interbed_io::{DirectRead, ReadSettings, sequential_bandwidth};
+use interbed_kernels::Unit;
+use interbed_model::LogitRows;
+use interbed_weights::{ElasticWeights, StreamStats};
+
+use super::limits::{MachineLimits, Summary};
+use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
+use super::work::{ModelWork, Work};
+use super::{median, on_gpu, timed_pass};
+use crate::audience::{Audience, Surroundings};
+use crate::device_option::DeviceOption;
+use crate::footprint::Footprint;
+use crate::hub;
+use crate::load::{Runnable, load_weights};
+use crate::model_dir::ModelDir;
+use crate::needs::threads;
+use crate::options::{ComputeOptions, LimitOptions, StreamPolicyOption, TimelineOption};
+use crate::streaming::Streaming;
+use crate::{progress, timeline};
+
+/// Bytes that are read for one measurement of the disk.
+const DISK_SAMPLE: u64 = 1 << 30;
+
+/// Memory that the read sweep walks through; it is given back before the weights come.
+const SWEEP: Bytes = Bytes(256 << 20);
+
+/// Tokens of each sequence before decode is measured.
+const CONTEXT: usize = 8;
+
+/// Measure a model that is larger than memory: seconds a token, bytes a token, beside what this disk allows
+///
+/// The disk is measured between the passes, by plain direct reads of a part of the same files, for it may wander; what
+/// is reported is the median of the ratios. It is the same part each time: passes, too, read the same bytes again and
+/// again, and a cache that lies below the disk may favour those. A pass counts until everything has come that it read
+/// ahead for the next one. Bytes fall with more memory; a share of the bound well below 100 % means that something else
+/// is in the way: see --timeline. Run nothing else meanwhile.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed bench stream models/8b --memory 6G                        # both policies\n  \
+    interbed bench stream models/8b --memory 6G --policy resident --batch 1,32\n  \
+    interbed bench stream models/8b --memory 6G --json                 # one JSON object a line\n  \
+    interbed bench stream models/8b --memory 6G --timeline t.json      # opens at ui.perfetto.dev\n  \
+    interbed bench stream models/8b --device vulkan:0 --gpu-memory 4G  # weights go over the GPU's link")]
+pub struct StreamArgs {
+    /// A model that does not fit into --memory: a directory, a GGUF file or a packed store
+    #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// Sequences that decode together, several to compare
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1,32")]
+    pub batch: Vec<NonZeroUsize>,
+
+    /// Tokens of the prompt whose prefill is measured, several to compare
+    #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "128")]
+    pub prompt_tokens: Vec<NonZeroUsize>,
+
+    /// Passes of each measurement; the median counts
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub repeat: NonZeroUsize,
+
+    /// Policies to measure, in place of --stream-policy
+    #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "resident,ring")]
+    pub policy: Vec<StreamPolicyOption>,
+
+    /// One JSON object a line on stdout instead of the table
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub timeline: TimelineOption,
+
+    #[command(flatten)]
+    pub limits: LimitOptions,
+
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+}
+
+/// Runs `interbed bench stream`.
+pub fn run(args: StreamArgs) -> Result<()> {
+    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
+    let dir = ModelDir::open(path.as_deref())?;
+    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
+    if largest > args.limits.max_num_seqs.get() {
+        bail!("--batch {largest} needs --max-num-seqs {largest} or more");
+    }
+    if args.compute.device != DeviceOption::Cpu {
+        let limits = LimitOptions { compute: args.compute, ..args.limits };
+        let wanted = on_gpu::GpuMeasurements {
+            batch: args.batch.iter().map(|batch| batch.get()).collect(),
+            context: CONTEXT,
+            prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
+            repeat: args.repeat.get(),
+            policies: Some(&args.policy),
+            timeline: args.timeline.timeline.as_deref(),
+            json: args.json,
+        };
+        return on_gpu::run(&dir, &limits, &wanted);
+    }
+    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
+    let work = ModelWork::of(&dir, &args.limits);
+    let machine = measure_machine(&args.limits, &work)?;
+    let mut lines = Vec::new();
+    let mut settings = None;
+    for &policy in &args.policy {
+        let mut limits = args.limits.clone();
+        limits.stream.stream_policy = policy;
+        limits.stream.timeline = args.timeline.timeline.is_some();
+        let Runnable { runner, plan, streamed, batched_tokens, .. } = load_weights(&dir, &limits, &surroundings)?;
+        let Some(streaming) = streamed else {
+            bail!(
+                "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `interbed \
+                 bench`",
+                dir.name(),
+                plan.budget.total()
+            )
+        };
+        let block_size = runner.device.kv().layout().block_size();
+        check_room(&args, &plan, block_size)?;
+        settings = Some(streaming.settings.clone());
+        let mut bench = StreamBench {
+            runner,
+            chunk: batched_tokens,
+            block_size,
+            vocab: dir.config.vocab_size,
+            most_resident: streaming.most_resident,
+            streaming,
+            machine: &machine,
+            sampled: false,
+        };
+        bench.measure_all(&args, policy, &work, &mut lines)?;
+        if let Some(path) = &args.timeline.timeline {
+            timeline::write(&bench.streaming, path)?;
+        }
+    }
+    let report = StreamReport {
+        model: dir.name(),
+        swept_bytes: work.swept_bytes(),
+        machine,
+        settings,
+        peak_memory: Bytes(peak_resident()),
+        lines,
+    };
+    print!("{}", if args.json { report.json_lines() } else { report.table() });
+    Ok(())
+}
+
+/// Memory and arithmetic, measured before the weights take the memory.
+fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
+    let cpu = Cpu::new(threads(limits));
+    let mut machine = MachineLimits::new(&cpu, Unit::of(cpu.level, work.weights), SWEEP)?;
+    for _ in 0..3 {
+        machine.bound(&cpu, Work { bytes: 1.0, flops: 1.0 });
+    }
+    Ok(machine.summary())
+}
+
+fn check_room(args: &StreamArgs, plan: &MemoryPlan, block_size: usize) -> Result<()> {
+    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
+    let longest = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
+    let decode = CONTEXT.saturating_add(args.repeat.get()).saturating_add(1);
+    let blocks = largest.saturating_mul(decode.div_ceil(block_size)).max(longest.div_ceil(block_size));
+    if blocks > plan.num_blocks || longest.max(decode) > plan.max_model_len {
+        bail!(
+            "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure a \
+             smaller \
+             --batch, --repeat or --prompt-tokens",
+            plan.num_blocks * block_size
+        );
+    }
+    Ok(())
+}
+
+struct StreamBench<'a> {
+    runner: ModelRunner,
+    streaming: Streaming,
+    machine: &'a Summary,
+    /// Bytes of weights that the budget can keep in memory, whatever the policy does with it.
+    most_resident: u64,
+    /// Tokens of a prompt that one pass computes.
+    chunk: usize,
+    block_size: usize,
+    vocab: usize,
+    /// Whether the sample by which the disk is measured has been read before, as the data of passes has.
+    sampled: bool,
+}
+
+impl StreamBench<'_> {
+    fn measure_all(
+        &mut self,
+        args: &StreamArgs,
+        policy: StreamPolicyOption,
+        work: &ModelWork,
+        lines: &mut Vec<Line>,
+    ) -> Result<()> {
+        let bar =
+            progress::steps("measuring", ((args.batch.len() + args.prompt_tokens.len()) * args.repeat.get()) as u64);
+        for batch in args.batch.iter().map(|batch| batch.get()) {
+            let each = (CONTEXT + args.repeat.get() + 1).div_ceil(self.block_size);
+            let tables: Vec<Vec<u32>> =
+                (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
+            // All prompts at once, then one pass to warm up.
+            self.pass(&tables, 0, CONTEXT, LogitRows::None)?;
+            self.pass(&tables, CONTEXT, 1, LogitRows::Last)?;
+            let moved = work.decode(batch, CONTEXT + 1);
+            let measured = self.measure(args.repeat.get(), 1, moved, &bar, |bench, i| {
+                bench.pass(&tables, CONTEXT + 1 + i, 1, LogitRows::Last)
+            })?;
+            lines.push(Line { policy, shape: Shape::Decode { batch }, measured });
+        }
+        for tokens in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
+            let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
+            let passes = tokens.div_ceil(self.chunk);
+            let moved = work.prefill(tokens, self.chunk);
+            let measured =
+                self.measure(args.repeat.get(), passes, moved, &bar, |bench, _| bench.prompt(&tables, tokens))?;
+            lines.push(Line { policy, shape: Shape::Prefill { tokens }, measured });
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Times `work` repeatedly, and measures the disk before each time.
+    fn measure(
+        &mut self,
+        repeat: usize,
+        passes: usize,
+        work: Work,
+        bar: &indicatif::ProgressBar,
+        mut pass: impl FnMut(&mut Self, usize) -> Result<Duration>,
+    ) -> Result<Measured> {
+        let monitor = Arc::clone(&self.streaming.monitor);
+        let swept = monitor.swept_bytes();
+        let streamed_least = (swept - self.most_resident.min(swept)) * passes as u64;
+        self.weights().settle();
+        let (mut seconds, mut shares, mut bounds, mut disks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let begin = monitor.stats();
+        for i in 0..repeat {
+            let disk = self.disk_bandwidth()?;
+            let bound = bound_seconds(streamed_least as f64, disk, work, self.machine);
+            let took = pass(self, i)?.as_secs_f64();
+            seconds.push(took);
+            shares.push(bound / took);
+            bounds.push(bound);
+            disks.push(disk);
+            bar.inc(1);
+        }
+        let stats: StreamStats = monitor.stats().since(&begin);
+        let total: f64 = seconds.iter().sum();
+        Ok(Measured {
+            seconds: median(seconds),
+            bound: median(bounds),
+            share_of_bound: median(shares),
+            disk: median(disks),
+            bytes: stats.bytes_read as f64 / repeat as f64,
+            bytes_bound: streamed_least as f64,
+            resident_bytes: self.weights().resident_bytes(),
+            stall_share: stats.stall.as_secs_f64() / total,
+            overlap_efficiency: stats.overlap_efficiency(),
+        })
+    }
+
+    /// Plain direct reads of the middle of the largest file.
+    fn disk_bandwidth(&mut self) -> Result<f64> {
+        let files = self.streaming.files.iter();
+        let file: &Arc<dyn DirectRead> = files.max_by_key(|file| file.len()).context("the model has no files")?;
+        let start = file.len().saturating_sub(DISK_SAMPLE) / 2;
+        let range = start..(start + DISK_SAMPLE).min(file.len());
+        let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings;
+        if !std::mem::replace(&mut self.sampled, true) {
+            sequential_bandwidth(file, range.clone(), engine, depth, chunk_bytes)?;
+        }
+        Ok(sequential_bandwidth(file, range, engine, depth, chunk_bytes)?)
+    }
+
+    /// A pass, until what it has read ahead for the next one has come.
+    fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
+        let begin = std::time::Instant::now();
+        timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
+        self.weights().settle();
+        Ok(begin.elapsed())
+    }
+
+    fn prompt(&mut self, tables: &[Vec<u32>], tokens: usize) -> Result<Duration> {
+        let begin = std::time::Instant::now();
+        for start in (0..tokens).step_by(self.chunk) {
+            let count = self.chunk.min(tokens - start);
+            let logits = if start + count == tokens { LogitRows::Last } else { LogitRows::None };
+            timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
+        }
+        self.weights().settle();
+        Ok(begin.elapsed())
+    }
+
+    fn weights(&mut self) -> &mut dyn ElasticWeights {
+        self.runner.model.weights().elastic().expect("only models that are streamed are measured here")
+    }
+}

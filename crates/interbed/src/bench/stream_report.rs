@@ -1,0 +1,182 @@
+//! What `interbed bench stream` prints.
+
+use std::fmt::Write;
+
+use interbed_device::Bytes;
+use interbed_io::ReadSettings;
+use serde_json::{Value, json};
+
+use super::limits::Summary;
+use super::work::Work;
+use crate::options::StreamPolicyOption;
+
+/// The least time that passes over streamed weights take on this machine: `max((W - M) / B_s, (W + (W - M)) / B_h, 2 P
+/// n / F)`, for streamed bytes cross memory twice.
+pub fn bound_seconds(streamed: f64, disk: f64, work: Work, machine: &Summary) -> f64 {
+    let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
+    let terms = [streamed / disk, (work.bytes + streamed) / machine.read_bandwidth, work.flops / peak];
+    terms.into_iter().fold(0.0, f64::max)
+}
+
+/// The work that was measured.
+#[derive(Debug, Clone, Copy)]
+pub enum Shape {
+    Decode { batch: usize },
+    Prefill { tokens: usize },
+}
+
+impl Shape {
+    /// Tokens of one measured piece of work.
+    fn tokens(self) -> usize {
+        match self {
+            Self::Decode { batch } => batch,
+            Self::Prefill { tokens } => tokens,
+        }
+    }
+
+    fn label(self) -> String {
+        match self {
+            Self::Decode { batch: 1 } => "decode, 1 sequence".into(),
+            Self::Decode { batch } => format!("decode, {batch} sequences"),
+            Self::Prefill { tokens } => format!("prefill, {tokens} tokens"),
+        }
+    }
+}
+
+/// One shape under one policy.
+#[derive(Debug, Clone)]
+pub struct Line {
+    pub policy: StreamPolicyOption,
+    pub shape: Shape,
+    pub measured: Measured,
+}
+
+/// The time and bytes of a piece of work.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// Median.
+    pub seconds: f64,
+    pub bound: f64,
+    /// Median of the ratios, each with the disk as it was just before.
+    pub share_of_bound: f64,
+    /// Bytes a second of plain reads, between the passes.
+    pub disk: f64,
+    /// Bytes read from disk.
+    pub bytes: f64,
+    /// Bytes that must be read at least.
+    pub bytes_bound: f64,
+    /// Bytes of weights that the policy keeps.
+    pub resident_bytes: u64,
+    /// The part of the time that the pass waited for weights.
+    pub stall_share: f64,
+    pub overlap_efficiency: Option<f64>,
+}
+
+/// All that a run found.
+pub struct StreamReport {
+    pub model: String,
+    /// Bytes of weights that a pass reads, from memory or disk.
+    pub swept_bytes: u64,
+    pub machine: Summary,
+    pub settings: Option<ReadSettings>,
+    pub peak_memory: Bytes,
+    pub lines: Vec<Line>,
+}
+
+impl StreamReport {
+    /// One JSON object a line.
+    pub fn json_lines(&self) -> String {
+        let mut out = Vec::new();
+        for line in &self.lines {
+            let m = &line.measured;
+            let mut params = json!({
+                "policy": policy_name(line.policy), "swept_bytes": self.swept_bytes, "resident_bytes": m.resident_bytes,
+                "disk_bytes_per_s": m.disk, "peak_memory_bytes": self.peak_memory.0, "stall_share": m.stall_share,
+                "overlap_efficiency": m.overlap_efficiency,
+            });
+            let tokens = line.shape.tokens() as f64;
+            match line.shape {
+                Shape::Decode { batch } => {
+                    params["batch"] = json!(batch);
+                    let (seconds, bound) = (m.seconds / tokens, m.bound / tokens);
+                    out.push(figure("stream.decode.seconds_per_token", seconds, "s", bound, m.share_of_bound, &params));
+                    let (bytes, bound) = (m.bytes / tokens, m.bytes_bound / tokens);
+                    out.push(figure("stream.bytes_per_token", bytes, "B", bound, bound / bytes, &params));
+                    if let Some(single) = self.single(line.policy).filter(|_| batch > 1) {
+                        let speedup = tokens * single.seconds / m.seconds;
+                        out.push(
+                            json!({"name": "stream.batch_speedup", "value": speedup, "unit": "x", "params": params}),
+                        );
+                    }
+                }
+                Shape::Prefill { .. } => {
+                    params["prompt_tokens"] = json!(line.shape.tokens());
+                    params["seconds"] = json!(m.seconds);
+                    let (rate, bound) = (tokens / m.seconds, tokens / m.bound);
+                    out.push(figure("stream.prefill.tokens_per_s", rate, "tok/s", bound, m.share_of_bound, &params));
+                }
+            }
+        }
+        out.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// The same for people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_table(&mut text);
+        text
+    }
+
+    /// Decode of one sequence under a policy.
+    fn single(&self, policy: StreamPolicyOption) -> Option<&Measured> {
+        let single = |line: &&Line| line.policy == policy && matches!(line.shape, Shape::Decode { batch: 1 });
+        self.lines.iter().find(single).map(|line| &line.measured)
+    }
+
+    fn write_table(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "{}: a pass goes through {} of weights", self.model, Bytes(self.swept_bytes))?;
+        if let Some(settings) = &self.settings {
+            writeln!(out, "  {:<14}{settings}", "disk")?;
+        }
+        writeln!(out, "  {:<14}{:.1} GB/s", "memory reads", self.machine.read_bandwidth / 1e9)?;
+        if let Some((unit, peak)) = self.machine.peaks.first() {
+            writeln!(out, "  {:<14}{:.0} G operations/s ({})", "arithmetic", peak / 1e9, unit.name())?;
+        }
+        writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
+        writeln!(
+            out,
+            "\n{:<10}{:<22}{:>9}{:>10}{:>9}{:>10}{:>10}{:>10}{:>9}{:>10}",
+            "policy", "", "seconds", "tokens/s", "bound s", "of bound", "GB read", "at least", "stalled", "disk GB/s"
+        )?;
+        for line in &self.lines {
+            let m = &line.measured;
+            writeln!(
+                out,
+                "{:<10}{:<22}{:>9.3}{:>10.2}{:>9.3}{:>8.0} %{:>10.3}{:>10.3}{:>7.0} %{:>10.2}",
+                policy_name(line.policy),
+                line.shape.label(),
+                m.seconds,
+                line.shape.tokens() as f64 / m.seconds,
+                m.bound,
+                m.share_of_bound * 100.0,
+                m.bytes / 1e9,
+                m.bytes_bound / 1e9,
+                m.stall_share * 100.0,
+                m.disk / 1e9
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn figure(name: &str, value: f64, unit: &str, bound: f64, share: f64, params: &Value) -> Value {
+    json!({"name": name, "value": value, "unit": unit, "bound": bound, "share_of_bound": share, "params": params})
+}
+
+fn policy_name(policy: StreamPolicyOption) -> &'static str {
+    match policy {
+        StreamPolicyOption::Resident => "resident",
+        StreamPolicyOption::Ring => "ring",
+    }
+}

@@ -1,0 +1,96 @@
+//! `interbed devices`: what could compute on this machine.
+
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use clap::Args;
+use interbed_device::{GpuInfo, HostMemory, Vulkan, usable_cores};
+use interbed_kernels::Level;
+use serde_json::json;
+
+/// List what could compute on this machine: the processor, and GPUs with a Vulkan driver
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed devices\n  \
+    interbed run models/1b --device vulkan:0 --prompt Hi   # on the first GPU of the list\n  \
+    interbed devices --json | jq '.gpus[].name'")]
+pub struct DevicesArgs {
+    /// One JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs `interbed devices`.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn run(args: DevicesArgs) -> Result<()> {
+    let gpus = Vulkan::load().and_then(|vulkan| vulkan.gpus());
+    let (cores, level, memory) = (usable_cores(), Level::detect().name(), HostMemory::read());
+    let mut out = stdout().lock();
+    if args.json {
+        let listed: Vec<_> = gpus.iter().flatten().map(as_json).collect();
+        let report = json!({
+            "processor": { "cores": cores, "level": level, "memory_bytes": memory.total },
+            "gpus": listed,
+            "vulkan": gpus.as_ref().err().map_or("there".to_owned(), ToString::to_string),
+        });
+        writeln!(out, "{report:#}")?;
+        return Ok(());
+    }
+    let memory = interbed_device::Bytes(memory.total);
+    writeln!(out, "{:<10}  {cores} cores, {level}, {memory} of memory", "cpu")?;
+    match gpus {
+        Ok(gpus) => {
+            for gpu in &gpus {
+                writeln!(out, "{:<10}  {}", format!("vulkan:{}", gpu.number), describe(gpu))?;
+            }
+            if gpus.is_empty() {
+                writeln!(
+                    out,
+                    "no GPU: Vulkan's loader is there, but no driver (Debian: mesa-vulkan-drivers, or the maker's)"
+                )?;
+            }
+        }
+        Err(error) => writeln!(out, "no GPU: {error}")?,
+    }
+    Ok(())
+}
+
+fn describe(gpu: &GpuInfo) -> String {
+    let mut parts = vec![format!("{}, {}, {} of memory", gpu.name, gpu.kind, gpu.memory)];
+    let can = [
+        (gpu.is_unified, "shared with the processor"),
+        (gpu.copies_apart, "copies beside kernels"),
+        (gpu.has_matrices, "matrix units"),
+        (gpu.has_fast_dot_products, "integer dot products"),
+        (gpu.has_dot_products && !gpu.has_fast_dot_products, "integer dot products made of others"),
+        (gpu.reads_host_memory, "copies from host memory in place"),
+        (gpu.has_sparse_memory, "memory by the page"),
+    ];
+    parts.extend(can.into_iter().filter(|(has, _)| *has).map(|(_, what)| what.to_owned()));
+    parts.push(gpu.driver.clone());
+    if let Some(missing) = gpu.missing {
+        parts.push(format!("cannot be used: lacks {missing}"));
+    }
+    parts.join("; ")
+}
+
+fn as_json(gpu: &GpuInfo) -> serde_json::Value {
+    json!({
+        "device": format!("vulkan:{}", gpu.number),
+        "name": gpu.name,
+        "kind": gpu.kind,
+        "driver": gpu.driver,
+        "memory_bytes": gpu.memory.0,
+        "is_unified": gpu.is_unified,
+        "subgroup": gpu.subgroup,
+        "copies_apart": gpu.copies_apart,
+        "has_matrices": gpu.has_matrices,
+        "has_dot_products": gpu.has_dot_products,
+        "has_fast_dot_products": gpu.has_fast_dot_products,
+        "reads_host_memory": gpu.reads_host_memory,
+        "has_sparse_memory": gpu.has_sparse_memory,
+        "lacks": gpu.missing,
+    })
+}

@@ -1,0 +1,231 @@
+//! Models by name: what is asked for is found on the Hub, refused if it cannot run here, and only then fetched.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use interbed_device::{Bytes, give_back_freed};
+use interbed_engine::MemoryPlan;
+use interbed_hub::{Hub, HubModel, HubName, HubSettings};
+use interbed_weights::Catalog;
+
+use crate::audience::{Audience, Surroundings};
+use crate::budget::budget;
+use crate::device_option::DeviceOption;
+use crate::failure::Advised;
+use crate::footprint::Footprint;
+use crate::model_dir::ModelDir;
+use crate::options::{HubOptions, LimitOptions};
+use crate::progress;
+use crate::report::{is_quiet, report};
+
+/// Pace of the lines that tell how far a download is where no bar can be drawn, as in logs.
+const TOLD_EVERY: Duration = Duration::from_secs(30);
+
+/// Digits of a commit that are shown.
+const COMMIT_SHOWN: usize = 8;
+
+/// Where the model lies, to be loaded for this audience: a path is taken as it is, a name is fetched if the cache lacks
+/// it. What cannot be computed, or has too little memory even if it is streamed, is refused after its headers were
+/// read.
+///
+/// # Errors
+/// No such model, no permission, no network, no room; a model that cannot run here.
+pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<PathBuf>> {
+    fetched(model, &limits.hub, &|dir| divide(dir, limits, audience))
+}
+
+/// Where the model lies, to be read and not to be loaded.
+///
+/// # Errors
+/// As [`local`], but for memory.
+pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
+    let path = fetched(Some(model), options, &|_| Ok(None))?;
+    Ok(path.unwrap_or_else(|| model.to_owned()))
+}
+
+/// Where the model lies; a name is looked for in the cache alone.
+///
+/// # Errors
+/// It is not in the cache.
+pub fn cached(model: &Path, options: &HubOptions) -> Result<PathBuf> {
+    let Some(name) = named(Some(model), options)? else { return Ok(model.to_owned()) };
+    let hub = open(&HubOptions { offline: true, ..options.clone() })?;
+    Ok(hub.find_here(&name)?.path())
+}
+
+/// Opens a model to look at it. Of a name that the cache lacks, headers and small files are fetched, but no weights.
+///
+/// # Errors
+/// No such model, no permission, no network; a model that cannot be computed.
+pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
+    let Some(name) = named(model, options)? else { return ModelDir::open(model) };
+    let hub = open(options)?;
+    let found = hub.find(&name)?;
+    if found.is_complete() {
+        found.settle();
+        return ModelDir::open(Some(&found.path()));
+    }
+    let dir = from_headers(&found)?;
+    report!("{}", announcement(&found, "would be", None));
+    Ok(dir)
+}
+
+/// The name that `model` is on the Hub, for clients that use it: `org/name`.
+pub fn name_of(model: Option<&Path>) -> Option<String> {
+    let model = model.filter(|model| !model.exists())?;
+    HubName::read(model.to_str()?).map(|name| name.repository())
+}
+
+/// The settings of the environment, and what options say beside them.
+///
+/// # Errors
+/// An address or token that cannot be used, or no folder for the cache.
+pub fn settings(options: &HubOptions) -> Result<HubSettings> {
+    let settings = HubSettings::from_env().map_err(|problem| {
+        Advised::input(problem.to_string(), "correct the variable, or give the path of a model that is here")
+    })?;
+    Ok(HubSettings { offline: settings.offline || options.offline, ..settings })
+}
+
+fn open(options: &HubOptions) -> Result<Hub> {
+    Ok(Hub::open(&settings(options)?)?)
+}
+
+/// The name that `model` is; `None` if it is a path. What lies in the file system wins.
+fn named(model: Option<&Path>, options: &HubOptions) -> Result<Option<HubName>> {
+    let name = model.filter(|model| !model.exists()).and_then(|model| HubName::read(model.to_str()?));
+    match (name, &options.revision) {
+        (Some(name), revision) => Ok(Some(name.at(revision.as_deref())?)),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Advised::input(
+            "--revision is for models by name, but MODEL is none",
+            "give ORG/NAME as MODEL, or leave --revision out",
+        )),
+    }
+}
+
+fn fetched(
+    model: Option<&Path>,
+    options: &HubOptions,
+    check: &dyn Fn(&ModelDir) -> Result<Option<MemoryPlan>>,
+) -> Result<Option<PathBuf>> {
+    let Some(name) = named(model, options)? else { return Ok(model.map(Path::to_owned)) };
+    let hub = open(options)?;
+    let found = hub.find(&name)?;
+    if found.is_complete() {
+        found.settle();
+        return Ok(Some(found.path()));
+    }
+    found.check_room()?;
+    let plan = check(&from_headers(&found)?)?;
+    report!("{}", announcement(&found, "to be", plan.as_ref()));
+    fetch(&found)?;
+    let path = found.path();
+    drop(found);
+    drop(hub);
+    forget_peak();
+    Ok(Some(path))
+}
+
+/// The model as its headers and small files say, checked like one that is here. Small files are fetched.
+fn from_headers(found: &HubModel<'_>) -> Result<ModelDir> {
+    // What cannot be computed needs no tokenizer and no headers.
+    if !found.is_gguf() {
+        found.fetch_config()?;
+        interbed_model::config::ModelConfig::from_dir(found.folder())?;
+    }
+    found.fetch_small()?;
+    let files = found.headers()?;
+    let catalog = match found.index() {
+        _ if found.is_gguf() => Catalog::from_gguf_files(files)?,
+        Some(index) => Catalog::from_shards(&index, files)?,
+        None => Catalog::from_files(files)?,
+    };
+    ModelDir::of(found.path(), catalog)
+}
+
+/// Divides memory as loading will, but for a tokenizer that is not opened yet: a refusal should come at once.
+fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<MemoryPlan>> {
+    if limits.compute.device != DeviceOption::Cpu {
+        // A GPU's memory is known once it is asked.
+        return Ok(None);
+    }
+    let surroundings = Surroundings { footprint: Footprint::ahead(dir.config.vocab_size), audience };
+    Ok(Some(dir.divide(budget(limits)?, limits, &surroundings)?.plan))
+}
+
+/// What fetching took is over, and none of the memory that loading counts on: how much it was at most is forgotten,
+/// so that a model needs the same memory whether it was fetched just now or not.
+fn forget_peak() {
+    give_back_freed();
+    // The kernel's word for the peak alone. Where it refuses, a budget near the least may be refused this once.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+fn announcement(found: &HubModel<'_>, is: &str, plan: Option<&MemoryPlan>) -> String {
+    let (all, missing) = (Bytes(found.bytes()).to_string(), Bytes(found.bytes_missing()).to_string());
+    let of = if all == missing { String::new() } else { format!(" of {all}") };
+    let free = found.bytes_free().map_or_else(String::new, |free| format!("; the disk has {} free", Bytes(free)));
+    let fits = match plan {
+        None => String::new(),
+        Some(plan) if plan.streamed => format!(
+            "\n{} of {} will hold about {} of its weights; the rest is streamed from the disk in each pass",
+            "--memory",
+            plan.budget.total(),
+            plan.weights
+        ),
+        Some(plan) => format!("\nits weights fit into --memory {}", plan.budget.total()),
+    };
+    let commit = &found.commit[..COMMIT_SHOWN.min(found.commit.len())];
+    let (name, files) = (found.name.repository(), found.num_files());
+    format!("{name} at {commit}: {missing}{of} {is} fetched, {files} files{free}{fits}")
+}
+
+fn fetch(found: &HubModel<'_>) -> Result<()> {
+    let (all, missing) = (found.bytes(), found.bytes_missing());
+    let bar = progress::bytes("fetching", all);
+    let (begun, told) = (Instant::now(), Mutex::new(Instant::now()));
+    let outcome = found.fetch(&|bytes| {
+        match u64::try_from(bytes) {
+            Ok(more) => bar.inc(more),
+            Err(_) => bar.dec(bytes.unsigned_abs()),
+        }
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if bar.is_hidden() && !is_quiet() && told.elapsed() > TOLD_EVERY {
+            *told = Instant::now();
+            let have = bar.position();
+            let came = have.saturating_sub(all - missing);
+            report!("fetching: {}", told_progress(have, all, came, begun.elapsed()));
+        }
+    });
+    bar.finish_and_clear();
+    outcome?;
+    let seconds = begun.elapsed().as_secs_f64().max(1e-3);
+    let rate = missing as f64 / 1e6 / seconds;
+    report!("fetched {} in {seconds:.1} s ({rate:.0} MB/s), every file as its digest says", Bytes(missing));
+    Ok(())
+}
+
+/// `1.2 GiB of 4.5 GiB (110 MB/s, 32 s left)`, of which `came` bytes came within `elapsed`.
+fn told_progress(have: u64, all: u64, came: u64, elapsed: Duration) -> String {
+    let rate = came as f64 / elapsed.as_secs_f64().max(1e-3);
+    let pace = match rate > 0.0 {
+        true => format!(" ({:.0} MB/s, {:.0} s left)", rate / 1e6, all.saturating_sub(have) as f64 / rate),
+        false => String::new(),
+    };
+    format!("{} of {}{pace}", Bytes(have), Bytes(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_counts_what_came_since_it_began() {
+        let told = |have, came| told_progress(have, 10 << 30, came, Duration::from_secs(10));
+        assert_eq!(told(6 << 30, 1 << 30), "6.00 GiB of 10.0 GiB (107 MB/s, 40 s left)");
+        assert_eq!(told(5 << 30, 0), "5.00 GiB of 10.0 GiB");
+    }
+}

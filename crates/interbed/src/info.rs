@@ -1,0 +1,329 @@
+//! `interbed info`: what a model is, and what it needs.
+
+mod memory;
+
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use clap::Args;
+use interbed_device::Bytes;
+use interbed_model::config::{Mixture, ModelConfig, RopeScaling};
+use interbed_model::tokenizer::{Tokenizer, TokenizerError};
+use interbed_sim::words::{grouped, short};
+use serde_json::{Map, Value, json};
+
+use crate::footprint::Footprint;
+use crate::hub;
+use crate::model_dir::ModelDir;
+use crate::options::ModelOptions;
+use memory::Memory;
+
+/// Show what a model is and what it needs, without loading it
+///
+/// Says the least --memory that works, what a few budgets would give, and where weights would be streamed because they
+/// do not fit.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed info                                  # the bundled model\n  \
+    interbed info models/8b\n  \
+    interbed info models/8b --memory 20G           # what this budget gives\n  \
+    interbed info models/8b --memory 6G            # less than the weights: what would be streamed\n  \
+    interbed info models/8b --max-model-len 8192   # what a shorter context needs\n  \
+    interbed info models/8b --json | jq .memory")]
+pub struct InfoArgs {
+    #[command(flatten)]
+    pub model: ModelOptions,
+
+    /// One JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs `interbed info`.
+///
+/// # Errors
+/// The directory holds no supported model.
+pub fn run(args: InfoArgs) -> Result<()> {
+    let dir = hub::glance(args.model.model.as_deref(), &args.model.limits.hub)?;
+    let tokenizer = match dir.tokenizer() {
+        Ok(tokenizer) => Ok(tokenizer),
+        // Everything else about the model can still be reported.
+        Err(error) => match error.downcast_ref() {
+            Some(TokenizerError::Missing { .. } | TokenizerError::NotInGguf { .. }) => Err(no_tokenizer(&dir)),
+            Some(error @ TokenizerError::Unsupported { .. }) => Err(error.to_string()),
+            _ => return Err(error),
+        },
+    };
+    let has_template = dir.template()?.is_some();
+    let footprint = Footprint::of(tokenizer.as_ref().ok());
+    let memory = Memory::of(&dir, &args.model, footprint)?;
+    let mut out = stdout().lock();
+    if args.json {
+        let json = to_json(&dir, tokenizer.as_ref().ok(), has_template, &memory);
+        writeln!(out, "{json:#}")?;
+    } else {
+        write!(out, "{}", table(&dir, tokenizer.as_ref().map_err(String::as_str), has_template, &memory))?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool, memory: &Memory) -> String {
+    let config = &dir.config;
+    let mut text = format!("{}\n", dir.path.display());
+    let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<14}{value}\n"));
+    row("architecture", format!("{:?}", config.architecture));
+    row("parameters", format!("{} ({})", short(config.num_parameters()), grouped(config.num_parameters())));
+    if let Some(mixture) = &config.mixture {
+        row("of a token", format!("{} ({})", short(config.active_parameters()), grouped(config.active_parameters())));
+        row("experts", experts(config, mixture));
+        row("", format!("{} in all, of which a token needs {}", memory.experts, of_token(memory, mixture)));
+    }
+    row("layers", config.num_layers.to_string());
+    row("hidden", format!("{}, feed-forward {}", config.hidden_size, config.intermediate_size));
+    let keys = if config.num_kv_heads == config.num_heads {
+        String::new()
+    } else {
+        format!(", {} of keys and values", config.num_kv_heads)
+    };
+    row("heads", format!("{}{keys}, each {} wide", config.num_heads, config.head_dim));
+    row("context", format!("{} tokens", grouped(config.context() as u64)));
+    row("window", windows(config));
+    row("rope", rope(config));
+    let head = if config.tied_embeddings { "tied to the embedding" } else { "of its own" };
+    row("head", head.into());
+    row("vocabulary", format!("{} tokens", grouped(config.vocab_size as u64)));
+    row(
+        "tokenizer",
+        match tokenizer {
+            Ok(tokenizer) => {
+                let special = |token: Option<&str>| token.map_or_else(|| "none".into(), |token| format!("{token:?}"));
+                format!(
+                    "{} tokens, begin {}, end {}",
+                    grouped(tokenizer.vocab_size() as u64),
+                    special(tokenizer.bos_token()),
+                    special(tokenizer.eos_token())
+                )
+            }
+            Err(reason) => format!("none ({reason}): it cannot be run or served"),
+        },
+    );
+    let ends: Vec<String> = dir.generation.end_tokens(&dir.config).iter().map(u32::to_string).collect();
+    row("ends at", if ends.is_empty() { "no token".into() } else { format!("token {}", ends.join(", ")) });
+    row(
+        "chat template",
+        if has_template { "yes".into() } else { "none: for `interbed run`, not `interbed chat`".into() },
+    );
+    row("weights", format!("{} in {}, {}", dir.weight_bytes, types(dir), files(dir.catalog.stored_files().len())));
+    row(
+        "KV cache",
+        format!(
+            "{} a token in {}, {} for {} tokens",
+            memory.kv_token,
+            memory.kv_dtype,
+            memory.kv_context,
+            grouped(memory.context as u64)
+        ),
+    );
+    row("scratch", memory.scratch.to_string());
+    let (least, to_serve) = (flag(memory.least), flag(memory.least_to_serve));
+    text.push_str(&format!(
+        "\nIt needs --memory {least} or more, `interbed serve` {to_serve} or more. With `interbed run`:\n\n"
+    ));
+    text.push_str(&format!(
+        "  {:>9}  {:>12}  {:>12}  {:>16}  {}\n",
+        "--memory", "KV tokens", "context", "such sequences", "weights"
+    ));
+    for given in &memory.budgets {
+        let weights = match given.streamed {
+            Some(weights) => format!("streamed, about {weights} of them stay while KV is small"),
+            None => "in memory".into(),
+        };
+        text.push_str(&format!(
+            "  {:>9}  {:>12}  {:>12}  {:>16}  {weights}\n",
+            flag(given.budget),
+            grouped(given.kv_tokens as u64),
+            grouped(given.context as u64),
+            given.sequences
+        ));
+    }
+    text
+}
+
+fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, memory: &Memory) -> Value {
+    let config = &dir.config;
+    let files: Vec<Value> = dir
+        .catalog
+        .stored_files()
+        .iter()
+        .map(|file| json!({"path": file.path().display().to_string(), "bytes": file.len()}))
+        .collect();
+    let budgets: Vec<Value> = memory
+        .budgets
+        .iter()
+        .map(|given| {
+            json!({
+                "memory_bytes": given.budget.0,
+                "kv_tokens": given.kv_tokens,
+                "context": given.context,
+                "sequences": given.sequences,
+                "streamed_weights_bytes": given.streamed.map(|bytes| bytes.0),
+            })
+        })
+        .collect();
+    let types: Map<String, Value> =
+        dir.weight_types().into_iter().map(|(dtype, bytes)| (dtype.name().to_owned(), bytes.0.into())).collect();
+    let tokenizer = tokenizer.map(|tokenizer| {
+        json!({
+            "vocab_size": tokenizer.vocab_size(),
+            "bos_token": tokenizer.bos_token(),
+            "eos_token": tokenizer.eos_token(),
+        })
+    });
+    json!({
+        "path": dir.path.display().to_string(),
+        "name": dir.name(),
+        "architecture": format!("{:?}", config.architecture),
+        "parameters": config.num_parameters(),
+        "active_parameters": config.active_parameters(),
+        "experts": config.mixture.as_ref().map(|mixture| json!({
+            "layers": mixture.num_layers(),
+            "each_layer": mixture.experts,
+            "each_token": mixture.chosen,
+            "width": mixture.expert_width,
+            "bytes": memory.experts.0,
+            "token_bytes": of_token(memory, mixture).0,
+            "shared_width": mixture.shared.map(|shared| shared.width),
+        })),
+        "layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "heads": config.num_heads,
+        "kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "context": config.context(),
+        "sliding_windows": config.sliding_windows,
+        "rope": rope_json(config),
+        "tied_head": config.tied_embeddings,
+        "vocab_size": config.vocab_size,
+        "tokenizer": tokenizer,
+        "eos_token_ids": dir.generation.end_tokens(&dir.config),
+        "chat_template": has_template,
+        "format": match (dir.catalog.store(), dir.catalog.metadata()) {
+            (Some(_), _) => "interbed",
+            (None, Some(_)) => "gguf",
+            (None, None) => "safetensors",
+        },
+        "weights": {
+            "dtype": dir.weight_dtype().name(),
+            "types": types,
+            "bytes": dir.weight_bytes.0,
+            "files": files,
+        },
+        "memory": {
+            "least_bytes": memory.least.0,
+            "serve_least_bytes": memory.least_to_serve.0,
+            "scratch_bytes": memory.scratch.0,
+            "kv_dtype": memory.kv_dtype,
+            "kv_bytes_per_token": memory.kv_token.0,
+            "kv_bytes_per_context": memory.kv_context.0,
+            "budgets": budgets,
+        },
+    })
+}
+
+/// Bytes of the experts that a token goes through.
+fn of_token(memory: &Memory, mixture: &Mixture) -> Bytes {
+    Bytes(memory.experts.0 / mixture.experts as u64 * mixture.chosen as u64)
+}
+
+fn experts(config: &ModelConfig, mixture: &Mixture) -> String {
+    let shared = mixture.shared.map_or(String::new(), |shared| format!(", and a shared one {} wide", shared.width));
+    let layers = match mixture.num_layers() {
+        layers if layers == config.num_layers => "each layer".to_owned(),
+        layers => format!("each of {layers} layers"),
+    };
+    let Mixture { experts, chosen, expert_width, .. } = mixture;
+    format!("{experts} in {layers}, {chosen} for each token, each {expert_width} wide{shared}")
+}
+
+fn windows(config: &ModelConfig) -> String {
+    let windowed = config.sliding_windows.iter().flatten().count();
+    let Some(window) = config.sliding_windows.iter().flatten().max() else { return "none".into() };
+    let window = grouped(*window as u64);
+    if windowed == config.num_layers {
+        format!("{window} tokens")
+    } else {
+        format!("{window} tokens in {windowed} of {} layers", config.num_layers)
+    }
+}
+
+fn rope(config: &ModelConfig) -> String {
+    let parameters = rope_json(config);
+    let mut text = parameters["type"].as_str().unwrap_or_default().to_owned();
+    let theta = config.rope.theta;
+    text.push_str(&format!(", theta {theta}"));
+    if let Some(factor) = parameters.get("factor") {
+        text.push_str(&format!(", factor {factor}"));
+    }
+    if let Some(original) = parameters.get("original_max") {
+        text.push_str(&format!(", made for {original} tokens"));
+    }
+    if config.rope.factors.is_some() {
+        text.push_str(", with the file's own factors");
+    }
+    text
+}
+
+fn rope_json(config: &ModelConfig) -> Value {
+    let (kind, factor, original) = match &config.rope.scaling {
+        RopeScaling::Default => ("default", None, None),
+        RopeScaling::Linear { factor } => ("linear", Some(*factor), None),
+        RopeScaling::Dynamic { factor, original_max } => ("dynamic", Some(*factor), Some(*original_max)),
+        RopeScaling::Yarn { factor, original_max, .. } => ("yarn", Some(*factor), Some(*original_max)),
+        RopeScaling::Llama3 { factor, original_max, .. } => ("llama3", Some(*factor), Some(*original_max)),
+        RopeScaling::LongRope { original_max, .. } => ("longrope", None, Some(*original_max)),
+    };
+    let mut parameters = Map::new();
+    parameters.insert("type".into(), kind.into());
+    parameters.insert("theta".into(), config.rope.theta.into());
+    parameters.extend(config.rope.factors.as_ref().map(|factors| ("factors".into(), json!(factors))));
+    parameters.extend(factor.map(|factor| ("factor".into(), factor.into())));
+    parameters.extend(original.map(|original| ("original_max".into(), original.into())));
+    Value::Object(parameters)
+}
+
+/// A size as `--memory` takes it: in the largest unit of which it is a whole number.
+fn flag(size: Bytes) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M")];
+    let whole = UNITS.iter().find(|(unit, _)| size.0 >= *unit && size.0.is_multiple_of(*unit));
+    whole.map_or_else(|| size.0.to_string(), |(unit, name)| format!("{}{name}", size.0 / unit))
+}
+
+/// `Q4_K (1.2 GiB), Q6_K (320 MiB), F32 (1.1 MiB)`, or just the type where there is only one.
+fn types(dir: &ModelDir) -> String {
+    match dir.weight_types().as_slice() {
+        [(dtype, _)] => dtype.to_string(),
+        types => types.iter().map(|(dtype, bytes)| format!("{dtype} ({bytes})")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Says where a tokenizer was looked for.
+fn no_tokenizer(dir: &ModelDir) -> String {
+    let place = if dir.catalog.metadata().is_some() { "tokenizer.ggml.model" } else { "tokenizer.json" };
+    format!("{place} is missing")
+}
+
+fn files(count: usize) -> String {
+    if count == 1 { "1 file".into() } else { format!("{count} files") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_as_flags_take_them() {
+        assert_eq!(["96M", "6G", "1025M", "5"], [96 << 20, 6 << 30, 1025 << 20, 5].map(|size| flag(Bytes(size)))[..]);
+    }
+}

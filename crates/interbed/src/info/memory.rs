@@ -1,0 +1,129 @@
+//! The memory that a model takes, and what budgets allow.
+
+use anyhow::Result;
+use interbed_device::Bytes;
+
+use crate::audience::{Audience, Surroundings};
+use crate::footprint::Footprint;
+use crate::model_dir::{Division, ModelDir};
+use crate::options::{LimitOptions, ModelOptions, SwapOptions};
+
+/// Budgets above the least that are shown.
+const BUDGETS: usize = 7;
+
+/// The memory that the model takes, and what budgets allow.
+pub struct Memory {
+    pub kv_dtype: &'static str,
+    pub kv_token: Bytes,
+    pub kv_context: Bytes,
+    pub scratch: Bytes,
+    /// What all experts take on disk; 0 without experts.
+    pub experts: Bytes,
+    pub context: usize,
+    /// The least budget that works for `interbed run` and `interbed chat`.
+    pub least: Bytes,
+    /// The same for `interbed serve`.
+    pub least_to_serve: Bytes,
+    pub budgets: Vec<Given>,
+}
+
+/// What one budget allows.
+pub struct Given {
+    pub budget: Bytes,
+    pub kv_tokens: usize,
+    pub context: usize,
+    /// Sequences of that whole context at a time.
+    pub sequences: usize,
+    /// If the weights do not fit: the memory that the budget leaves for them.
+    pub streamed: Option<Bytes>,
+}
+
+impl Memory {
+    pub fn of(dir: &ModelDir, options: &ModelOptions, footprint: Footprint) -> Result<Self> {
+        let limits = &options.limits;
+        let alone = Surroundings { footprint, audience: Audience::Prompt(Bytes(0)) };
+        let server = Surroundings { footprint, audience: Audience::Clients };
+        let serving = LimitOptions { swap: Some(SwapOptions::default()), ..limits.clone() };
+        let needs = dir.needs(limits, &alone)?;
+        let layout = dir.kv_layout(limits);
+        let kv_token = Bytes(layout.token_bytes() as u64);
+        let least = dir.least(limits, &alone)?;
+        let budgets = match limits.memory {
+            // A budget that cannot work is refused with what would.
+            Some(budget) => vec![given(&dir.divide(budget, limits, &alone)?)],
+            None => budgets(least, &|budget| dir.divide(budget, limits, &alone).ok()),
+        };
+        Ok(Self {
+            experts: dir.expert_bytes()?,
+            kv_dtype: layout.dtype().name(),
+            kv_token,
+            kv_context: Bytes(kv_token.0.saturating_mul(needs.max_model_len as u64)),
+            scratch: needs.scratch,
+            context: needs.max_model_len,
+            least,
+            least_to_serve: dir.least(&serving, &server)?,
+            budgets,
+        })
+    }
+}
+
+fn given(Division { needs, plan, .. }: &Division) -> Given {
+    let kv_tokens = plan.num_blocks_max.saturating_mul(needs.block_size);
+    let context = plan.max_model_len.max(1);
+    let blocks = context.div_ceil(needs.block_size);
+    let sequences = (plan.num_blocks_max / blocks.max(1)).clamp(1, needs.max_num_seqs);
+    let streamed = plan.streamed.then_some(plan.weights);
+    Given { budget: plan.budget.total(), kv_tokens, context, sequences, streamed }
+}
+
+/// The least budget and the round ones above it, up to one that gives all that could be used.
+fn budgets(least: Bytes, divide: &dyn Fn(Bytes) -> Option<Division>) -> Vec<Given> {
+    let rounds = std::iter::successors(Some(least.0.next_power_of_two()), |size| size.checked_mul(2)).take(BUDGETS);
+    let mut shown: Vec<Given> = Vec::new();
+    for budget in std::iter::once(least.0).chain(rounds) {
+        let Some(given) = divide(Bytes(budget)).as_ref().map(given) else { continue };
+        if shown.last().is_some_and(|last| last.kv_tokens == given.kv_tokens && last.streamed.is_none()) {
+            break;
+        }
+        shown.push(given);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use interbed_engine::{MemoryNeeds, MemoryPlan};
+
+    use super::*;
+
+    #[test]
+    fn the_least_budget_works() {
+        let mib = 1 << 20;
+        let needs = MemoryNeeds {
+            process: Bytes(68 * mib),
+            opening: Bytes(0),
+            weights: Bytes(1000 * mib),
+            weights_streamed: Bytes(100 * mib),
+            scratch: Bytes(30 * mib),
+            requests: Bytes(4 * mib),
+            swap: Bytes(0),
+            block: Bytes(mib),
+            block_returnable: Bytes(mib),
+            blocks_most: usize::MAX,
+            block_size: 16,
+            max_model_len: 4096,
+            max_num_seqs: 4,
+        };
+        let least = MemoryPlan::least(&needs);
+        let shown = budgets(least, &|budget| {
+            let plan = MemoryPlan::divide(budget, &needs).ok()?;
+            Some(Division { needs, plan, batched_tokens: 512 })
+        });
+        assert_eq!(shown[0].budget, least);
+        assert!(shown[0].kv_tokens >= 256 && shown[0].sequences == 1, "{}", shown[0].kv_tokens);
+        assert!(shown[0].streamed.is_some() && shown.last().unwrap().streamed.is_none());
+        let last = shown.last().unwrap();
+        assert_eq!((last.context, last.sequences), (4096, 4));
+        assert!(MemoryPlan::divide(Bytes(100 * mib), &needs).is_err());
+    }
+}

@@ -1,0 +1,245 @@
+//! From a directory, a GGUF file or a packed store to a running engine: check, divide memory, load, start.
+
+pub mod report;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use interbed_device::{Bytes, Cpu, KvPool};
+use interbed_engine::{
+    Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
+    WeightMemory, blocks_beside_disk,
+};
+use interbed_kernels::{KvLayout, LEVEL_VARIABLE, Level};
+use interbed_kv::KvConfig;
+use interbed_model::Pooling;
+use interbed_model::chat_template::ChatTemplate;
+use interbed_model::config::ModelConfig;
+use interbed_model::generation_config::GenerationConfig;
+use interbed_model::tokenizer::Tokenizer;
+use interbed_weights::{ResidentWeights, WeightSource};
+
+use crate::audience::{Audience, Surroundings};
+use crate::budget::budget;
+use crate::lower_tiers::LowerTiers;
+use crate::model_dir::{Division, ModelDir};
+use crate::needs::{self, kv_config, threads};
+use crate::opened::Opened;
+use crate::options::{KvLayoutOption, LimitOptions};
+use crate::progress::Loading;
+use crate::streaming::{self, Streaming};
+use crate::{gpu, kv_disk, kv_events, routing, small_files, swap};
+
+/// Most log-probabilities per token that a request may ask for, as in vLLM.
+const MAX_LOGPROBS: usize = 20;
+
+/// Widest beam search that a request may ask for, provided that as many sequences may run at a time.
+const MAX_BEAM_WIDTH: usize = 64;
+
+/// Time without a completed step after which `/health` says so. A pass of a large model may take long.
+const STALL: Duration = Duration::from_secs(120);
+
+/// The same where weights are streamed, and a pass takes as long as the disk does.
+const STALL_STREAMED: Duration = Duration::from_secs(900);
+
+/// Pace at which an idle engine gives memory that KV has no use for back to streamed weights: all of it within a minute
+/// or so.
+const IDLE_TURN: Duration = Duration::from_millis(50);
+
+/// Requests that may wait before one more is refused, by default.
+pub const MAX_WAITING: usize = 1024;
+
+/// The most memory of KV blocks, in bytes, that is made resident at the start.
+const KV_TOUCHED: usize = 1 << 30;
+
+/// A model that is ready to serve.
+pub struct Loaded {
+    /// The weights, if they are streamed. Dropped before the engine, so that it does not finish a pass under way.
+    pub streamed: Option<Streaming>,
+    pub name: String,
+    pub engine: Engine,
+    pub tokenizer: Arc<Tokenizer>,
+    pub template: Option<Arc<ChatTemplate>>,
+    pub generation: GenerationConfig,
+    /// How it pools hidden states, or why it makes no embeddings.
+    pub pooling: Result<Pooling, String>,
+    pub config: ModelConfig,
+    /// Where it was loaded from.
+    pub path: PathBuf,
+    /// The memory budget that it keeps to.
+    pub budget: Bytes,
+    /// Bytes that requests may take outside the engine.
+    pub request_bytes: usize,
+}
+
+/// Divides memory for an open model and this audience, loads the weights and starts the engine, reporting each on
+/// stderr. Requests beyond `max_waiting` that wait are refused.
+pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_waiting: usize) -> Result<Loaded> {
+    let Opened { mut dir, tokenizer, template, footprint } = opened;
+    let name = dir.name();
+    dir.config.settle_length(limits.max_model_len.map_or(usize::MAX, |asked| asked.get()));
+    let surroundings = Surroundings { footprint, audience };
+    let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
+    let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
+    let pooling = small_files::pooling(&dir.catalog, &dir.path);
+    let ModelDir { config, generation, path, .. } = dir;
+    Ok(Loaded { name, engine, tokenizer, template, generation, pooling, config, path, budget, request_bytes, streamed })
+}
+
+/// A model in memory, and how the budget around it was divided.
+pub struct Runnable {
+    pub runner: ModelRunner,
+    pub plan: MemoryPlan,
+    /// The weights, if they are streamed.
+    pub streamed: Option<Streaming>,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
+    /// KV below memory.
+    pub lower_tiers: LowerTiers,
+}
+
+/// Divides memory and loads the weights.
+pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Runnable> {
+    let division = dir.divide(budget(limits)?, limits, surroundings)?;
+    let Division { needs, mut plan, batched_tokens } = division;
+    report::division(dir, &plan, &needs, limits);
+
+    let layout = dir.kv_layout(limits);
+    // Loading takes long: what cannot work is refused before it.
+    let swap = swap::open(limits, &plan, needs.swap, &layout)?;
+    let computes = Level::detect().name();
+    let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
+    let lower_tiers = LowerTiers::open((&dir.config, &dir.catalog), limits, plan.budget.total(), &layout, computes)?;
+    let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
+        // Until there are weights and KV, all but the process is free.
+        let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
+        let (weights, streaming) = streaming::start(
+            dir,
+            plan.weights,
+            room,
+            limits,
+            kv_disk::turns(lower_tiers.disk.as_ref(), &dir.catalog, limits),
+        )?;
+        let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
+        let kv = kv_pool(layout, &plan, limits)?;
+        let monitor = Arc::clone(&streaming.monitor);
+        (Box::new(weights), WeightMemory::Streamed { monitor, trade }, kv, Some(streaming))
+    } else {
+        let loading = Loading::begin(limits.watch.clone());
+        let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, all| loading.set(done, all))?;
+        drop(loading);
+        let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+        let mut kv = kv_pool(layout, &plan, limits)?;
+        // A prefix that is on disk should not wait for memory.
+        let found = lower_tiers.disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
+        kv.touch(found.min(KV_TOUCHED / kv.layout().block_bytes()), threads(limits).get());
+        (Box::new(weights), memory, kv, None)
+    };
+    if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
+        tracing::warn!(
+            "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
+            Level::detect().name()
+        );
+    }
+    let cpu = Cpu::new(threads(limits));
+    let mut runner = ModelRunner::on_cpu(dir.config.clone(), source, weights, kv, cpu, batched_tokens)?;
+    if let Some(routes) = routes {
+        runner.model.tell_routes(routes);
+    }
+    runner.swap = swap;
+    if let Some(strips) = &mut runner.strips {
+        strips.hiding = limits.hiding;
+    }
+    Ok(Runnable { runner, plan, streamed, batched_tokens, lower_tiers })
+}
+
+/// The memory of KV blocks.
+fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result<KvPool> {
+    // Where weights are streamed, memory goes to and fro.
+    let (num_blocks, sparse) = (if plan.streamed { plan.num_blocks_max } else { plan.num_blocks }, plan.streamed);
+    let shape = needs::strips(limits, layout.block_size(), plan.max_model_len, num_blocks);
+    Ok(match (limits.kv_layout, sparse) {
+        (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(layout, num_blocks, shape).context(
+            "there are no addresses for --kv-layout virtual; give a smaller --max-model-len or --max-num-seqs, or take \
+             --kv-layout paged",
+        )?,
+        (KvLayoutOption::Paged, true) => KvPool::new_sparse(layout, num_blocks)?,
+        (KvLayoutOption::Paged, false) => KvPool::new(layout, num_blocks)?,
+    })
+}
+
+/// A model that computes passes on the device that the options name, and what an engine is started with besides.
+pub struct Started {
+    pub runner: Box<dyn Runner>,
+    pub plan: MemoryPlan,
+    /// What streams weights that do not fit into memory. Dropping it stops every pass.
+    pub streamed: Option<Streaming>,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
+    lower_tiers: LowerTiers,
+    block_size: usize,
+    num_swap_blocks: usize,
+}
+
+impl Started {
+    /// Divides memory and loads the weights.
+    pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
+        let on_gpu = gpu::load(dir, limits, surroundings)?;
+        if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, lower_tiers }) = on_gpu {
+            let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
+            let runner = Box::new(runner);
+            return Ok(Self { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks });
+        }
+        let Runnable { runner, plan, streamed, batched_tokens, lower_tiers } = load_weights(dir, limits, surroundings)?;
+        let block_size = runner.device.kv().layout().block_size();
+        let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
+        let runner = Box::new(runner);
+        Ok(Self { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks })
+    }
+}
+
+fn start_engine(
+    dir: &ModelDir,
+    limits: &LimitOptions,
+    surroundings: &Surroundings<'_>,
+    max_waiting: usize,
+) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
+    // Loading takes long: what cannot work is refused before it.
+    let publisher = kv_events::bind(limits.kv_events.as_ref())?;
+    let Started { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks } =
+        Started::new(dir, limits, surroundings)?;
+    // What memory does not hold is read from disk in each pass.
+    let on_disk = lower_tiers.disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens());
+    let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
+    let context = limits.max_model_len.map_or(dir.config.context(), |asked| asked.get());
+    let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
+    report::context(&plan, max_model_len, context, limits);
+    let config = EngineConfig {
+        scheduler: SchedulerConfig {
+            max_num_seqs: limits.max_num_seqs.get(),
+            max_num_batched_tokens: batched_tokens,
+            preemption: limits.swap.as_ref().map_or(PreemptionMode::Auto, |swap| swap.preemption.into()),
+        },
+        kv: KvConfig { num_swap_blocks, ..kv_config(limits, block_size, plan.num_blocks_max) },
+        limits: Limits {
+            vocab_size: dir.config.vocab_size,
+            max_model_len,
+            model_context: dir.config.context(),
+            kv_capacity_tokens: plan.num_blocks_max * block_size,
+            kv_block_tokens: block_size,
+            max_logprobs: MAX_LOGPROBS,
+            max_beam_width: MAX_BEAM_WIDTH.min(limits.max_num_seqs.get()),
+            max_waiting,
+        },
+        eos_token_ids: dir.generation.end_tokens(&dir.config).to_vec(),
+        stall: if streamed.is_some() { STALL_STREAMED } else { STALL },
+        idle_turn: IDLE_TURN,
+        check_invariants: false,
+    };
+    let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
+    let LowerTiers { disk: kv_disk, remote: kv_remote } = lower_tiers;
+    let attachments = Attachments { kv_disk, kv_remote, cache_watcher };
+    Ok((Engine::start_with(config, runner, attachments)?, plan, streamed))
+}

@@ -1,0 +1,80 @@
+//! How the budget was divided, on stderr.
+
+use interbed_engine::{MemoryNeeds, MemoryPlan};
+use interbed_model::generation_config::GenerationConfig;
+
+use crate::device_option::DeviceOption;
+use crate::model_dir::ModelDir;
+use crate::options::LimitOptions;
+use crate::report::report;
+
+/// How the budget is divided, on stderr.
+pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
+    let from = if limits.memory.is_some() { "--memory" } else { "available" };
+    report!("{}: {:.1}M parameters", dir.name(), dir.config.num_parameters() as f64 / 1e6);
+    report!("memory  {:>10}  {from}", plan.budget.total());
+    for (name, bytes) in plan.budget.entries() {
+        let note = match name.as_str() {
+            "KV blocks" if plan.num_blocks_max > plan.num_blocks => format!(
+                "  {} x {} tokens; weights make room for up to {} blocks",
+                plan.num_blocks, needs.block_size, plan.num_blocks_max
+            ),
+            "KV blocks" => {
+                let padding = dir.kv_layout(limits).padding_bytes();
+                let padding = if padding > 0 { format!(", {padding} B of each to fill pages") } else { String::new() };
+                format!("  {} x {} tokens{padding}", plan.num_blocks, needs.block_size)
+            }
+            _ => String::new(),
+        };
+        report!("  {name:<10}{bytes:>10}{note}");
+    }
+    report!("  {:<10}{:>10}", "unused", plan.budget.left());
+}
+
+/// Says so where KV cannot hold the context that is `wanted`, because it was asked for or the model has it, or where
+/// memory alone cannot: a request may have `has` tokens.
+pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptions) {
+    if has > plan.max_model_len {
+        let held = plan.max_model_len;
+        report!("context {has:>10}  tokens; KV memory holds {held}, and what a request has beyond that is on disk");
+    }
+    let more = match limits.compute.device {
+        DeviceOption::Cpu => "--memory",
+        DeviceOption::Auto | DeviceOption::Vulkan(_) => "--gpu-memory or --memory",
+    };
+    if let Some(note) = context_note(has, wanted, limits.max_model_len.is_some(), more) {
+        report!("{note}");
+    }
+}
+
+fn context_note(has: usize, wanted: usize, asked: bool, more: &str) -> Option<String> {
+    let of_what = if asked { "that --max-model-len asks for" } else { "of the model" };
+    (has < wanted).then(|| {
+        format!(
+            "note: KV memory holds a context of {has} tokens, not the {wanted} {of_what}; give more {more} for more"
+        )
+    })
+}
+
+/// Says so where a GGUF file says nothing of sampling.
+pub fn sampling(generation: &GenerationConfig) {
+    if *generation == GenerationConfig::llama_cpp() {
+        report!(
+            "sampling as llama.cpp does by default, for the file gives none: temperature 0.8, top_k 40, top_p 0.95, \
+             min_p 0.05"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::context_note;
+
+    #[test]
+    fn nobody_is_said_to_have_asked_who_did_not() {
+        assert_eq!(context_note(512, 512, true, "--memory"), None);
+        assert!(context_note(256, 8192, true, "--memory").unwrap().contains("8192 that --max-model-len asks for"));
+        let note = context_note(256, 8192, false, "--gpu-memory").unwrap();
+        assert!(note.contains("of 256 tokens, not the 8192 of the model") && !note.contains("ask"), "{note}");
+    }
+}

@@ -1,0 +1,80 @@
+//! `interbed logits`: the model's raw logits, to compare with another implementation's.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
+
+use crate::audience::{Audience, Surroundings};
+use crate::footprint::Footprint;
+use crate::hub;
+use crate::load::Started;
+use crate::model_dir::ModelDir;
+use crate::options::{ComputeOptions, LimitOptions};
+
+/// Print the logits of every position of a sequence of tokens, as JSON
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed logits path/to/model --tokens 1,15043,3186 > logits.json\n  \
+    python tools/reference/compare_logits.py path/to/model --tokens 1,15043,3186 --json logits.json\n\n\
+    Prints {\"logits\": [[one row of vocab_size numbers], ...]}, one row a token. With --kv-dtype f32 nothing but the \
+    weights themselves is rounded below f32.")]
+pub struct LogitsArgs {
+    /// A Hugging Face directory or a GGUF file; without it the model that ships with Interbed
+    #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// Token ids, as the model's tokenizer gives them
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',', required = true)]
+    pub tokens: Vec<u32>,
+
+    #[command(flatten)]
+    pub limits: LimitOptions,
+
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+}
+
+/// Runs `interbed logits`.
+pub fn run(args: LogitsArgs) -> Result<()> {
+    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
+    let dir = ModelDir::open(path.as_deref())?;
+    if let Some(token) = args.tokens.iter().find(|&&token| token as usize >= dir.config.vocab_size) {
+        bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.vocab_size - 1);
+    }
+    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
+    let limits = LimitOptions { compute: args.compute, ..args.limits };
+    let Started { mut runner, plan, batched_tokens: chunk, streamed: _streamed, .. } =
+        Started::new(&dir, &limits, &surroundings)?;
+    if args.tokens.len() > plan.max_model_len {
+        bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
+    }
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    write!(out, "{{\"logits\": [")?;
+    let mut written = Ok(());
+    for (index, tokens) in args.tokens.chunks(chunk).enumerate() {
+        let batch = [BatchSequence {
+            tokens,
+            first_position: index * chunk,
+            prompt_len: args.tokens.len(),
+            below: 0,
+            blocks: SequenceBlocks::From(0),
+            logits: LogitRows::All,
+        }];
+        runner
+            .forward(&batch, &mut |row, logits| {
+                let separator = if index + row.token == 0 { "" } else { ",\n" };
+                let json = serde_json::to_string(&*logits.all()).map_err(std::io::Error::from);
+                let line = json.and_then(|row| write!(out, "{separator}{row}"));
+                if written.is_ok() {
+                    written = line;
+                }
+            })
+            .map_err(anyhow::Error::msg)?;
+    }
+    written.context("writing logits to stdout")?;
+    writeln!(out, "]}}")?;
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! The command line: configuration and wiring. Data goes to stdout, everything else to stderr.
+
+mod answer;
+mod audience;
+mod bench;
+mod budget;
+mod chat;
+mod device_option;
+mod devices;
+mod erase;
+mod expert_counts;
+mod failure;
+mod fingerprint;
+mod footprint;
+mod gpu;
+mod hub;
+mod info;
+mod interrupt;
+mod kv_disk;
+mod kv_events;
+mod kv_remote;
+mod load;
+mod logits;
+mod lower_tiers;
+mod model_dir;
+mod models;
+mod needs;
+mod opened;
+mod options;
+mod pack;
+mod plan;
+mod progress;
+mod prompt;
+mod quiet_panics;
+mod replay;
+mod report;
+mod routing;
+mod run;
+mod sampling;
+mod secret_files;
+mod seed;
+mod serve;
+mod small_files;
+mod streaming;
+mod swap;
+mod synth;
+mod timeline;
+mod user_folders;
+mod verify;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Run and serve large language models from memory that is too small for them
+#[derive(Debug, Parser)]
+#[command(
+    name = "interbed",
+    version,
+    after_help = "Examples:\n  \
+        interbed run --prompt \"Once upon a time\"     # the small storyteller that ships with Interbed\n  \
+        interbed serve                               # OpenAI-compatible, on http://127.0.0.1:8000/v1\n  \
+        interbed serve path/to/hf-model --memory 6G  # any supported Hugging Face directory\n  \
+        interbed run path/to/model.gguf --prompt Hi  # or GGUF file\n  \
+        interbed serve ORG/NAME                      # a model on the Hub, fetched; ORG/NAME:Q4_K_M for a GGUF file\n  \
+        interbed info path/to/hf-model               # what it is and what it needs\n\n\
+        `interbed COMMAND --help` tells more of each. Data goes to stdout, reports and logs to stderr. Exit codes: 2 \
+        for bad input, 130 after Ctrl-C, 1 for any other failure."
+)]
+struct Cli {
+    /// Log more to stderr; twice for still more. RUST_LOG, where set, wins
+    #[arg(short, long, global = true, display_order = 1000, action = clap::ArgAction::Count)]
+    verbose: u8,
+
+    /// Print only data and errors: no reports, no notes, no warnings, no progress
+    #[arg(short, long, global = true, display_order = 1001, conflicts_with = "verbose")]
+    quiet: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Chat(chat::ChatArgs),
+    Serve(Box<serve::ServeArgs>),
+    Info(info::InfoArgs),
+    Models(models::ModelsArgs),
+    Devices(devices::DevicesArgs),
+    Plan(plan::PlanArgs),
+    Synth(synth::SynthArgs),
+    Pack(pack::PackArgs),
+    Verify(verify::VerifyArgs),
+    Erase(erase::EraseArgs),
+    Bench(bench::BenchArgs),
+    Replay(replay::ReplayArgs),
+    Logits(logits::LogitsArgs),
+}
+
+fn main() -> ExitCode {
+    set_panic_hook();
+    let cli = Cli::parse();
+    match dispatch(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if let Some(message) = failure::message(&error) {
+                eprintln!("{message}");
+            }
+            ExitCode::from(failure::exit_code(&error))
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<()> {
+    let usual = match cli.command {
+        _ if cli.quiet => 0,
+        Command::Serve(_) => 2,
+        _ => 1,
+    };
+    if cli.quiet {
+        report::be_quiet();
+    }
+    let as_json = matches!(&cli.command, Command::Serve(args) if args.log_format == serve::LogFormat::Json);
+    start_logging(cli.verbose.saturating_add(usual), as_json)?;
+    match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Chat(args) => chat::run(args),
+        Command::Serve(args) => serve::run(*args),
+        Command::Info(args) => info::run(args),
+        Command::Models(args) => models::run(args),
+        Command::Devices(args) => devices::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Synth(args) => synth::run(args),
+        Command::Pack(args) => pack::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Erase(args) => erase::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Replay(args) => replay::run(args),
+        Command::Logits(args) => logits::run(args),
+    }
+}
+
+fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
+    let levels = ["error", "warn", "info", "info,interbed=debug", "debug,interbed=trace"];
+    let usual = levels[usize::from(verbosity).min(levels.len() - 1)];
+    let filter = match std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty()) {
+        Some(filter) => EnvFilter::builder().parse(&filter).with_context(|| {
+            format!("RUST_LOG is {filter:?}, which is no filter; write for instance interbed=debug")
+        })?,
+        None => EnvFilter::new(usual),
+    };
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    match as_json {
+        // One flat object a line, as collectors of logs want it.
+        true => logs.with_ansi(false).json().flatten_event(true).with_span_list(false).init(),
+        false => logs.init(),
+    }
+    Ok(())
+}
+
+/// Two kinds of panics are kept from users. `println!` panics when the reader has gone (`interbed bench | head -1`),
+/// which is not a failure. And the `tokenizers` crate panics on input that it should refuse: that is caught and becomes
+/// an error, with a line in the log.
+fn set_panic_hook() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
+        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        if quiet_panics::hold_back(panic) {
+            return;
+        }
+        match panic.location().filter(|location| location.file().contains("/tokenizers-")) {
+            Some(location) => tracing::warn!("the tokenizer library gave up at {location}"),
+            None => usual(panic),
+        }
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,344 @@
+//! A model where it lies, opened and checked: what it is, and how a budget is divided for it.
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use interbed_device::Bytes;
+use interbed_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
+use interbed_kernels::{DType, KvLayout};
+use interbed_model::chat_template::ChatTemplate;
+use interbed_model::config::ModelConfig;
+use interbed_model::generation_config::GenerationConfig;
+use interbed_model::gguf::GgufModel;
+use interbed_model::layers;
+use interbed_model::tokenizer::Tokenizer;
+use interbed_weights::{
+    BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
+};
+
+use crate::audience::Surroundings;
+use crate::failure::Advised;
+use crate::lower_tiers::LowerTiers;
+use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
+use crate::options::LimitOptions;
+use crate::quiet_panics::quietly;
+use crate::{small_files, swap};
+
+/// The model that ships with the repository, as seen from its root.
+const BUNDLED_MODEL: &str = "models/storyteller";
+
+/// The contents of a directory, a GGUF file or a packed store, checked, with nothing large in memory yet.
+pub struct ModelDir {
+    /// The directory, the file or the device.
+    pub path: PathBuf,
+    pub config: ModelConfig,
+    pub generation: GenerationConfig,
+    pub catalog: Catalog,
+    pub specs: Vec<GroupSpec>,
+    pub weight_bytes: Bytes,
+}
+
+impl ModelDir {
+    /// Opens what the options name, or the bundled model. A directory without safetensors may hold a GGUF model.
+    pub fn open(path: Option<&Path>) -> Result<Self> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => bundled_model()?,
+        };
+        if !path.is_dir() && !path.is_file() && !is_block_device(&path) {
+            return Err(not_there(&path));
+        }
+        let opened = match Catalog::open(&path) {
+            // A file that cannot be opened, or a GGUF file that is damaged: no directory can mend that.
+            Err(error) if !path.is_dir() || matches!(error, WeightError::Gguf { .. }) => return Err(error.into()),
+            opened => opened,
+        };
+        // Before complaints about weights: without a configuration it is no model at all.
+        if path.is_dir() && !is_gguf(&opened) && !path.join("config.json").exists() {
+            return Err(no_configuration(&path, !matches!(opened, Err(WeightError::NoWeights { .. }))));
+        }
+        let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
+        let catalog = opened?;
+        config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
+        Self::check(path, config, generation, catalog)
+    }
+
+    /// What the headers in `catalog` and the small files in `path` say, wherever the weights themselves are.
+    ///
+    /// # Errors
+    /// A model that cannot be computed, or whose weights are not those of its configuration.
+    pub fn of(path: PathBuf, catalog: Catalog) -> Result<Self> {
+        let (mut config, generation) = small_files::configuration(Some(&catalog), &path)?;
+        config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
+        Self::check(path, config, generation, catalog)
+    }
+
+    fn check(path: PathBuf, config: ModelConfig, generation: GenerationConfig, catalog: Catalog) -> Result<Self> {
+        let specs = layers::group_specs(&config);
+        if let Some(gguf) = GgufModel::of(&catalog) {
+            gguf.check_tensors(&specs)?;
+        }
+        let weight_bytes = Bytes(plan_bytes(&catalog, &specs)?);
+        Ok(Self { path, config, generation, catalog, specs, weight_bytes })
+    }
+
+    /// The last part of the path, which clients see as the model's name; of a file, without ending and numbers.
+    pub fn name(&self) -> String {
+        // A device is called by its bus.
+        if let Some(store) = self.catalog.store().filter(|_| is_block_device(&self.path)) {
+            return store.manifest().name.clone();
+        }
+        // A file in a Hub's cache is a link to one that is named by its hash, so links of files are not followed.
+        if self.path.is_file()
+            && let Ok(absolute) = std::path::absolute(&self.path)
+            && let Some(name) = model_name(&absolute)
+        {
+            return name;
+        }
+        // In a Hub's cache a folder is called by its commit.
+        if let Some(name) = name_in_cache(&self.path) {
+            return name;
+        }
+        let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        absolute.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The types that the model's weights are stored in, with their bytes, largest first.
+    pub fn weight_types(&self) -> Vec<(DType, Bytes)> {
+        // Matrices that are coded have room for more patches or fewer, which is no other type to a person.
+        self.sum_by_type(|(known, found)| known.name() == found.name(), |dtype, entry| (dtype, entry.bytes))
+    }
+
+    /// The type that most weights have, however they are coded: a store has that of what it was packed from.
+    pub fn weight_dtype(&self) -> DType {
+        let types = self.sum_by_type(
+            |(known, found)| known == found,
+            |dtype, entry| {
+                let (&cols, outer) = entry.shape.split_last().unwrap_or((&1, &[]));
+                let rows = outer.iter().fold(1u64, |rows, &dim| rows.saturating_mul(dim as u64));
+                // Unlike coded bf16, FP8 is no form of what it is decoded to.
+                let dtype = if dtype == DType::Fp8 { dtype } else { dtype.decoded() };
+                (dtype, rows.saturating_mul(dtype.row_bytes(cols).unwrap_or(0) as u64))
+            },
+        );
+        types.first().map(|(dtype, _)| *dtype).or(self.config.dtype).unwrap_or(DType::F32)
+    }
+
+    /// The bytes of all weights by type, most first, as `weigh` makes type and bytes of a tensor's.
+    fn sum_by_type(
+        &self,
+        is_same: impl Fn((DType, DType)) -> bool,
+        weigh: impl Fn(DType, &CatalogEntry) -> (DType, u64),
+    ) -> Vec<(DType, Bytes)> {
+        let mut names = HashSet::new();
+        let mut types: Vec<(DType, Bytes)> = Vec::new();
+        // A tied head is the embedding, which is counted already.
+        for tensor in self.specs.iter().flat_map(|group| &group.tensors).filter(|tensor| names.insert(&tensor.name)) {
+            // Loading refuses other types by name.
+            let Some(entry) = self.catalog.get(&tensor.name) else { continue };
+            let ElementType::Known(dtype) = entry.element_type else { continue };
+            let (dtype, bytes) = weigh(dtype, entry);
+            match types.iter_mut().find(|(known, _)| is_same((*known, dtype))) {
+                Some((_, sum)) => sum.0 = sum.0.saturating_add(bytes),
+                None => types.push((dtype, Bytes(bytes))),
+            }
+        }
+        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.0));
+        types
+    }
+
+    /// The model's tokenizer.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be used.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        quietly(|| small_files::tokenizer(&self.catalog, &self.path))
+    }
+
+    /// The chat template, where the model has one.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn template(&self) -> Result<Option<ChatTemplate>> {
+        small_files::template(&self.catalog, &self.path)
+    }
+
+    /// How a KV block of this model lies in memory under these options.
+    pub fn kv_layout(&self, limits: &LimitOptions) -> KvLayout {
+        kv_layout(&self.config, self.weight_dtype(), limits)
+    }
+
+    /// Divides `total` for an engine under these options.
+    ///
+    /// # Errors
+    /// Options that contradict the model, or a budget that is too small.
+    pub fn divide(&self, total: Bytes, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
+        let mut needs = self.needs(limits, surroundings)?;
+        let least = self.least_for(&needs, limits);
+        needs.swap = self.swap_memory(limits, total);
+        if let Some(memory) = limits.kv_memory {
+            needs.blocks_most = usize::try_from(memory.0.saturating_sub(needs.swap.0) / needs.block.0)?;
+            let least = needs.max_model_len.min(LEAST_CONTEXT);
+            if needs.blocks_most * needs.block_size < least {
+                let blocks = least.div_ceil(needs.block_size) as u64 * needs.block.0;
+                let smallest = self.kv_memory_least(limits, total, blocks);
+                return Err(Advised::input(
+                    format!("--kv-memory {memory} has no room for {least} tokens of context"),
+                    format!("give --kv-memory {}M or more", smallest.0 >> 20),
+                ));
+            }
+        }
+        let plan = MemoryPlan::divide(total, &needs).map_err(|refused| refused.advising(least))?;
+        let mut division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
+        if division.plan.streamed
+            && let Some((needs, batched_tokens)) = longer_passes(&self.config, &needs, total, limits)
+            && let Ok(plan) = MemoryPlan::divide(total, &needs)
+        {
+            division = Division { needs, plan, batched_tokens };
+        }
+        // Memory for a long conversation is set aside only if the budget is more than the least.
+        if let Some(requests) = surroundings.audience.of_context(division.plan.max_model_len, total)
+            && requests > division.needs.requests
+        {
+            let needs = MemoryNeeds { requests, ..division.needs };
+            if let Ok(plan) = MemoryPlan::divide(total, &needs) {
+                division = Division { needs, plan, ..division };
+            }
+        }
+        Ok(division)
+    }
+
+    /// The least budget that works under these options, in whole mebibytes: what every command and every refusal
+    /// tells.
+    ///
+    /// # Errors
+    /// Options that contradict the model.
+    pub fn least(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Bytes> {
+        Ok(self.least_for(&self.needs(limits, surroundings)?, limits))
+    }
+
+    fn least_for(&self, needs: &MemoryNeeds, limits: &LimitOptions) -> Bytes {
+        // Swapping takes a small part of the budget, so that the least grows with it, by less and less.
+        let mut least = Bytes(0);
+        loop {
+            let needs = MemoryNeeds { swap: self.swap_memory(limits, least), ..*needs };
+            let smallest = MemoryPlan::least(&needs).0.div_ceil(1 << 20).saturating_mul(1 << 20);
+            if smallest <= least.0 {
+                return least;
+            }
+            least = Bytes(smallest);
+        }
+    }
+
+    /// The least `--kv-memory` that has room for `blocks` bytes of KV blocks, in whole mebibytes: buffers grow with it,
+    /// but by less.
+    fn kv_memory_least(&self, limits: &LimitOptions, total: Bytes, blocks: u64) -> Bytes {
+        let mut least = Bytes(0);
+        loop {
+            let limits = LimitOptions { kv_memory: Some(least), ..limits.clone() };
+            let needed = self.swap_memory(&limits, total).0.saturating_add(blocks).div_ceil(1 << 20) << 20;
+            if needed <= least.0 {
+                return least;
+            }
+            least = Bytes(needed);
+        }
+    }
+
+    /// Host memory for KV that leaves for tiers below and comes back.
+    pub fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
+        let layout = self.kv_layout(limits);
+        let swap = swap::memory(limits, total, &layout);
+        Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &layout).0))
+    }
+
+    /// Bytes of the weights of all experts; 0 without experts.
+    pub fn expert_bytes(&self) -> Result<Bytes> {
+        Ok(Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().expert_bytes()))
+    }
+
+    /// The memory that the parts of an engine need, without swap space.
+    pub fn needs(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<MemoryNeeds> {
+        let weights = WeightNeeds {
+            dtype: self.weight_dtype(),
+            whole: self.weight_bytes,
+            streamed: Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().least_budget()),
+        };
+        memory_needs(&self.config, &self.name(), &weights, limits, surroundings)
+    }
+}
+
+/// How a budget is divided for a model.
+pub struct Division {
+    pub needs: MemoryNeeds,
+    pub plan: MemoryPlan,
+    /// Tokens of one pass.
+    pub batched_tokens: usize,
+}
+
+/// Looks for the bundled model below the working directory and below the folders that the program lies in, so that it
+/// is found from a checkout's root, from a folder inside it, and by the built binary wherever it is called from; an
+/// installed one has it in `share` beside its `bin`.
+fn bundled_model() -> Result<PathBuf> {
+    let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
+    starts
+        .iter()
+        .flatten()
+        .flat_map(|start| start.ancestors())
+        .flat_map(|folder| [folder.join(BUNDLED_MODEL), folder.join("share/interbed").join(BUNDLED_MODEL)])
+        .find(|path| path.join("config.json").exists())
+        .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
+}
+
+/// `NAME` of a folder `models--ORG--NAME/snapshots/COMMIT`.
+fn name_in_cache(path: &Path) -> Option<String> {
+    let snapshots = path.parent().filter(|folder| folder.ends_with("snapshots"))?;
+    let folder = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?;
+    folder.split_once("--").map(|(_, name)| name.to_owned())
+}
+
+fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
+    opened.as_ref().is_ok_and(|catalog| catalog.metadata().is_some())
+}
+
+/// The error for a MODEL that is not on this machine: many are names of models elsewhere.
+fn not_there(path: &Path) -> anyhow::Error {
+    let shown = path.display().to_string();
+    let message = format!("{shown} is neither a directory nor a file");
+    let hint = match shown.split_once(':') {
+        // Names on the Hub do not come here.
+        Some((name, tag)) if [name, tag].iter().all(|part| is_word(part)) => {
+            "this looks like a name of another program's library; give a name on the Hugging Face Hub, as \
+             ORG/NAME or ORG/NAME:QUANT, or a path"
+        }
+        _ => {
+            "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
+             tokenizer.json, or make one with `interbed synth`; a model on the Hub is named ORG/NAME (a prompt goes \
+             behind --prompt)"
+        }
+    };
+    Advised::input(message, hint)
+}
+
+fn is_word(part: &str) -> bool {
+    !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+}
+
+fn no_configuration(path: &Path, has_weights: bool) -> anyhow::Error {
+    let (message, hint) = match has_weights {
+        true => {
+            ("has weights, but no config.json that says what they are", "fetch the model's config.json beside them")
+        }
+        false => (
+            "holds no model: it has neither a config.json nor a GGUF file",
+            "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
+             tokenizer.json, or make one with `interbed synth`",
+        ),
+    };
+    Advised::input(format!("{} {message}", path.display()), hint)
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}

@@ -1,0 +1,86 @@
+//! `interbed models`: what the cache holds of models that were fetched by name.
+
+use std::collections::BTreeSet;
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use clap::Args;
+use interbed_device::Bytes;
+use interbed_hub::{CachedModel, HubCache};
+use serde_json::{Value, json};
+
+use crate::hub;
+use crate::options::HubOptions;
+
+/// List the models that were fetched by name, with their sizes and paths
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed models\n  \
+    interbed models --json | jq -r '.models[].path'\n\n\
+    The cache is that of Python's huggingface_hub too, in HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub. A \
+    model is removed with its folder: rm -r FOLDER.")]
+pub struct ModelsArgs {
+    /// One JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs `interbed models`.
+///
+/// # Errors
+/// The cache cannot be read.
+pub fn run(args: ModelsArgs) -> Result<()> {
+    let cache = HubCache::new(hub::settings(&HubOptions::default())?.cache);
+    let models = cache.list()?;
+    let mut out = stdout().lock();
+    if args.json {
+        let list: Vec<Value> = models.iter().map(to_json).collect();
+        writeln!(out, "{:#}", json!({ "cache": cache.root().display().to_string(), "models": list }))?;
+    } else {
+        write!(out, "{}", table(&cache, &models))?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn table(cache: &HubCache, models: &[CachedModel]) -> String {
+    let root = cache.root().display();
+    if models.is_empty() {
+        return format!("{root} has no models; `interbed run ORG/NAME --prompt Hi` fetches one\n");
+    }
+    let width = models.iter().map(|model| model.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for model in models {
+        let revisions = if model.revisions.is_empty() { "-".to_owned() } else { model.revisions.join(", ") };
+        let commit = model.commit.get(..8).unwrap_or("-");
+        let size = Bytes(model.bytes).to_string();
+        text.push_str(&format!("{:width$}  {size:>10}  {commit:8}  {revisions}\n", model.name));
+        text.push_str(&format!("  {}\n", model.path.display()));
+        if !model.broken.is_empty() {
+            text.push_str(&format!("  the contents of {} are gone\n", model.broken.join(", ")));
+        }
+    }
+    let folders: BTreeSet<_> = models.iter().map(|model| (&model.folder, model.unfinished)).collect();
+    for (folder, unfinished) in folders.iter().filter(|(_, unfinished)| *unfinished > 0) {
+        let (folder, unfinished) = (folder.display(), Bytes(*unfinished));
+        text.push_str(&format!(
+            "{unfinished} in {folder} were not fetched to the end; they are taken up when named again\n"
+        ));
+    }
+    text.push_str(&format!("\nTo remove one: rm -r {root}/models--ORG--NAME\n"));
+    text
+}
+
+fn to_json(model: &CachedModel) -> Value {
+    json!({
+        "name": model.name,
+        "commit": model.commit,
+        "revisions": model.revisions,
+        "path": model.path.display().to_string(),
+        "folder": model.folder.display().to_string(),
+        "files": model.files,
+        "bytes": model.bytes,
+        "unfinished_bytes": model.unfinished,
+        "broken": model.broken,
+    })
+}

@@ -1,0 +1,151 @@
+//! The memory that the parts of an engine need, by model and options, with or without the weights themselves.
+
+use std::num::NonZeroUsize;
+
+use anyhow::{Context, Result, bail};
+use interbed_device::{Bytes, HUGE_PAGE, KvPool, StripShape, page_size, usable_cores};
+use interbed_engine::MemoryNeeds;
+use interbed_kernels::{DType, KvDType, KvLayout};
+use interbed_kv::{BLOCK_SIZE_MAX, KvConfig};
+use interbed_model::Model;
+use interbed_model::config::ModelConfig;
+
+use crate::audience::{Audience, Surroundings};
+use crate::kv_events;
+use crate::options::{KvDtype, KvLayoutOption, LimitOptions};
+use crate::seed::random_seed;
+
+/// Tokens of one pass, by default.
+pub const BATCHED_TOKENS: usize = 512;
+
+/// The same if weights are streamed: about as many as can be computed while a pass's weights are read.
+const BATCHED_TOKENS_STREAMED: usize = 1024;
+
+/// For such passes, scratch may take one part in this many of the budget.
+const SCRATCH_SHARE: u64 = 16;
+
+/// Bookkeeping of a KV block, apart from its bytes and its tokens' ids: list links, hash, index entry.
+const BLOCK_BOOKKEEPING: u64 = 192;
+
+/// What the division of memory needs to know of the weights.
+pub struct WeightNeeds {
+    /// The type of most weights.
+    pub dtype: DType,
+    /// Bytes of all weights.
+    pub whole: Bytes,
+    /// The least with which they can be streamed.
+    pub streamed: Bytes,
+}
+
+/// Bytes of page tables for a page of a block: where it is, and, on average, four times in strips.
+const PAGE_TABLES: usize = 5 * size_of::<u64>();
+
+/// How the block manager is set.
+pub fn kv_config(limits: &LimitOptions, block_size: usize, num_blocks: usize) -> KvConfig {
+    KvConfig {
+        num_blocks,
+        block_size,
+        prefix_caching: !limits.no_prefix_caching,
+        seed: random_seed(),
+        ..KvConfig::default()
+    }
+}
+
+/// The layout of KV blocks under these options, for weights mostly of type `weights`.
+pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) -> KvLayout {
+    let dtype = match limits.kv_dtype {
+        KvDtype::Auto => KvDType::beside(weights),
+        KvDtype::F32 => KvDType::F32,
+        KvDtype::F16 => KvDType::F16,
+        KvDtype::Bf16 => KvDType::BF16,
+        KvDtype::Q8 => KvDType::Q8,
+    };
+    let of = |block_size| Model::kv_layout(config, block_size, dtype);
+    match (limits.kv_layout, limits.block_size) {
+        (KvLayoutOption::Paged, asked) => of(asked.unwrap_or(BLOCK_SIZE)),
+        (KvLayoutOption::Virtual, Some(asked)) => of(asked).in_pages(page_size()),
+        (KvLayoutOption::Virtual, None) => {
+            let mut sizes = (BLOCK_SIZE.ilog2()..=BLOCK_SIZE_MAX.ilog2()).map(|log| of(1 << log));
+            let in_huge_pages = |layout: &KvLayout| layout.block_bytes().is_multiple_of(HUGE_PAGE);
+            let layout = sizes.find(in_huge_pages);
+            layout.unwrap_or_else(|| of(BLOCK_SIZE).in_pages(page_size()))
+        }
+    }
+}
+
+/// Tokens of a block where nobody says how many.
+const BLOCK_SIZE: usize = 16;
+
+/// The strips in which the KV of sequences of up to `max_model_len` tokens is mapped. There are more than sequences run
+/// at a time: in the others lies what those had that have ended, for whoever comes back.
+pub fn strips(limits: &LimitOptions, block_size: usize, max_model_len: usize, num_blocks: usize) -> StripShape {
+    let blocks = max_model_len.div_ceil(block_size).min(num_blocks);
+    StripShape { count: 2 * limits.max_num_seqs.get() + 1, blocks }
+}
+
+/// The memory that the parts of an engine need for the model called `name`, with or without its weights themselves.
+pub fn memory_needs(
+    config: &ModelConfig,
+    name: &str,
+    weights: &WeightNeeds,
+    limits: &LimitOptions,
+    surroundings: &Surroundings<'_>,
+) -> Result<MemoryNeeds> {
+    // First: everything below divides and multiplies by it.
+    kv_config(limits, limits.block_size.unwrap_or(BLOCK_SIZE), 1).check().context("--block-size cannot be used")?;
+    let context = config.context();
+    let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
+    if max_model_len > context {
+        bail!("--max-model-len is {max_model_len}, but {name} has a context of {context}; ask for at most that");
+    }
+    let (sequences, tokens) = (limits.max_num_seqs.get(), batched_tokens(limits, BATCHED_TOKENS));
+    let layout = kv_layout(config, weights.dtype, limits);
+    let mut block_bytes = layout.block_bytes() + layout.block_size() * size_of::<u32>();
+    if limits.kv_layout == KvLayoutOption::Virtual {
+        block_bytes += layout.block_bytes() / page_size() * PAGE_TABLES;
+    }
+    let Surroundings { footprint, audience } = surroundings;
+    let serves_many = matches!(audience, Audience::Clients);
+    Ok(MemoryNeeds {
+        process: Bytes(
+            footprint.computing(threads(limits).get(), config.vocab_size, serves_many).0
+                + kv_events::memory(limits.kv_events.as_ref()).0,
+        ),
+        opening: footprint.opening,
+        weights: weights.whole,
+        weights_streamed: weights.streamed,
+        scratch: Bytes(Model::pass_bytes(config, tokens, tokens, threads(limits)) as u64),
+        requests: audience.least(),
+        swap: Bytes(0),
+        block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
+        block: Bytes(block_bytes as u64 + BLOCK_BOOKKEEPING),
+        blocks_most: usize::MAX,
+        block_size: layout.block_size(),
+        max_model_len,
+        max_num_seqs: sequences,
+    })
+}
+
+/// Tokens of one pass, which must have room for one of every running sequence.
+pub fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
+    limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
+}
+
+/// The needs of longer passes, which pay if weights are streamed, and their number of tokens. `None` if the user sets
+/// that number, or if scratch would take too much of `total`.
+pub fn longer_passes(
+    config: &ModelConfig,
+    needs: &MemoryNeeds,
+    total: Bytes,
+    limits: &LimitOptions,
+) -> Option<(MemoryNeeds, usize)> {
+    let more = batched_tokens(limits, BATCHED_TOKENS_STREAMED);
+    let scratch = Bytes(Model::pass_bytes(config, more, more, threads(limits)) as u64);
+    let worth = more != batched_tokens(limits, BATCHED_TOKENS) && scratch.0 <= total.0 / SCRATCH_SHARE;
+    worth.then_some((MemoryNeeds { scratch, ..*needs }, more))
+}
+
+/// Threads that compute.
+pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
+    limits.threads.unwrap_or_else(usable_cores)
+}

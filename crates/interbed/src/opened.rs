@@ -1,0 +1,60 @@
+//! A model that is open and checked, with its tokenizer, before memory is divided and weights are read.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use interbed_model::chat_template::ChatTemplate;
+use interbed_model::tokenizer::Tokenizer;
+
+use crate::failure::Advised;
+use crate::footprint::Footprint;
+use crate::model_dir::ModelDir;
+
+/// A model that can talk, as far as its small files go.
+pub struct Opened {
+    pub dir: ModelDir,
+    pub tokenizer: Arc<Tokenizer>,
+    pub template: Option<Arc<ChatTemplate>>,
+    /// The memory of the process with them.
+    pub footprint: Footprint,
+}
+
+impl Opened {
+    /// Opens what `model` names, or the bundled model.
+    ///
+    /// # Errors
+    /// A model that cannot be computed, or has no tokenizer.
+    pub fn open(model: Option<&Path>) -> Result<Self> {
+        let dir = ModelDir::open(model)?;
+        let tokenizer = dir.tokenizer()?;
+        if tokenizer.vocab_size() > dir.config.vocab_size {
+            // Ids beyond the embedding would be read from beyond its end.
+            tracing::warn!(
+                "the tokenizer has {} tokens, the model {}; prompts with the tokens beyond are refused",
+                tokenizer.vocab_size(),
+                dir.config.vocab_size
+            );
+        }
+        let template = dir.template()?.map(Arc::new);
+        let footprint = Footprint::of(Some(&tokenizer));
+        Ok(Self { dir, tokenizer: Arc::new(tokenizer), template, footprint })
+    }
+
+    /// The model's chat template.
+    ///
+    /// # Errors
+    /// There is none, without which there is no chat.
+    pub fn chat_template(&self) -> Result<Arc<ChatTemplate>> {
+        self.template.clone().ok_or_else(|| {
+            Advised::input(
+                format!(
+                    "{} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
+                     tokenizer.chat_template in a GGUF file)",
+                    self.dir.name()
+                ),
+                "let it continue plain text instead: interbed run MODEL --prompt TEXT",
+            )
+        })
+    }
+}

@@ -1,0 +1,269 @@
+//! `interbed plan`: what lies where, what bounds it, and how fast it will be, before any weight is read.
+
+use std::io::{Write, stdout};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use interbed_device::Bytes;
+use interbed_kernels::DType;
+use interbed_sim::plan::{Batches, KnownFigures, MixturePlan, Passes, Plan, PlanRequest, Subject};
+
+use crate::audience::{Audience, Surroundings};
+use crate::budget::default_budget;
+use crate::failure::Advised;
+use crate::footprint::Footprint;
+use crate::hub;
+use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
+use crate::options::{HubOptions, LimitOptions};
+use crate::progress::Bars;
+use crate::synth::DTypeArg;
+
+/// Show what would lie where, what bounds the speed, and how fast it would be, on this machine or another
+///
+/// Nothing but headers is read, and no weights are needed. The window planners themselves run over simulated hardware.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed plan models/8b --memory 6G               # this machine, measured in about two seconds\n  \
+    interbed plan llama-3-70b --dtype q4_k            # a well-known model; no weights needed\n  \
+    interbed plan path/to/config.json --memory 32G\n  \
+    interbed plan llama-3-70b --disk-bw 4.45e9 --memory 125G --gpu-memory 16G --pcie-bw 4.15e10 --hbm-bw 9.6e11 \\\n   \
+       \
+        --host-bw 60e9 --flops 2e12 --gpu-flops 1.1e14   # a machine that is elsewhere\n  \
+    interbed plan models/8b --json | jq .resident.decode\n\n\
+    docs/plan.md shows plans of four machines and what they mean.")]
+pub struct PlanArgs {
+    /// A Hugging Face directory, a GGUF file, a packed store, a config.json (or a directory with nothing else), or the
+    /// name of a well-known model, such as llama-3-8b. Without it: the small storyteller that ships with Interbed
+    #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// How weights are stored, where there are none to tell; without it as the configuration says
+    #[arg(long, value_enum)]
+    pub dtype: Option<DTypeArg>,
+
+    #[command(flatten)]
+    pub machine: MachineOptions,
+
+    /// Sequences that decode together, several to compare
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1,8,32,64")]
+    pub batch: Vec<NonZeroUsize>,
+
+    /// Tokens of the prompt; also those that each sequence has when it decodes
+    #[arg(long, value_name = "TOKENS", default_value = "512")]
+    pub prompt_tokens: NonZeroUsize,
+
+    /// Tokens of KV cache to have room for; without it, as much as Interbed would give
+    #[arg(long, value_name = "TOKENS")]
+    pub kv_tokens: Option<NonZeroUsize>,
+
+    /// Host memory for weights, instead of all that --memory leaves
+    #[arg(long, value_name = "SIZE")]
+    pub host_weights: Option<Bytes>,
+
+    /// GPU memory for weights, instead of all that --gpu-memory leaves
+    #[arg(long, value_name = "SIZE", requires = "gpu_memory")]
+    pub gpu_weights: Option<Bytes>,
+
+    /// Of a mixture of experts: which experts tokens go through, as `interbed run --record-routing` wrote it down.
+    /// Without it, a routing is made
+    #[arg(long, value_name = "FILE")]
+    pub routing: Option<PathBuf>,
+
+    /// One JSON object instead of the tables
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub limits: LimitOptions,
+}
+
+/// A machine that may be elsewhere.
+#[derive(Debug, Clone, Args)]
+pub struct MachineOptions {
+    /// Bytes a second that the disk gives, as in 4.45e9 or 4.45G (1G = 1e9 here). Without it, it is measured on a file
+    /// of the model
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine")]
+    pub disk_bw: Option<f64>,
+
+    /// Bytes a second that cores read from memory; measured without it
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine")]
+    pub host_bw: Option<f64>,
+
+    /// Operations a second of all cores together, a multiply-add being two; measured without it
+    #[arg(long, value_name = "RATE", value_parser = operations, help_heading = "Another machine")]
+    pub flops: Option<f64>,
+
+    /// Memory of a GPU. Without it there is none. Needs --pcie-bw and --hbm-bw
+    #[arg(long, value_name = "SIZE", help_heading = "Another machine", requires_all = ["pcie_bw", "hbm_bw"])]
+    pub gpu_memory: Option<Bytes>,
+
+    /// Bytes a second from host to GPU
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine",
+          requires = "gpu_memory")]
+    pub pcie_bw: Option<f64>,
+
+    /// Bytes a second that the GPU reads from its memory
+    #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine",
+          requires = "gpu_memory")]
+    pub hbm_bw: Option<f64>,
+
+    /// Operations a second of the GPU. Without it arithmetic is left out of the account
+    #[arg(long, value_name = "RATE", value_parser = operations, help_heading = "Another machine",
+          requires = "gpu_memory")]
+    pub gpu_flops: Option<f64>,
+}
+
+/// Runs `interbed plan`.
+///
+/// # Errors
+/// There is no such model, figures contradict each other, a memory is too small, or a disk cannot be measured.
+pub fn run(args: PlanArgs) -> Result<()> {
+    let (plan, padding) = make(&args)?;
+    let mut out = stdout().lock();
+    if args.json {
+        let mut json = match &plan {
+            Made::Dense(plan) => plan.to_json(),
+            Made::Mixture(plan) => plan.to_json(),
+        };
+        if padding > 0 {
+            json["kv_block_padding_bytes"] = padding.into();
+        }
+        writeln!(out, "{json:#}")?;
+    } else {
+        let report = match &plan {
+            Made::Dense(plan) => plan.report(),
+            Made::Mixture(plan) => plan.report(),
+        };
+        write!(out, "{report}")?;
+        if padding > 0 {
+            writeln!(out, "KV blocks are padded by {padding} bytes each, to whole pages")?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// A plan of either kind.
+enum Made {
+    Dense(Box<Plan>),
+    Mixture(Box<MixturePlan>),
+}
+
+/// The plan, and how many bytes of each KV block only fill its last page.
+fn make(args: &PlanArgs) -> Result<(Made, usize)> {
+    let limits = &args.limits;
+    let batches = Batches::new(&args.batch)?;
+    let subject = subject(args.model.as_deref(), args.dtype.map(DType::from), &limits.hub)?;
+    let bytes = subject.weight_bytes()?;
+    let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
+    // For a server, where the memory of the process is a constant.
+    let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
+    let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
+    let config = subject.config.clone();
+    let layout = needs::kv_layout(&config, subject.dtype, limits);
+    let request = PlanRequest {
+        machine: args.machine.known(limits.memory),
+        threads: needs::threads(limits),
+        needs,
+        passes: Passes {
+            tokens: needs::batched_tokens(limits, BATCHED_TOKENS),
+            given: limits.max_num_batched_tokens.is_some(),
+            usual: BATCHED_TOKENS,
+            longer: &|computing| needs::longer_passes(&config, &needs, computing, limits),
+        },
+        kv_token: layout.token_bytes() as u64,
+        batches,
+        prompt_tokens: args.prompt_tokens.get(),
+        kv_tokens: args.kv_tokens,
+        host_weights: args.host_weights,
+        gpu_weights: args.gpu_weights,
+        subject,
+    };
+    let (progress, routing) = (&mut Bars::default(), args.routing.clone());
+    let made = match (config.mixture.is_some(), routing) {
+        (true, routing) => Made::Mixture(Box::new(MixturePlan::make(request, routing, progress)?)),
+        (false, None) => Made::Dense(Box::new(Plan::make(request, progress)?)),
+        (false, Some(_)) => {
+            let why = format!("--routing is for mixtures, and {} has no experts", request.subject.name);
+            return Err(Advised::input(why, "leave it out"));
+        }
+    };
+    Ok((made, layout.padding_bytes()))
+}
+
+/// What `model` names: a directory, a file, a well-known name; `None` is the model that ships with Interbed. `dtype` is
+/// for subjects without weights.
+fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> Result<Subject> {
+    if let Some(model) = model {
+        match Subject::imagined(model, dtype) {
+            Ok(Some(subject)) => return Ok(subject),
+            // Shapes that are known by heart come first: they need no network.
+            Err(refusal) if hub::name_of(Some(model)).is_none() => return Err(refusal.into()),
+            Ok(None) | Err(_) => {}
+        }
+    }
+    let dir = hub::glance(model, options)?;
+    if dtype.is_some() {
+        return Err(Advised::input(
+            format!("--dtype is for models without weights, but {} has some", dir.path.display()),
+            format!("leave it out, or plan {}", dir.path.join("config.json").display()),
+        ));
+    }
+    let (name, dtype) = (dir.name(), dir.weight_dtype());
+    Ok(Subject::at_hand(name, dir.config, dtype, dir.specs, dir.catalog, dir.weight_bytes)?)
+}
+
+impl MachineOptions {
+    fn known(&self, memory: Option<Bytes>) -> KnownFigures {
+        KnownFigures {
+            disk_bw: self.disk_bw,
+            host_bw: self.host_bw,
+            flops: self.flops,
+            gpu_memory: self.gpu_memory,
+            pcie_bw: self.pcie_bw,
+            hbm_bw: self.hbm_bw,
+            gpu_flops: self.gpu_flops,
+            memory,
+            memory_here: default_budget(),
+        }
+    }
+}
+
+fn bandwidth(text: &str) -> Result<f64, String> {
+    rate(text, 1e6, "bytes")
+}
+
+fn operations(text: &str) -> Result<f64, String> {
+    rate(text, 1e9, "operations")
+}
+
+/// Rates are decimal, as disks and links are sold. What is far from any hardware would overflow the clock.
+fn rate(text: &str, least: f64, what: &str) -> Result<f64, String> {
+    const UNITS: [(char, f64); 4] = [('K', 1e3), ('M', 1e6), ('G', 1e9), ('T', 1e12)];
+    let trimmed = text.trim().to_ascii_uppercase();
+    let plain = trimmed.strip_suffix("B/S").unwrap_or(&trimmed);
+    let unit = UNITS.iter().find_map(|(name, factor)| Some((plain.strip_suffix(*name)?, *factor)));
+    let (number, factor) = unit.unwrap_or((plain, 1.0));
+    match number.trim().parse::<f64>().map(|number| number * factor) {
+        Ok(rate) if (least..=1e18).contains(&rate) => Ok(rate),
+        _ => Err(format!("expected {what} a second from {least:e} to 1e18, such as 4.45e9 or 4.45G")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_decimal() {
+        assert_eq!(bandwidth("4.45e9"), Ok(4.45e9));
+        assert_eq!(bandwidth(" 4.45G "), Ok(4.45e9));
+        assert_eq!(bandwidth("500MB/s"), Ok(5e8));
+        assert_eq!(operations("1.1t"), Ok(1.1e12));
+        for bad in ["0", "-1", "nan", "inf", "", "G", "fast", "1e30", "10"] {
+            assert!(bandwidth(bad).is_err(), "{bad}");
+        }
+    }
+}

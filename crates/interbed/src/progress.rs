@@ -1,0 +1,89 @@
+//! Progress bars, on stderr, and only if that is a terminal.
+
+use std::sync::Arc;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use interbed_server::LoadProgress;
+use interbed_sim::Progress;
+
+use crate::report::is_quiet;
+
+/// Bars for what follows each other, one at a time.
+#[derive(Default)]
+pub struct Bars(Option<ProgressBar>);
+
+impl Progress for Bars {
+    fn begin_steps(&mut self, what: &'static str, total: u64) {
+        self.0 = Some(steps(what, total));
+    }
+
+    fn begin_bytes(&mut self, what: &'static str, total: u64) {
+        self.0 = Some(bytes(what, total));
+    }
+
+    fn advance(&mut self, by: u64) {
+        self.0.iter().for_each(|bar| bar.inc(by));
+    }
+
+    fn end(&mut self) {
+        self.0.take().iter().for_each(ProgressBar::finish_and_clear);
+    }
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        // A failure leaves no unfinished bar behind.
+        self.end();
+    }
+}
+
+/// Weights that are being loaded: a bar, and whoever else wants to know.
+pub struct Loading {
+    bar: ProgressBar,
+    watch: Option<Arc<LoadProgress>>,
+}
+
+impl Loading {
+    /// Nothing is loaded yet.
+    pub fn begin(watch: Option<Arc<LoadProgress>>) -> Self {
+        Self { bar: bytes("loading", 0), watch }
+    }
+
+    /// So many bytes are loaded of so many.
+    pub fn set(&self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.watch.iter().for_each(|watch| watch.set(done, total));
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        // Done or failed, no bar is left behind.
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A bar that counts bytes, with rate and remaining time.
+pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    let bar = new(total).with_message(what);
+    match style {
+        Ok(style) => bar.with_style(style),
+        // The template is a constant; a plain bar serves as well.
+        Err(_) => bar,
+    }
+}
+
+/// A bar that counts steps.
+pub fn steps(what: &'static str, total: u64) -> ProgressBar {
+    let bar = new(total).with_message(what);
+    match ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn new(total: u64) -> ProgressBar {
+    if is_quiet() { ProgressBar::hidden() } else { ProgressBar::new(total) }
+}

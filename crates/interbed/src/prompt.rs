@@ -1,0 +1,131 @@
+//! Where a prompt comes from, and how it becomes tokens.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, stdin};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use interbed_device::Bytes;
+use interbed_engine::TokenId;
+use interbed_model::tokenizer::Tokenizer;
+
+use crate::failure::Advised;
+use crate::quiet_panics::quietly;
+
+/// Longest prompt that is read, in bytes. The context is a tighter limit, but is known only once the model is loaded.
+const PROMPT_BYTES_MAX: u64 = 64 << 20;
+
+/// A tokenizer's normalizer may make a text shorter, by composing characters; hardly ever by more than this factor.
+const NORMALIZED_SHRINK: usize = 4;
+
+/// The prompt.
+#[derive(Debug, Clone, Args)]
+pub struct PromptOptions {
+    /// The prompt; `-` reads it from stdin
+    #[arg(long, short, value_name = "TEXT", conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+
+    /// Read the prompt from this file; `-` is stdin
+    #[arg(long, short = 'f', value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+}
+
+impl PromptOptions {
+    /// The prompt's text. Without any option it is read from stdin, unless a person sits there.
+    ///
+    /// # Errors
+    /// There is no prompt, or it cannot be read, is too long, or is no UTF-8.
+    pub fn read(&self) -> Result<String> {
+        match (&self.prompt, &self.prompt_file) {
+            (Some(text), _) if text != "-" => Ok(text.clone()),
+            (None, Some(path)) if path.as_os_str() != "-" => {
+                let name = path.display().to_string();
+                let file = File::open(path).map_err(|error| {
+                    Advised::input(format!("cannot read {name}: {error}"), "give a readable file with --prompt-file")
+                })?;
+                read_text(file, &name)
+            }
+            (None, None) if stdin().is_terminal() => {
+                Err(Advised::input("there is no prompt", "give one with --prompt TEXT or --prompt-file FILE"))
+            }
+            _ => match read_text(stdin().lock(), "stdin")? {
+                text if text.is_empty() => {
+                    Err(Advised::input("stdin holds no prompt", "give one with --prompt TEXT or --prompt-file FILE"))
+                }
+                text => Ok(text),
+            },
+        }
+    }
+}
+
+/// The limits that a prompt must fit into.
+#[derive(Debug, Clone, Copy)]
+pub struct PromptLimits {
+    /// Tokens of the context.
+    pub context: usize,
+    /// Bytes of memory that tokenizing may take.
+    pub memory: usize,
+}
+
+/// Token ids of `text`. A text that cannot fit the context, or whose tokenizing would take more memory than there is
+/// for it, is refused before it is tokenized.
+///
+/// # Errors
+/// The text is too long, or the tokenizer cannot represent it.
+pub fn encode(tokenizer: &Tokenizer, text: &str, add_special: bool, room: PromptLimits) -> Result<Vec<TokenId>> {
+    let PromptLimits { context, memory } = room;
+    let most = tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));
+    if text.len() > most {
+        bail!(
+            "the prompt has {} bytes, which is more than the context of {context} tokens can hold; shorten it",
+            text.len()
+        );
+    }
+    let needed = tokenizer.scratch_bytes(text);
+    if needed > memory {
+        bail!(
+            "tokenizing the prompt of {} bytes would take {}, but the budget leaves {} for it; shorten it, break its \
+             lines, or give more --memory",
+            text.len(),
+            Bytes(needed as u64),
+            Bytes(memory as u64)
+        );
+    }
+    Ok(quietly(|| tokenizer.encode(text, add_special))?)
+}
+
+fn read_text(from: impl Read, name: &str) -> Result<String> {
+    let mut bytes = Vec::new();
+    from.take(PROMPT_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
+    if bytes.len() as u64 > PROMPT_BYTES_MAX {
+        bail!("the prompt in {name} has more than {PROMPT_BYTES_MAX} bytes, which no context holds; shorten it");
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        Advised::input(
+            format!(
+                "the prompt in {name} is no UTF-8: its byte {} begins no character",
+                error.utf8_error().valid_up_to()
+            ),
+            "convert it to UTF-8 first, for instance with iconv",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_read_whole_and_must_be_utf8() {
+        assert_eq!(read_text(&b"one\ntwo\n"[..], "stdin").unwrap(), "one\ntwo\n");
+        let refused = read_text(&b"abc\xff"[..], "stdin").unwrap_err().to_string();
+        assert!(refused.contains("stdin") && refused.contains("byte 3"), "{refused}");
+    }
+
+    #[test]
+    fn endless_input_is_refused() {
+        let refused = read_text(std::io::repeat(b'a'), "/dev/zero").unwrap_err().to_string();
+        assert!(refused.contains("/dev/zero has more than"), "{refused}");
+    }
+}

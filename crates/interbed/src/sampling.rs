@@ -1,0 +1,166 @@
+//! How tokens are chosen, as `run` and `chat` take it from the command line.
+
+use std::num::NonZeroUsize;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use interbed_engine::SamplingParams;
+use interbed_engine::text::TextOptions;
+use interbed_model::generation_config::GenerationConfig;
+
+use crate::load::Loaded;
+use crate::options::count;
+use crate::seed::random_seed;
+
+/// Most stop strings, and the longest, in bytes.
+const STOPS_MAX: usize = 64;
+const STOP_BYTES_MAX: usize = 1024;
+
+/// Largest `--max-tokens`: more than any context.
+const TOKENS_MAX: usize = 1 << 30;
+
+/// How the next token is chosen, and when generation ends.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingOptions {
+    /// Divides logits before a token is drawn: 0 always takes the likeliest, 1 samples as the model learned
+    #[arg(long, value_name = "T", value_parser = temperature, allow_negative_numbers = true)]
+    pub temperature: Option<f32>,
+
+    /// Draw from the K likeliest tokens; 0 draws from all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+
+    /// Draw from the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P", value_parser = top_p, allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
+
+    /// Draw from the tokens with at least this share of the likeliest one's probability
+    #[arg(long, value_name = "P", value_parser = min_p, allow_negative_numbers = true,
+          hide_short_help = true)]
+    pub min_p: Option<f32>,
+
+    /// Above 1, makes tokens that have occurred less likely
+    #[arg(long, value_name = "R", value_parser = repetition_penalty, allow_negative_numbers = true,
+          hide_short_help = true)]
+    pub repetition_penalty: Option<f32>,
+
+    /// Chooses the draws: the same seed gives the same text
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Text that ends generation and is left out; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+
+    /// Go on past the model's end-of-sequence tokens
+    #[arg(long)]
+    pub ignore_eos: bool,
+
+    /// Most tokens to generate, at least 1
+    #[arg(long, short = 'n', value_name = "TOKENS", value_parser = count::<TOKENS_MAX>)]
+    pub max_tokens: Option<NonZeroUsize>,
+}
+
+impl SamplingOptions {
+    /// These options, over `defaults`. The seed is random if none is given.
+    ///
+    /// # Errors
+    /// Stop strings that are empty, too long or too many.
+    pub fn over(&self, defaults: SamplingParams) -> Result<SamplingParams> {
+        if self.stop.len() > STOPS_MAX {
+            bail!("--stop is given {} times, but at most {STOPS_MAX} are allowed", self.stop.len());
+        }
+        if self.stop.iter().any(String::is_empty) {
+            bail!("--stop is empty, which would end every text at once; give some text");
+        }
+        if let Some(stop) = self.stop.iter().find(|stop| stop.len() > STOP_BYTES_MAX) {
+            bail!("--stop has {} bytes, but at most {STOP_BYTES_MAX} are allowed", stop.len());
+        }
+        Ok(SamplingParams {
+            temperature: self.temperature.unwrap_or(defaults.temperature),
+            top_k: self.top_k.map_or(defaults.top_k, all_if_0),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            seed: self.seed.unwrap_or_else(random_seed),
+            ignore_eos: self.ignore_eos,
+            ..defaults
+        })
+    }
+
+    /// How tokens become text under these options.
+    pub fn text_options(&self, loaded: &Loaded) -> TextOptions {
+        TextOptions {
+            stop: self.stop.clone(),
+            skip_special_tokens: true,
+            end_tokens: loaded.generation.end_tokens(&loaded.config).to_vec(),
+            ..TextOptions::default()
+        }
+    }
+}
+
+/// The model's `generation_config.json` over the API's defaults.
+pub fn model_defaults(generation: &GenerationConfig) -> SamplingParams {
+    let defaults = SamplingParams::default();
+    // Only a file that says so outright means greedy; most leave the key out.
+    let usual = if generation.do_sample == Some(false) { 0.0 } else { defaults.temperature };
+    SamplingParams {
+        temperature: generation.temperature.unwrap_or(usual),
+        top_k: generation.top_k.map_or(defaults.top_k, |top_k| all_if_0(top_k as usize)),
+        top_p: generation.top_p.unwrap_or(defaults.top_p),
+        min_p: generation.min_p.unwrap_or(defaults.min_p),
+        repetition_penalty: generation.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+        ..defaults
+    }
+}
+
+fn all_if_0(top_k: usize) -> Option<usize> {
+    (top_k > 0).then_some(top_k)
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, |value| (0.0..=100.0).contains(&value), "a number from 0 (greedy) to 100")
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    number(text, |value| value > 0.0 && value <= 1.0, "a number above 0 and at most 1")
+}
+
+fn min_p(text: &str) -> Result<f32, String> {
+    number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
+fn repetition_penalty(text: &str) -> Result<f32, String> {
+    number(text, |value| value > 0.0 && value <= 100.0, "a number above 0 and at most 100; 1 does nothing")
+}
+
+/// NaN is in no range.
+fn number(text: &str, check: fn(f32) -> bool, expected: &str) -> Result<f32, String> {
+    text.trim().parse().ok().filter(|&value| check(value)).ok_or_else(|| format!("expected {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outside_their_range_are_refused() {
+        assert_eq!(temperature("0.7"), Ok(0.7));
+        for bad in ["nan", "NaN", "-1", "inf", "1e9", "warm", ""] {
+            assert!(temperature(bad).is_err(), "{bad}");
+        }
+        assert!(top_p("0").is_err() && top_p("1").is_ok() && top_p("1.1").is_err());
+        assert!(min_p("0").is_ok() && min_p("-0.1").is_err());
+        assert!(repetition_penalty("0").is_err() && repetition_penalty("1.1").is_ok());
+    }
+
+    #[test]
+    fn the_models_authors_are_asked_first() {
+        let generation = GenerationConfig { top_k: Some(0), top_p: Some(0.9), ..GenerationConfig::default() };
+        let params = model_defaults(&generation);
+        assert_eq!((params.temperature, params.top_k, params.top_p), (1.0, None, 0.9));
+        let greedy = GenerationConfig { do_sample: Some(false), ..GenerationConfig::default() };
+        assert_eq!(model_defaults(&greedy).temperature, 0.0);
+    }
+}

@@ -1,0 +1,395 @@
+//! `interbed serve`: the OpenAI-compatible server.
+
+mod secrets;
+
+use std::future::Future;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueEnum};
+use interbed_device::Bytes;
+use interbed_server::{Drained, Embeddings, OtlpEndpoint, ServerConfig};
+use tokio::net::TcpSocket;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::audience::{Audience, REQUEST_BYTES};
+use crate::failure::{Advised, INTERRUPTED};
+use crate::hub;
+use crate::kv_remote;
+use crate::load::{self, Loaded, MAX_WAITING};
+use crate::opened::Opened;
+use crate::options::{
+    ComputeOptions, ExpertCountsOption, KvDiskOptions, KvEventOptions, KvRemoteOptions, ModelOptions, SwapOptions,
+};
+use crate::report::report;
+use crate::sampling::model_defaults;
+use secrets::Secrets;
+
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: u32 = 1024;
+
+/// Threads that carry requests. The cores belong to computing.
+const WORKERS: usize = 2;
+
+/// Threads that tokenize. Each keeps some freed memory to itself, so there are not many.
+const BLOCKING_WORKERS: usize = 8;
+
+/// The exit code of a process that SIGTERM has ended.
+const TERMINATED: i32 = 143;
+
+/// Time that work in progress gets after the server has drained.
+const LAST_CALL: Duration = Duration::from_secs(1);
+
+/// Serve a model over HTTP, as the OpenAI API does
+///
+/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses,
+/// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json.
+/// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
+/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health tells how far it
+/// is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts them, and tells their
+/// clients. SIGHUP reads --api-key-file, --tls-cert and --tls-key again.
+///
+/// What is limited: a body by --max-body (413), the tokens of a request by --max-model-len (400), sequences that are
+/// computed together by --max-num-seqs, requests that wait for that by --max-waiting (429, with Retry-After), and
+/// connections by --max-connections.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed serve                                         # the bundled model, http://127.0.0.1:8000/v1\n  \
+    interbed serve models/8b --memory 20G --port 9000\n  \
+    interbed serve models/8b --host 0.0.0.0 --api-key \"$KEY\" --served-model-name llama\n\n\
+    Any OpenAI client works: OpenAI(base_url=\"http://127.0.0.1:8000/v1\", api_key=\"none\").")]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub model: ModelOptions,
+
+    #[command(flatten)]
+    pub counts: ExpertCountsOption,
+
+    #[command(flatten)]
+    pub compute: ComputeOptions,
+
+    /// Address to listen on; 0.0.0.0 is every one of this machine
+    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
+    pub host: String,
+
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 8000, help_heading = "Server")]
+    pub port: u16,
+
+    /// Key that clients must send; may be given several times. Without any, everybody is served
+    #[arg(long, value_name = "KEY", env = "INTERBED_API_KEY", hide_env_values = true, help_heading = "Server",
+          value_parser = NonEmptyStringValueParser::new())]
+    pub api_key: Vec<String>,
+
+    /// File of keys that clients may send, one a line; a name may follow, which logs tell, and # begins a comment. It
+    /// is read again at SIGHUP: what cannot be used leaves the keys as they were
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub api_key_file: Option<PathBuf>,
+
+    /// Certificate of the server with its chain, as PEM: clients then come over https. It and its key are read again at
+    /// SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server", hide_short_help = true)]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of --tls-cert, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server", hide_short_help = true)]
+    pub tls_key: Option<PathBuf>,
+
+    /// Web page whose scripts may call, by its origin, such as `https://example.org`, or * for every page; may be given
+    /// several times
+    #[arg(long, value_name = "ORIGIN", help_heading = "Server", hide_short_help = true, value_parser = origin)]
+    pub allow_origin: Vec<String>,
+
+    /// Name that clients ask for, instead of the directory's; may be given several times
+    #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = NonEmptyStringValueParser::new())]
+    pub served_model_name: Vec<String>,
+
+    /// How the model writes calls of tools; by default, what its chat template tells
+    #[arg(long, value_name = "NAME", help_heading = "Server",
+          value_parser = clap::builder::PossibleValuesParser::new(interbed_server::tool_parsers()))]
+    pub tool_parser: Option<String>,
+
+    #[command(flatten)]
+    pub kv_disk: KvDiskOptions,
+
+    #[command(flatten)]
+    pub kv_remote: KvRemoteOptions,
+
+    #[command(flatten)]
+    pub kv_events: KvEventOptions,
+
+    #[command(flatten)]
+    pub swap: SwapOptions,
+
+    /// Requests that may wait for their turn; one more is refused with 429, and told when to try again
+    #[arg(long, value_name = "N", default_value_t = MAX_WAITING, help_heading = "Server", hide_short_help = true,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
+    pub max_waiting: usize,
+
+    /// Connections that are served at a time; the memory for requests allows 1024
+    #[arg(long, value_name = "N", default_value_t = ServerConfig::default().connections_max, help_heading = "Server",
+          hide_short_help = true, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub max_connections: usize,
+
+    /// Largest request body, at most 8M: a sixteenth of the memory that is set aside for requests
+    #[arg(long, value_name = "SIZE", default_value = "4M", help_heading = "Server", hide_short_help = true,
+          value_parser = body_size)]
+    pub max_body: Bytes,
+
+    /// Time that requests in flight are given to finish once the server is told to stop
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        alias = "drain-timeout",
+        help_heading = "Server",
+        hide_short_help = true
+    )]
+    pub drain_seconds: u64,
+
+    /// How logs on stderr are written: as text, or as one JSON object a line. Each request has a line at its end; its
+    /// texts and its key are never in it
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Server", hide_short_help = true)]
+    pub log_format: LogFormat,
+
+    /// Collector that traces of requests are sent to, such as http://localhost:4318 (OTLP over HTTP); none by default
+    #[arg(long, value_name = "URL", help_heading = "Server", hide_short_help = true, value_parser = OtlpEndpoint::read)]
+    pub otlp_endpoint: Option<OtlpEndpoint>,
+}
+
+/// How logs are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For collectors of logs.
+    Json,
+}
+
+/// Runs `interbed serve` until a signal stops it.
+///
+/// # Errors
+/// A model that cannot be served, or an address that cannot be listened on.
+pub fn run(args: ServeArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_WORKERS)
+        .enable_all()
+        .build()
+        .context("cannot start the server's threads")?;
+    // Taken before the model is opened, which may take a while.
+    let socket = bind(&args.host, args.port)?;
+    let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    kv_remote::settings(&args.kv_remote)?;
+    let secrets = Arc::new(Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?);
+    let mut signals = runtime.block_on(async {
+        secrets.clone().reload_at_hangup()?;
+        Stop::listen(args.drain_seconds)
+    })?;
+    let impatient = signals.impatient.clone();
+    let mut limits = args.model.limits.clone();
+    limits.compute = args.compute.clone();
+    limits.stream.keep_expert_counts = !args.counts.no_expert_counts;
+    limits.swap = Some(args.swap.clone());
+    limits.kv_disk = Some(args.kv_disk.clone());
+    limits.kv_remote = Some(args.kv_remote.clone());
+    limits.kv_events = Some(args.kv_events.clone());
+    // A download may take hours, which a signal ends; what came is kept.
+    let (model, options) = (args.model.model.clone(), limits.clone());
+    let path = runtime.block_on(async {
+        let found = tokio::task::spawn_blocking(move || hub::local(model.as_deref(), &options, Audience::Clients));
+        tokio::select! {
+            code = signals.next() => std::process::exit(code),
+            found = found => found.context("the thread that looks for the model failed")?,
+        }
+    })?;
+    let opened = Opened::open(path.as_deref())?;
+    let (when_loaded, is_loaded) = oneshot::channel::<()>();
+    #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
+    let stop = async move {
+        tokio::select! {
+            // Nothing was accepted yet. As the first process of a container, it would not end by itself.
+            code = signals.next() => std::process::exit(code),
+            loaded = is_loaded => if loaded.is_err() {
+                // What went wrong ends the process.
+                std::future::pending::<()>().await;
+            }
+        }
+        signals.future().await
+    };
+    let base = base_config(&args, opened.dir.name(), &secrets)?;
+    let (door, address, serving) = runtime.block_on(async {
+        let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
+        let address = listener.local_addr().context("cannot tell the port")?;
+        let (door, serving) = interbed_server::listen(&base, listener, stop);
+        Ok::<_, anyhow::Error>((door, address, tokio::spawn(serving)))
+    })?;
+    report!("Listening on {address}; /health tells how far the model is loaded");
+    limits.watch = Some(door.progress());
+    let loaded = load::load(opened, &limits, Audience::Clients, args.max_waiting)?;
+    load::report::sampling(&loaded.generation);
+    let config = config(base, &loaded);
+    let (name, keyed) = (config.model_names[0].clone(), !config.api_keys.is_empty());
+    door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    announce(&name, scheme, address, keyed, loaded.template.is_some());
+    // The other end waits for it as long as the server serves.
+    let _ = when_loaded.send(());
+    let drained = runtime.block_on(serving).context("the server's task failed")?;
+    if impatient.load(Ordering::Acquire) {
+        std::process::exit(INTERRUPTED.into());
+    }
+    if let Drained::Cut(connections) = drained {
+        report!("{connections} connections were still open after {} s and were cut", args.drain_seconds);
+    }
+    runtime.shutdown_timeout(LAST_CALL);
+    Ok(())
+}
+
+/// What is known before the model is loaded.
+fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<ServerConfig> {
+    let named = &args.served_model_name;
+    Ok(ServerConfig {
+        // Clients may use the name that the model was asked for by, too.
+        model_names: match named.is_empty() {
+            true => std::iter::once(name).chain(hub::name_of(args.model.model.as_deref())).collect(),
+            false => named.clone(),
+        },
+        tool_parser: args.tool_parser.clone(),
+        api_keys: secrets.keys.clone(),
+        tls: secrets.tls.clone(),
+        allow_origins: args.allow_origin.clone(),
+        body_bytes_max: usize::try_from(args.max_body.0)?,
+        connections_max: args.max_connections,
+        drain_timeout: Duration::from_secs(args.drain_seconds),
+        otlp_endpoint: args.otlp_endpoint.clone(),
+        ..ServerConfig::default()
+    })
+}
+
+/// The same, and what the model says.
+fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
+    ServerConfig {
+        model_root: loaded.path.display().to_string(),
+        default_sampling: model_defaults(&loaded.generation),
+        eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
+        embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
+        request_bytes_max: loaded.request_bytes,
+        memory_bytes: loaded.budget.0,
+        ..base
+    }
+}
+
+fn origin(text: &str) -> Result<String, String> {
+    interbed_server::check_origin(text).map(|()| text.to_owned())
+}
+
+/// A body takes a sixteenth of the memory for requests at most, which is at least [`REQUEST_BYTES`] (see
+/// `ServerConfig::request_bytes_max`).
+fn body_size(text: &str) -> Result<Bytes, String> {
+    let limit = Bytes(REQUEST_BYTES as u64 / 16);
+    let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;
+    if size.0 == 0 || size.0 > limit.0 {
+        return Err(format!("expected a size up to {limit}, which the memory for requests has room for"));
+    }
+    Ok(size)
+}
+
+/// Binds the address without listening on it yet.
+fn bind(host: &str, port: u16) -> Result<TcpSocket> {
+    let addresses = (host, port).to_socket_addrs().map_err(|error| {
+        Advised::input(
+            format!("--host {host} is no address of this machine: {error}"),
+            "give for instance 127.0.0.1 for this machine only, or 0.0.0.0 for everybody",
+        )
+    })?;
+    let mut refused = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match bind_address(address) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => refused = error,
+        }
+    }
+    Err(cannot_listen(host, port, refused))
+}
+
+fn bind_address(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A server that was just stopped leaves connections behind that would keep the port for a minute.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Error {
+    let hint = match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            format!("another program listens there: stop it, or choose another --port (0 takes a free one) than {port}")
+        }
+        std::io::ErrorKind::PermissionDenied => "choose a --port of 1024 or more".into(),
+        _ => "choose a --host that is an address of this machine, such as 127.0.0.1".into(),
+    };
+    Advised::system(format!("cannot listen on {host}:{port}"), hint, error)
+}
+
+/// Ctrl-C and SIGTERM: the first lets requests in flight finish, the second cuts them, the third ends the process.
+struct Stop {
+    signals: [Signal; 2],
+    drain_s: u64,
+    /// Whether there was a second one.
+    impatient: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// From now on, signals are taken here. To be called within a runtime.
+    fn listen(drain_s: u64) -> Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        let signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
+        Ok(Self { signals, drain_s, impatient: Arc::default() })
+    }
+
+    /// Completes at the first, with what completes at the second.
+    async fn future(mut self) -> impl Future<Output = ()> {
+        self.next().await;
+        report!("Stopping: requests in flight get {} s to finish; once more ends at once", self.drain_s);
+        async move {
+            self.next().await;
+            self.impatient.store(true, Ordering::Release);
+            tokio::spawn(async move {
+                self.next().await;
+                std::process::exit(INTERRUPTED.into());
+            });
+        }
+    }
+
+    /// Waits for one; returns the exit code of a process that it ends.
+    async fn next(&mut self) -> i32 {
+        let [interrupt, terminate] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => INTERRUPTED.into(),
+            _ = terminate.recv() => TERMINATED,
+        }
+    }
+}
+
+/// Tells where, and how to try it.
+fn announce(name: &str, scheme: &str, address: SocketAddr, keyed: bool, chats: bool) {
+    let url = format!("{scheme}://{address}/v1");
+    let header = if keyed { "-H \"Authorization: Bearer $KEY\" " } else { "" };
+    let (path, body) = if chats {
+        ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)
+    } else {
+        ("completions", r#"{"prompt": "Once upon a time", "max_tokens": 64}"#)
+    };
+    report!("Serving {name} on {url}");
+    report!("  curl {url}/{path} {header}-H 'Content-Type: application/json' -d '{body}'");
+    if !keyed && !address.ip().is_loopback() {
+        report!("note: whoever reaches this address can use the model; --api-key KEY asks for a key");
+    }
+}

@@ -1,0 +1,169 @@
+//! A model's small files, from beside its weights, from a packed store, or from the metadata of a GGUF file.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use interbed_io::{ExactFile, IoError, RandomAccessFile};
+use interbed_model::chat_template::{ChatTemplate, MAX_SOURCE_BYTES, TemplateError};
+use interbed_model::config::{ConfigError, ConfigProblem, ModelConfig};
+use interbed_model::generation_config::GenerationConfig;
+use interbed_model::gguf::GgufModel;
+use interbed_model::tokenizer::{MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
+use interbed_model::{POOLING_FILE, Pooling};
+use interbed_weights::{Catalog, Store};
+use serde_json::Value;
+
+/// The small files that a packed store contains: those that Interbed reads, those that other programs read, and
+/// licences.
+const FILES: [(&str, u64); 13] = [
+    ("config.json", MAX_CONFIG_BYTES),
+    ("generation_config.json", MAX_CONFIG_BYTES),
+    ("tokenizer.json", MAX_TOKENIZER_BYTES),
+    ("tokenizer_config.json", MAX_CONFIG_BYTES),
+    ("special_tokens_map.json", MAX_CONFIG_BYTES),
+    ("added_tokens.json", MAX_CONFIG_BYTES),
+    ("chat_template.jinja", MAX_SOURCE_BYTES as u64),
+    ("README.md", MAX_CONFIG_BYTES),
+    ("LICENSE", MAX_CONFIG_BYTES),
+    ("LICENSE.md", MAX_CONFIG_BYTES),
+    ("LICENSE.txt", MAX_CONFIG_BYTES),
+    ("NOTICE", MAX_CONFIG_BYTES),
+    ("USE_POLICY.md", MAX_CONFIG_BYTES),
+];
+
+/// The name of [`POOLING_FILE`] in a store, which has no directories.
+const POOLING_IN_STORE: &str = "1_Pooling_config.json";
+
+/// The configuration, and how to sample. Without a catalog (there are no weights, or damaged ones) they are looked for
+/// in the directory `path`.
+pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelConfig, GenerationConfig)> {
+    if let Some(gguf) = catalog.and_then(GgufModel::of) {
+        return Ok((gguf.config()?, gguf.generation_config()?));
+    }
+    let Some(store) = catalog.and_then(Catalog::store) else {
+        return Ok((ModelConfig::from_dir(path)?, GenerationConfig::from_dir(path)?));
+    };
+    // In a store, a file's name follows the store's.
+    let place = |ConfigError { file, problem }: ConfigError| ConfigError { file: path.join(file), problem };
+    let Some(text) = text_in(store, "config.json", MAX_CONFIG_BYTES)? else {
+        let problem = ConfigProblem::Read(io::ErrorKind::NotFound.into());
+        return Err(place(ConfigError { file: "config.json".into(), problem }).into());
+    };
+    let config = ModelConfig::from_json(&text).map_err(place)?;
+    let generation = match text_in(store, "generation_config.json", MAX_CONFIG_BYTES)? {
+        Some(text) => GenerationConfig::from_json(&text).map_err(place)?,
+        None => GenerationConfig::default(),
+    };
+    Ok((config, generation))
+}
+
+/// The tokenizer. `path` is where the catalog was opened.
+pub fn tokenizer(catalog: &Catalog, path: &Path) -> Result<Tokenizer> {
+    if let Some(gguf) = GgufModel::of(catalog) {
+        return Ok(gguf.tokenizer()?);
+    }
+    let Some(store) = catalog.store() else { return Ok(Tokenizer::from_dir(path)?) };
+    let path = path.join("tokenizer.json");
+    let Some(tokenizer) = in_store(store, "tokenizer.json", MAX_TOKENIZER_BYTES)? else {
+        return Err(TokenizerError::Missing { path }.into());
+    };
+    let config = in_store(store, "tokenizer_config.json", MAX_CONFIG_BYTES)?;
+    let built = Tokenizer::from_bytes(&tokenizer, config.as_deref());
+    Ok(built.map_err(|problem| TokenizerError::Malformed { path, problem })?)
+}
+
+/// The chat template, where the model has one. `path` is where the catalog was opened.
+pub fn template(catalog: &Catalog, path: &Path) -> Result<Option<ChatTemplate>> {
+    let template = match (GgufModel::of(catalog), catalog.store()) {
+        (Some(gguf), _) => gguf.chat_template(),
+        (None, None) => ChatTemplate::from_dir(path),
+        (None, Some(store)) => {
+            let config = match in_store(store, "tokenizer_config.json", MAX_CONFIG_BYTES)? {
+                Some(text) => serde_json::from_slice(&text).context("tokenizer_config.json is not valid")?,
+                None => Value::Null,
+            };
+            ChatTemplate::from_files(in_store(store, "chat_template.jinja", MAX_SOURCE_BYTES as u64)?, &config, path)
+        }
+    };
+    match template {
+        Ok(template) => Ok(Some(template)),
+        Err(TemplateError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How the model pools hidden states to embeddings, or why it makes none. `path` is where the catalog was opened.
+pub fn pooling(catalog: &Catalog, path: &Path) -> Result<Pooling, String> {
+    if let Some(gguf) = GgufModel::of(catalog) {
+        return gguf.pooling();
+    }
+    let content = match catalog.store() {
+        Some(store) => in_store(store, POOLING_IN_STORE, MAX_CONFIG_BYTES),
+        None => read(&path.join(POOLING_FILE), MAX_CONFIG_BYTES),
+    };
+    match content.map_err(|error| format!("{error:#}"))? {
+        None => Ok(Pooling::default()),
+        Some(text) => {
+            let read = Pooling::from_json(&String::from_utf8_lossy(&text));
+            read.map_err(|problem| format!("{POOLING_FILE} {problem}"))
+        }
+    }
+}
+
+/// The small files of a model, to be packed: those of its store, or of its directory. A GGUF model's are in its
+/// metadata.
+pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut files = Vec::new();
+    for (name, limit) in FILES {
+        let content = match catalog.store() {
+            Some(store) => in_store(store, name, limit)?,
+            None if catalog.metadata().is_none() => read(&path.join(name), limit)?,
+            None => None,
+        };
+        files.extend(content.map(|content| (name.to_owned(), content)));
+    }
+    let pooling = match catalog.store() {
+        Some(store) => in_store(store, POOLING_IN_STORE, MAX_CONFIG_BYTES)?,
+        None if catalog.metadata().is_none() => read(&path.join(POOLING_FILE), MAX_CONFIG_BYTES)?,
+        None => None,
+    };
+    files.extend(pooling.map(|content| (POOLING_IN_STORE.to_owned(), content)));
+    Ok(files)
+}
+
+/// A regular file of at most `limit` bytes; `None` where there is none.
+fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    let file = match ExactFile::open(path) {
+        Ok(file) => file,
+        Err(IoError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // A directory of that name is not the file that is meant.
+        Err(IoError::NotRegular { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    check_length(&file.path().display().to_string(), file.len(), limit)?;
+    let mut content = vec![0; file.len() as usize];
+    file.read_exact_at(&mut content, 0)?;
+    Ok(Some(content))
+}
+
+fn in_store(store: &Store, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+    if let Some(file) = store.manifest().files.iter().find(|file| file.name == name) {
+        check_length(&store.file().path().join(name).display().to_string(), file.bytes, limit)?;
+    }
+    Ok(store.read_file(name)?)
+}
+
+fn text_in(store: &Store, name: &str, limit: u64) -> Result<Option<String>> {
+    let Some(bytes) = in_store(store, name, limit)? else { return Ok(None) };
+    let text = String::from_utf8(bytes);
+    text.map(Some).with_context(|| format!("{} is not UTF-8", store.file().path().join(name).display()))
+}
+
+fn check_length(name: &str, bytes: u64, limit: u64) -> Result<()> {
+    anyhow::ensure!(
+        bytes <= limit,
+        "{name} has {bytes} bytes, but at most {limit} are accepted; is it the right file?"
+    );
+    Ok(())
+}

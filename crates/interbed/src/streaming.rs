@@ -1,0 +1,228 @@
+//! Weights that do not fit into memory: how they are read, and the report of it.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use interbed_device::{Bytes, Cpu, HostRates, VulkanDevice};
+use interbed_engine::DeviceTimeline;
+use interbed_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
+use interbed_weights::experts::{Arena, ArenaShape};
+use interbed_weights::{
+    ElasticWeights, Partition, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError,
+    band_bytes, open_direct,
+};
+
+use crate::expert_counts::KeptCounts;
+use crate::failure::Advised;
+use crate::model_dir::ModelDir;
+use crate::needs;
+use crate::options::{HostProducts, LimitOptions, StreamOptions};
+use crate::progress::Loading;
+use crate::report::report;
+
+/// How weights are streamed, and the figures that can be read while the engine computes.
+pub struct Streaming {
+    pub monitor: Arc<StreamMonitor>,
+    pub settings: ReadSettings,
+    /// The model's files, by which the disk may be measured.
+    pub files: Vec<Arc<dyn DirectRead>>,
+    /// Bytes of weights that the budget could keep in memory, under the policy that keeps most.
+    pub most_resident: u64,
+    /// Bytes of weights that stay in a device's own memory.
+    pub on_device: u64,
+    /// The mixture layers, and the bytes that experts may take.
+    pub experts: Option<(ArenaShape, u64)>,
+    /// What keeps how often experts are used, if something does, until it is dropped.
+    #[expect(dead_code, reason = "it works beside")]
+    pub counts: Option<KeptCounts>,
+    /// When the device computed and copied, if a timeline is kept.
+    pub device: Option<Arc<DeviceTimeline>>,
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.monitor.stop();
+    }
+}
+
+/// The most tokens of a pass that decodes.
+const DECODED_TOKENS: usize = 64;
+
+/// Bytes of weights with which it is measured who computes.
+const MEASURED: Bytes = Bytes(16 << 20);
+
+/// Measures the disk with the help of `room`, which is still unused, and starts streaming within `budget`, loading the
+/// weights that stay in memory. `turns` are those of KV on the same disk.
+///
+/// # Errors
+/// A file that cannot be read, a budget that is too small, memory that the system refuses.
+pub fn start(
+    dir: &ModelDir,
+    budget: Bytes,
+    room: Bytes,
+    limits: &LimitOptions,
+    turns: Option<Arc<DiskTurns>>,
+) -> Result<(StreamedWeights, Streaming)> {
+    let Ready { plan, files, config, settings } = Ready::new(dir, budget, budget, room, &limits.stream, turns)?;
+    let most_resident = plan.resident_bytes(&config)?;
+    let loading = Loading::begin(limits.watch.clone());
+    let progress = &mut |done, all| loading.set(done, all);
+    let mut weights = StreamedWeights::start(plan, &dir.catalog, files.clone(), config, progress)?;
+    drop(loading);
+    let monitor = weights.monitor();
+    let (resident, swept) = (weights.resident_bytes(), monitor.swept_bytes());
+    report!(
+        "stream  {:>10}  of {} stay in memory, {} come from disk in each pass",
+        Bytes(resident.min(swept)),
+        Bytes(swept),
+        Bytes(swept.saturating_sub(resident))
+    );
+    if let Some(arena) = weights.arena() {
+        report_experts(arena);
+    }
+    let experts = weights.arena().map(|arena| (arena.shape().clone(), arena.budget()));
+    let keeps_counts = limits.stream.keep_expert_counts;
+    let counts = if keeps_counts { KeptCounts::keep(&mut weights, &dir.catalog) } else { None };
+    let files = files[..dir.catalog.stored_files().len()].to_vec();
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, experts, counts, device: None }))
+}
+
+/// Says how many of a mixture's experts memory has room for.
+fn report_experts(arena: &Arena) {
+    let (room, shape) = (Bytes(arena.bytes()), arena.shape());
+    let [bank, token] = [shape.bank_bytes(), shape.token_bytes()].map(Bytes);
+    report!("experts {room:>10}  of {bank} have room in memory, a token needs {token} of them");
+    if room < token {
+        report!(
+            "warning: the experts of one token do not fit into {room}, so nearly all of them are read for each token; \
+             with {} more of --memory some would stay",
+            Bytes(token.0 - room.0)
+        );
+    }
+}
+
+/// The same in two tiers: `budgets` are of host memory and of `device`.
+///
+/// # Errors
+/// As [`start`], or memory that the device refuses.
+pub fn start_on(
+    device: &mut VulkanDevice,
+    dir: &ModelDir,
+    budgets: [Bytes; 2],
+    limits: &LimitOptions,
+    turns: Option<Arc<DiskTurns>>,
+) -> Result<(TieredWeights, Streaming)> {
+    let [of_host, of_device] = budgets;
+    let least = of_host.min(of_device);
+    let Ready { plan, files, mut config, settings } = Ready::new(dir, of_host, least, of_host, &limits.stream, turns)?;
+    config.host_tokens_max = host_tokens_max(device, plan.partition(), of_device, limits)?;
+    let loading = Loading::begin(limits.watch.clone());
+    let progress = &mut |done, all| loading.set(done, all);
+    let catalog = &dir.catalog;
+    let weights = TieredWeights::start_on(device, of_device.0, plan, catalog, files.clone(), config, progress)?;
+    drop(loading);
+    let (monitor, [on_device, on_host]) = (weights.monitor(), weights.resident_bytes());
+    let swept = monitor.swept_bytes();
+    report!(
+        "stream  {:>10}  of {} stay on the GPU, {} in host memory; {} come from disk in each pass",
+        Bytes(on_device),
+        Bytes(swept),
+        Bytes(on_host),
+        Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
+    );
+    let most_resident = on_device + on_host;
+    let files = files[..catalog.stored_files().len()].to_vec();
+    let (experts, counts, device) = (None, None, None);
+    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, experts, counts, device }))
+}
+
+/// The most tokens of a pass for which the processor computes with the weights that host memory holds.
+///
+/// # Errors
+/// The device failed, or cannot be followed although it is asked for.
+fn host_tokens_max(
+    device: &mut VulkanDevice,
+    partition: &Partition,
+    of_device: Bytes,
+    limits: &LimitOptions,
+) -> Result<usize> {
+    let (wanted, types) = (limits.compute.host_products, partition.swept_types());
+    if wanted == HostProducts::Off {
+        return Ok(0);
+    }
+    if !device.compute_on_host(Cpu::new(needs::threads(limits)), &types)? {
+        let why = "the processor cannot give products with these weights the bits that this GPU gives them";
+        return match wanted {
+            HostProducts::On => Err(Advised::input(
+                why,
+                "leave --host-products out: what the GPU does not hold is then copied to it in each pass",
+            )),
+            _ => {
+                report!("host           no  products: {why}");
+                Ok(0)
+            }
+        };
+    }
+    if wanted == HostProducts::On {
+        return Ok(DECODED_TOKENS);
+    }
+    // What most of the weights are, is measured.
+    let most = MEASURED.min(Bytes(of_device.0 / 2));
+    let rates = types.first().map(|&dtype| device.host_rates(dtype, most)).transpose()?.flatten();
+    let Some(HostRates { link, host, tokens_max }) = rates else { return Ok(0) };
+    let tokens_max = tokens_max.min(DECODED_TOKENS);
+    let who = match tokens_max {
+        0 => "copied to the GPU in each pass".to_owned(),
+        most => format!("computed with there, in passes of up to {most} tokens; copied in others"),
+    };
+    let [link, host] = [link, host].map(|rate| Bytes(rate as u64));
+    report!("host    {host:>8}/s  a token of weights in host memory, {link}/s over the link: {who}");
+    Ok(tokens_max)
+}
+
+/// All that streaming starts with.
+struct Ready {
+    plan: StreamPlan,
+    files: Vec<Arc<dyn DirectRead>>,
+    config: StreamConfig,
+    settings: ReadSettings,
+}
+
+impl Ready {
+    /// For host memory of `budget`; bands are small enough for `least`.
+    fn new(
+        dir: &ModelDir,
+        budget: Bytes,
+        least: Bytes,
+        room: Bytes,
+        options: &StreamOptions,
+        turns: Option<Arc<DiskTurns>>,
+    ) -> Result<Self> {
+        let files = open_direct(&dir.catalog)?;
+        let settings = try_out(&files[..dir.catalog.stored_files().len()], room)?;
+        report!("reads   {settings}");
+        let least_of =
+            |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.partition().least_budget());
+        let band_bytes = band_bytes(least.0, settings.chunk_bytes, least_of)?;
+        let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
+        let config = StreamConfig {
+            budget: budget.0,
+            engine: settings.engine,
+            depth: settings.depth,
+            disk_bytes_per_s: settings.bytes_per_s,
+            policy: options.stream_policy.into(),
+            timeline: options.timeline,
+            host_tokens_max: 0,
+            turns,
+        };
+        Ok(Self { plan, files, config, settings })
+    }
+}
+
+/// Tries how the largest of the files is read best.
+fn try_out(files: &[Arc<dyn DirectRead>], room: Bytes) -> Result<ReadSettings> {
+    let largest = files.iter().max_by_key(|file| file.len()).context("the model has no files")?;
+    let usual = ProbeLimits::default();
+    let memory_bytes = usize::try_from(room.0).unwrap_or(usize::MAX).min(usual.memory_bytes);
+    Ok(probe(largest, 0..largest.len(), &ProbeLimits { memory_bytes, ..usual })?)
+}

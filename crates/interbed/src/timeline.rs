@@ -1,0 +1,152 @@
+//! A timeline of streamed weights, for ui.perfetto.dev or chrome://tracing.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use interbed_device::Queue;
+use interbed_engine::DeviceEvent;
+use interbed_io::AtomicWriter;
+use interbed_weights::{EVENTS_MAX, EventKind, StreamEvent, StreamMonitor};
+use serde_json::json;
+
+use crate::report::report;
+use crate::streaming::Streaming;
+
+/// The line of the forward pass; those of reads follow.
+const PASS_LINE: usize = 0;
+
+/// Writes what has happened since the last call as Chrome trace events: one line for the pass, which computes or waits,
+/// as many for reads as were in flight at once, and one for each queue of a GPU.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(streaming: &Streaming, path: &Path) -> Result<()> {
+    let monitor = &*streaming.monitor;
+    let mut events = monitor.take_events();
+    events.sort_by_key(|event| event.start);
+    let batches = streaming.device.as_ref().map(|device| device.take()).unwrap_or_default();
+    let starts = events.iter().map(|event| event.start).chain(batches.iter().map(|batch| batch.start));
+    let origin = starts.min().unwrap_or_else(Instant::now);
+    let count = events.len() + batches.len();
+    let failed = || format!("the timeline cannot be written to {}", path.display());
+    let mut file = AtomicWriter::create(path).with_context(failed)?;
+    let mut lanes = Lanes::default();
+    let mut text = String::from("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    text.push_str(&name_of_line(PASS_LINE, "pass").to_string());
+    let mut named = 0;
+    for event in &events {
+        let line = match event.kind {
+            EventKind::Read => 1 + lanes.take(event.start, event.end),
+            EventKind::Stall | EventKind::Compute => PASS_LINE,
+        };
+        while named < line {
+            named += 1;
+            text.push_str(&format!(",\n{}", name_of_line(named, &format!("read {named}"))));
+        }
+        text.push_str(&format!(",\n{}", trace_event(monitor, event, line, origin)));
+        if text.len() > 1 << 20 {
+            file.append(text.as_bytes()).with_context(failed)?;
+            text.clear();
+        }
+    }
+    if !batches.is_empty() {
+        for queue in QUEUES {
+            let (line, name) = line_of(queue);
+            text.push_str(&format!(",\n{}", name_of_line(line, name)));
+        }
+    }
+    for batch in &batches {
+        text.push_str(&format!(",\n{}", batch_event(batch, origin)));
+    }
+    text.push_str("\n]}\n");
+    file.append(text.as_bytes()).with_context(failed)?;
+    file.commit().with_context(failed)?;
+    report!("timeline of {count} events in {}: open it at https://ui.perfetto.dev", path.display());
+    if events.len() >= EVENTS_MAX {
+        report!("note: only the first {EVENTS_MAX} events are kept");
+    }
+    Ok(())
+}
+
+/// The queues of a GPU, in the order of their lines.
+const QUEUES: [Queue; 3] = [Queue::Compute, Queue::Upload, Queue::Download];
+
+/// The line of a GPU's queue, behind all those of reads, and its name.
+fn line_of(queue: Queue) -> (usize, &'static str) {
+    match queue {
+        Queue::Compute => (1001, "GPU kernels"),
+        Queue::Upload => (1002, "GPU copies from the host"),
+        Queue::Download => (1003, "GPU copies to the host"),
+        // Its times are not noted.
+        Queue::Host => (1004, "products on the host"),
+    }
+}
+
+/// Commands that ran together on a GPU.
+fn batch_event(batch: &DeviceEvent, origin: Instant) -> serde_json::Value {
+    let (line, _) = line_of(batch.queue);
+    let name = if batch.queue == Queue::Compute { "kernels" } else { "copies" };
+    json!({
+        "name": format!("{} {name}", batch.operations), "cat": name, "ph": "X", "pid": 1, "tid": line,
+        "ts": microseconds(batch.start - origin), "dur": microseconds(batch.end - batch.start),
+        "args": {"kind": name, "operations": batch.operations},
+    })
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}
+
+fn trace_event(monitor: &StreamMonitor, event: &StreamEvent, line: usize, origin: Instant) -> serde_json::Value {
+    let kind = match event.kind {
+        EventKind::Read => "read",
+        EventKind::Stall => "stall",
+        EventKind::Compute => "compute",
+    };
+    json!({
+        "name": monitor.group_name(event.group), "cat": kind, "ph": "X", "pid": 1, "tid": line,
+        "ts": microseconds(event.start - origin), "dur": microseconds(event.end - event.start),
+        "args": {"kind": kind, "bytes": event.bytes},
+        "cname": match event.kind {
+                EventKind::Stall => "terrible",
+                EventKind::Compute => "good",
+                EventKind::Read => "yellow",
+            },
+    })
+}
+
+fn name_of_line(line: usize, name: &str) -> serde_json::Value {
+    json!({"name": "thread_name", "ph": "M", "pid": 1, "tid": line, "args": {"name": name}})
+}
+
+/// Lines on which events do not overlap.
+#[derive(Default)]
+struct Lanes(Vec<Instant>);
+
+impl Lanes {
+    /// The first line that is free at `start`, which events come in the order of.
+    fn take(&mut self, start: Instant, end: Instant) -> usize {
+        let free = self.0.iter().position(|&busy_until| busy_until <= start);
+        let lane = free.unwrap_or(self.0.len());
+        match free {
+            Some(lane) => self.0[lane] = end,
+            None => self.0.push(end),
+        }
+        lane
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_on_a_line_do_not_overlap() {
+        let mut lanes = Lanes::default();
+        let begin = Instant::now();
+        let ms = |number| begin + Duration::from_millis(number);
+        let taken = [(0, 4), (1, 2), (2, 5), (4, 6), (4, 9)].map(|(start, end)| lanes.take(ms(start), ms(end)));
+        assert_eq!(taken, [0, 1, 1, 0, 2]);
+    }
+}

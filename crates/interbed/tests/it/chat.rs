@@ -1,0 +1,40 @@
+//! `interbed chat` with a pipe as its stdin.
+
+use crate::support::{copy_of_tiny, ended_with_input, text, tiny};
+
+#[test]
+fn each_line_is_a_message() {
+    let args = ["chat", tiny(), "--temperature", "0", "--max-tokens", "6", "--ignore-eos"];
+    let one = ended_with_input(&args, b"hello\n");
+    assert_eq!(one.code, Some(0), "{}", one.stderr);
+    assert!(one.stdout.ends_with('\n') && one.stdout.len() > 1, "{:?}", one.stdout);
+    // The first answer is the same with another message after it, and again after a reset.
+    let more = ended_with_input(&args, b"hello\n\n/stats\n/reset\nhello\n/exit\nnever asked\n");
+    assert_eq!(more.code, Some(0), "{}", more.stderr);
+    assert_eq!(more.stdout, one.stdout.repeat(2));
+    assert!(more.stderr.contains("output  6 tokens"), "{}", more.stderr);
+}
+
+#[test]
+fn the_conversation_is_kept_and_its_oldest_part_dropped() {
+    let args = ["chat", tiny(), "--temperature", "0", "--max-tokens", "4", "--ignore-eos"];
+    let line = format!("{}\n", "many words ".repeat(14));
+    let ended = ended_with_input(&args, line.repeat(6).as_bytes());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("outgrown the context"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_with_the_limit() {
+    let ended = ended_with_input(&["chat", tiny()], format!("{}\n", "word ".repeat(3000)).as_bytes());
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("512"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_model_without_template_is_for_run() {
+    let folder = copy_of_tiny(&["tokenizer_config.json", "chat_template.jinja"]);
+    let ended = ended_with_input(&["chat", &text(folder.path())], b"hello\n");
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""));
+    assert!(ended.stderr.contains("no chat template") && ended.stderr.contains("interbed run"), "{}", ended.stderr);
+}

@@ -1,0 +1,204 @@
+//! `interbed serve --kv-disk`: servers that are killed at any moment, and those that come after them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::serve::Server;
+use crate::support::{copy_of_tiny, ended, tiny};
+
+/// How often servers are killed; more by `INTERBED_KILLS`.
+const KILLS: u64 = 5;
+
+fn start(directory: &Path, more: &[&str]) -> Server {
+    let directory = directory.to_str().unwrap();
+    let mut options = vec!["--kv-disk", directory, "--kv-disk-size", "64M", "--kv-disk-mode", "mirror"];
+    options.extend(more);
+    Server::start(&options)
+}
+
+/// The answer to a prompt of its own for each number; none if the server is gone.
+fn answer(server: &Server, number: u64) -> Option<String> {
+    let prompt: Vec<u64> = (0..60).map(|at| (number * 7 + at * at + at * number) % 200 + 5).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": true});
+    let answer = server.try_ask("POST /v1/completions HTTP/1.1", &body.to_string()).ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    let body: Value = serde_json::from_str(body).ok()?;
+    Some(body["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {body}")).to_owned())
+}
+
+pub fn metric(server: &Server, name: &str) -> u64 {
+    let page = server.ask("GET /metrics HTTP/1.1", "");
+    let line = page.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
+    line.unwrap_or_else(|| panic!("no {name}: {page}")).rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
+}
+
+/// Blocks that a server has found at its start.
+fn found(server: &Server) -> u64 {
+    let line = server.said.lines().find(|line| line.starts_with("KV disk")).unwrap();
+    let (_, rest) = line.rsplit_once("; ").unwrap();
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Whoever looks stops, even if the test fails.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn whoever_comes_after_a_killed_server_finds_what_was_durable_and_answers_alike() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = parent.path().join("kv");
+    let plain = Server::start(&[]);
+    let expected: Vec<_> = (0..12).map(|number| answer(&plain, number).unwrap()).collect();
+    drop(plain);
+    let kills = std::env::var("INTERBED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
+    let (mut least, mut dice) = (0, 1u64);
+    for _ in 0..kills {
+        let server = start(&directory, &[]);
+        assert!(found(&server) >= least, "{} blocks are left of {least}", found(&server));
+        least = found(&server);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _over = SetWhenDropped(&over);
+            for client in 0..2 {
+                let (server, expected, over) = (&server, &expected, &over);
+                scope.spawn(move || {
+                    for number in (client * 5..).map(|number| number % 12) {
+                        match answer(server, number) {
+                            Some(text) => assert_eq!(text, expected[number as usize], "prompt {number}"),
+                            None => break,
+                        }
+                        if over.load(Ordering::SeqCst) {
+                            break;
+                        }
+                    }
+                });
+            }
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Long enough for some to be answered, mostly.
+            std::thread::sleep(Duration::from_millis(dice >> 33 & 0x3FF));
+            least += metric(&server, "interbed:kv_disk_durable_blocks_total");
+            over.store(true, Ordering::SeqCst);
+            server.kill();
+        });
+    }
+    assert!(least > 20, "{least} blocks were stored");
+    let server = start(&directory, &[]);
+    assert!(found(&server) >= least);
+    for (number, expected) in (0..).zip(&expected) {
+        assert_eq!(answer(&server, number).as_ref(), Some(expected));
+    }
+    assert!(metric(&server, "interbed:kv_disk_fetched_tokens_total") > 0);
+    assert_eq!(metric(&server, "interbed:kv_disk_read_errors_total"), 0);
+}
+
+#[test]
+fn a_second_server_is_told_and_runs_without() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let first = start(parent.path(), &[]);
+    let second = start(parent.path(), &[]);
+    assert!(second.said.contains("in use by another process"), "{}", second.said);
+    assert!(answer(&second, 1).is_some());
+    assert!(!second.ask("GET /metrics HTTP/1.1", "").contains("interbed:kv_disk"));
+    drop(first);
+}
+
+#[test]
+fn a_context_beyond_memory_is_answered_as_with_ample_memory() {
+    let model = copy_of_tiny(&["config.json"]);
+    let config = std::fs::read_to_string(Path::new(tiny()).join("config.json")).unwrap();
+    let longer = config.replace(r#""max_position_embeddings": 512"#, r#""max_position_embeddings": 6000"#);
+    assert_ne!(longer, config);
+    std::fs::write(model.path().join("config.json"), longer).unwrap();
+    let (path, parent) = (model.path().to_str().unwrap(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let store = parent.path().to_str().unwrap();
+    let ample = ["--memory", "512M", "--swap-space", "0"];
+    let tight = [&ample[..], &["--kv-disk", store, "--kv-disk-size", "64M"]].concat();
+    // The least for 256 tokens; a MiB more has room for some thousand.
+    let refused = ended(&[&["serve", path, "--port", "0", "--kv-memory", "1M"], &tight[..]].concat());
+    let least = refused.stderr.split("give --kv-memory ").nth(1).and_then(|rest| rest.split('M').next());
+    let least: u64 = least.and_then(|least| least.parse().ok()).unwrap_or_else(|| panic!("{refused:?}"));
+    let memory = format!("{}M", least + 1);
+    let prompt: Vec<u64> = (0..5000).map(|at| (at * at + 3 * at) % 200 + 5).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": true}).to_string();
+    let text = |server: &Server| {
+        let answer = server.ask("POST /v1/completions HTTP/1.1", &body);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        let cached = body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        let loaded = body["usage"]["interbed"]["disk"]["loaded_tokens"].as_u64().unwrap_or(0);
+        assert_eq!(loaded, cached, "nothing of it was in memory");
+        (body["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {body}")).to_owned(), cached)
+    };
+    let (expected, _) = text(&Server::of(path, &ample));
+    let tight = [&["--kv-memory", &memory][..], &tight].concat();
+    let server = Server::of(path, &tight);
+    assert!(server.said.contains("what a request has beyond that is on disk"), "{}", server.said);
+    assert_eq!(text(&server), (expected.clone(), 0));
+    assert!(metric(&server, "interbed:kv_disk_read_bytes_total") > 0);
+    assert!(metric(&server, "interbed:kv_disk_frames_total") > 0);
+    // What memory had room for is written as well, but no answer waits for it.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while metric(&server, "interbed:kv_disk_durable_blocks_total") * 16 < 4096 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.kill();
+    drop(server);
+    let (again, cached) = text(&Server::of(path, &tight));
+    assert_eq!(again, expected);
+    assert!(cached >= 4096, "{cached} tokens were found");
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = parent.path().to_str().unwrap();
+    let refused = |options: &[&str], why: &str| {
+        let mut args = vec!["serve", tiny(), "--port", "0", "--memory", "512M"];
+        args.extend(options);
+        let ended = ended(&args);
+        assert!(ended.code == Some(2) && ended.stderr.contains(why), "{options:?}: {ended:?}");
+    };
+    refused(&["--kv-disk-size", "1G"], "--kv-disk <DIR>");
+    refused(&["--kv-disk", directory, "--kv-disk-size", "10K"], "are needed");
+    refused(&["--kv-disk", directory, "--kv-disk-ttl", "3 weeks"], "no unit of time");
+    refused(&["--kv-disk", directory, "--kv-disk-writes", "much"], "much");
+    std::fs::write(parent.path().join("secret"), b"short").unwrap();
+    refused(&["--kv-disk", directory], "damaged");
+}
+
+#[test]
+fn what_a_client_has_is_erased_and_nothing_of_others() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = parent.path().join("kv");
+    let keys = ["--api-key", "one", "--api-key", "two"];
+    let prompt: Vec<u64> = (0..200).map(|at| (at * at + 3 * at) % 200 + 5).collect();
+    let cached = |server: &Server, key: &str| {
+        let body = json!({"prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": true}).to_string();
+        let answer = server.ask(&format!("POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer {key}"), &body);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("no answer: {answer}"));
+        body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
+    };
+    let erase = |key: &[&str]| ended(&[&["erase", directory.to_str().unwrap()], key].concat());
+    assert!(erase(&[]).code == Some(2) && !directory.exists(), "{:?}", erase(&[]));
+    for key in ["one", "two"] {
+        // Stopped in between, so that they lie in records of their own.
+        let server = start(&directory, &keys);
+        assert_eq!(cached(&server, key), 0);
+        let refused = erase(&["--api-key", "one"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains("stop the server"), "{refused:?}");
+        server.stop("-TERM");
+    }
+    let told = erase(&["--api-key", "one"]);
+    assert!(told.code == Some(0) && told.stdout.contains("; 0 blocks of others"), "{told:?}");
+    let server = start(&directory, &keys);
+    assert_eq!((cached(&server, "one"), cached(&server, "two")), (0, 192));
+}

@@ -1,5 +1,0 @@
-//! Integration tests of strata-device, in one binary.
-
-mod best;
-mod shaders;
-mod vulkan;
