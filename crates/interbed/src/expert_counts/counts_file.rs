@@ -1,7 +1,7 @@
 //! The file that holds how often a model's experts were used.
 //!
 //! ```text
-//! "interbed counts 1\n"        16 bytes, with the version
+//! "interbed counts 1\n"        18 bytes, with the version
 //! fingerprint                32 bytes, of the model's files
 //! mixture layers, experts    4 bytes each: what follows is as long as they say
 //! uses [layer, expert]       4 bytes each, as f32
@@ -17,7 +17,7 @@ use anyhow::{Result, bail, ensure};
 use interbed_io::{AtomicWriter, ExactFile, IoError, RandomAccessFile};
 use interbed_weights::experts::{ArenaShape, SlabCounts};
 
-const MAGIC: &[u8; 16] = b"interbed counts 1\n";
+const MAGIC: &[u8; 18] = b"interbed counts 1\n";
 const FINGERPRINT_BYTES: usize = 32;
 const HASH_BYTES: usize = 32;
 
