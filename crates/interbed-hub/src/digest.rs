@@ -8,7 +8,6 @@ use sha1::Sha1;
 use sha2::Sha256;
 // Each library has a trait of its own; they are of different ages.
 use sha1::Digest as _;
-use sha2::Digest as _;
 
 /// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;

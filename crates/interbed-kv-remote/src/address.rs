@@ -5,27 +5,16 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use opendal_core::raw::percent_decode_path;
-use opendal_core::{Builder, HttpTransporter, OperationContext, Operator};
-use opendal_http_transport_reqwest::ReqwestTransport;
-use opendal_service_redis::Redis;
-use opendal_service_s3::S3;
+use percent_encoding::percent_decode_str;
 use reqwest::Url;
 use thiserror::Error;
 
 use crate::blob_store::BlobStore;
+use crate::redis_store::{RedisAddress, RedisStore};
+use crate::s3_store::S3Store;
 
 /// What the names of objects begin with, unless the address says something else.
-const ROOT: &str = "/interbed/";
-
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(5);
-
-/// How long an answer may take by itself, whoever waits for it.
-const ANSWER: Duration = Duration::from_secs(30);
-
-/// Connections to a Redis server.
-const CONNECTIONS: usize = 8;
+const ROOT: &str = "interbed/";
 
 /// Where a store is. It is shown without the password that it may contain.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,7 +25,7 @@ pub struct StoreAddress {
 
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
-    Redis { endpoint: String, user: String, password: String, database: i64, root: String },
+    Redis(RedisAddress),
     S3 { bucket: String, root: String },
 }
 
@@ -74,15 +63,20 @@ impl FromStr for StoreAddress {
         if url.fragment().is_some() {
             return Err(malformed("nothing may follow a # in the address of a store"));
         }
-        let path = percent_decode_path(url.path().trim_matches('/'));
+        let plain = |text: &str| {
+            let text = percent_decode_str(text).decode_utf8();
+            text.map(String::from).map_err(|_| malformed("what its % stand for is no UTF-8"))
+        };
+        let path = plain(url.path().trim_matches('/'))?;
         match url.scheme() {
             scheme @ ("redis" | "rediss" | "valkey" | "valkeys") => {
                 let is_secure = scheme.ends_with('s') && scheme != "redis";
                 let (scheme, port) = (if is_secure { "rediss" } else { "redis" }, url.port().unwrap_or(6379));
+                let (user, password) = (plain(url.username())?, plain(url.password().unwrap_or_default())?);
                 let mut root = ROOT.to_owned();
                 for (name, value) in url.query_pairs() {
                     match &*name {
-                        "prefix" => root = format!("/{}/", value.trim_matches('/')),
+                        "prefix" => root = format!("{}/", value.trim_matches('/')),
                         name => return Err(malformed(format!("{name:?} is no setting of a Redis store (prefix is)"))),
                     }
                 }
@@ -92,10 +86,10 @@ impl FromStr for StoreAddress {
                         malformed("what follows the host of a Redis server is the number of its database")
                     })?,
                 };
-                let (user, password) = (percent_decode_path(url.username()), url.password().unwrap_or_default());
-                let (endpoint, password) = (format!("{scheme}://{host}:{port}"), percent_decode_path(password));
-                let shown = format!("{endpoint}/{database}");
-                Ok(Self { kind: Kind::Redis { endpoint, user, password, database, root }, shown })
+                let shown = format!("{scheme}://{host}:{port}/{database}");
+                let host = host.trim_matches(['[', ']']).to_owned();
+                let address = RedisAddress { host, port, is_secure, user, password, database, root };
+                Ok(Self { kind: Kind::Redis(address), shown })
             }
             _ => {
                 if !url.username().is_empty() || url.password().is_some() || url.port().is_some() {
@@ -106,7 +100,7 @@ impl FromStr for StoreAddress {
                 if url.query().is_some() {
                     return Err(malformed("a bucket has no settings in its address"));
                 }
-                let root = if path.is_empty() { ROOT.to_owned() } else { format!("/{path}/") };
+                let root = if path.is_empty() { ROOT.to_owned() } else { format!("{path}/") };
                 Ok(Self { kind: Kind::S3 { bucket: host.to_owned(), root }, shown: format!("s3://{host}/{path}") })
             }
         }
@@ -134,32 +128,11 @@ impl StoreAddress {
     pub fn open(&self, ttl: Option<Duration>) -> Result<Arc<dyn BlobStore>, AddressError> {
         // Both libraries take the process's, and somebody may have chosen one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        match &self.kind {
-            Kind::Redis { endpoint, user, password, database, root } => {
-                let redis = Redis::default().endpoint(endpoint).username(user).password(password).db(*database);
-                let redis = redis.root(root).connection_pool_max_size(CONNECTIONS);
-                store(ttl.into_iter().fold(redis, Redis::default_ttl), Ok)
-            }
-            Kind::S3 { bucket, root } => store(S3::default().bucket(bucket).root(root), |operator| {
-                let client = reqwest::Client::builder().connect_timeout(CONNECT).timeout(ANSWER).build();
-                let client = client.map_err(|error| AddressError::Refused(error.to_string()))?;
-                let transport = HttpTransporter::new(ReqwestTransport::new(client));
-                Ok(operator.with_context(OperationContext::new().with_http_transport(transport)))
-            }),
-        }
+        Ok(match &self.kind {
+            Kind::Redis(address) => Arc::new(RedisStore::open(address, ttl).map_err(AddressError::Refused)?),
+            Kind::S3 { bucket, root } => Arc::new(S3Store::open(bucket, root).map_err(AddressError::Refused)?),
+        })
     }
-}
-
-fn store(
-    builder: impl Builder,
-    finish: impl FnOnce(Operator) -> Result<Operator, AddressError>,
-) -> Result<Arc<dyn BlobStore>, AddressError> {
-    let operator = Operator::new(builder).map_err(|error| match error.message() {
-        // In the library's words it is a function to call.
-        message if message.starts_with("region is missing") => AddressError::Refused("set AWS_REGION".to_owned()),
-        message => AddressError::Refused(message.to_owned()),
-    })?;
-    Ok(Arc::new(finish(operator)?))
 }
 
 #[cfg(test)]
@@ -169,23 +142,23 @@ mod tests {
     #[test]
     fn addresses_are_read_and_shown_without_passwords() {
         let redis = |text: &str| match text.parse::<StoreAddress>() {
-            Ok(StoreAddress { kind: Kind::Redis { endpoint, user, password, database, root }, .. }) => {
-                (endpoint, user, password, database, root)
-            }
+            Ok(StoreAddress { kind: Kind::Redis(address), .. }) => address,
             other => panic!("{text}: {other:?}"),
         };
-        let read = |parts: (&str, &str, &str, i64, &str)| {
-            (parts.0.to_owned(), parts.1.to_owned(), parts.2.to_owned(), parts.3, parts.4.to_owned())
-        };
-        assert_eq!(redis("redis://cache"), read(("redis://cache:6379", "", "", 0, "/interbed/")));
-        assert_eq!(redis("valkey://[::1]:7000/3"), read(("redis://[::1]:7000", "", "", 3, "/interbed/")));
+        let read =
+            |(host, port, is_secure): (&str, u16, bool), (user, password): (&str, &str), database, root: &str| {
+                let [host, user, password, root] = [host, user, password, root].map(str::to_owned);
+                RedisAddress { host, port, is_secure, user, password, database, root }
+            };
+        assert_eq!(redis("redis://cache"), read(("cache", 6379, false), ("", ""), 0, "interbed/"));
+        assert_eq!(redis("valkey://[::1]:7000/3"), read(("::1", 7000, false), ("", ""), 3, "interbed/"));
         let full = "rediss://me:p%40ss@cache:6380/2?prefix=a/b";
-        assert_eq!(redis(full), read(("rediss://cache:6380", "me", "p@ss", 2, "/a/b/")));
+        assert_eq!(redis(full), read(("cache", 6380, true), ("me", "p@ss"), 2, "a/b/"));
         let address: StoreAddress = full.parse().expect("it was read before");
         assert_eq!(address.to_string(), "rediss://cache:6380/2");
         assert!(!format!("{address:?}").contains("ss@"));
         let bucket: StoreAddress = "s3://kv/some/where".parse().expect("a bucket");
-        assert!(bucket.kind == Kind::S3 { bucket: "kv".into(), root: "/some/where/".into() });
+        assert!(bucket.kind == Kind::S3 { bucket: "kv".into(), root: "some/where/".into() });
         assert_eq!(bucket.to_string(), "s3://kv/some/where");
     }
 

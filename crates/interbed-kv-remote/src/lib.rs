@@ -13,7 +13,9 @@ mod blob_store;
 mod health;
 mod object;
 mod patience;
+mod redis_store;
 mod remote_tier;
+mod s3_store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod workers;

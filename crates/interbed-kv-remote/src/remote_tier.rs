@@ -344,16 +344,15 @@ impl RemoteTier {
         self.stats.asked_blocks += 1;
         let reason = match found {
             Found::Block(object, permit) => {
-                let bytes = object.to_bytes();
-                let block = &bytes[self.workers.format().block()];
+                let block = &object[self.workers.format().block()];
                 blocks.fill(into, &mut |memory| memory.copy_from_slice(block));
                 drop(permit);
                 fetch.filled += 1;
                 fetch.came = Some((fetch.came.map_or(at, |(first, _)| first), at));
-                fetch.bytes += bytes.len() as u64;
+                fetch.bytes += object.len() as u64;
                 let is_whole = fetch.filled == fetch.wanted.len();
                 self.stats.hit_blocks += 1;
-                self.stats.read_bytes += bytes.len() as u64;
+                self.stats.read_bytes += object.len() as u64;
                 self.reading.did_well();
                 if let Some(class) = self.known.get(&key) {
                     self.gate.returned(*class);

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::{StreamExt, stream};
 use interbed_kv::{BlockKey, BlockLabel, FetchId, KEY_BYTES, Wanted};
-use opendal_core::Buffer;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -37,7 +36,7 @@ const COPIES: usize = 4;
 /// What a look for a block has brought.
 pub(crate) enum Found {
     /// The object of the block, which was checked. The memory counts until the permit goes.
-    Block(Buffer, OwnedSemaphorePermit),
+    Block(Vec<u8>, OwnedSemaphorePermit),
     /// There is none.
     Nothing,
     /// There is one, and it is something else.
@@ -121,14 +120,10 @@ impl Workers {
                     async move {
                         // One byte more shows that it is too long.
                         match store.get(&name, format.len() + 1).await {
-                            Ok(Some(object)) => {
-                                // One piece, as it is checked.
-                                let object = Buffer::from(object.to_bytes());
-                                match format.check(&wanted, seconds_since_1970(), &object.to_bytes()) {
-                                    Ok(()) => Found::Block(object, permit),
-                                    Err(not_it) => Found::Else(not_it),
-                                }
-                            }
+                            Ok(Some(object)) => match format.check(&wanted, seconds_since_1970(), &object) {
+                                Ok(()) => Found::Block(object, permit),
+                                Err(not_it) => Found::Else(not_it),
+                            },
                             Ok(None) => Found::Nothing,
                             Err(reason) => Found::Failed(reason),
                         }

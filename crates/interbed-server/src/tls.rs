@@ -110,29 +110,28 @@ fn pair(certificates: &[u8], key: &[u8]) -> Result<CertifiedKey, BadTls> {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertifiedKey as Made, generate_simple_self_signed};
-
     use super::*;
+
+    const ONE: (&str, &str) =
+        (include_str!("../tests/fixtures/tls/one.cert.pem"), include_str!("../tests/fixtures/tls/one.key.pem"));
+    const OTHER: (&str, &str) =
+        (include_str!("../tests/fixtures/tls/other.cert.pem"), include_str!("../tests/fixtures/tls/other.key.pem"));
 
     #[test]
     fn what_cannot_be_used_is_told() {
-        let [one, other] = [(); 2].map(|()| {
-            let Made { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-            (cert.pem(), signing_key.serialize_pem())
-        });
-        let tls = Tls::from_pem(one.0.as_bytes(), one.1.as_bytes()).unwrap();
+        let tls = Tls::from_pem(ONE.0.as_bytes(), ONE.1.as_bytes()).unwrap();
         for (certificates, key, part) in [
-            ("", one.1.as_str(), "no certificate"),
-            ("-----BEGIN CERTIFICATE-----\n!\n", &one.1, "certificate cannot be read"),
-            (one.0.as_str(), "", "private key cannot be read"),
-            (&one.0, &one.0, "private key cannot be read"),
-            (&one.0, &other.1, "cannot be used"),
-            ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", &one.1, "cannot be used"),
+            ("", ONE.1, "no certificate"),
+            ("-----BEGIN CERTIFICATE-----\n!\n", ONE.1, "certificate cannot be read"),
+            (ONE.0, "", "private key cannot be read"),
+            (ONE.0, ONE.0, "private key cannot be read"),
+            (ONE.0, OTHER.1, "cannot be used"),
+            ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", ONE.1, "cannot be used"),
         ] {
             let told = tls.replace(certificates.as_bytes(), key.as_bytes()).expect_err(part).to_string();
             assert!(told.contains(part), "{told}");
             assert!(Tls::from_pem(certificates.as_bytes(), key.as_bytes()).is_err());
         }
-        tls.replace(other.0.as_bytes(), other.1.as_bytes()).unwrap();
+        tls.replace(OTHER.0.as_bytes(), OTHER.1.as_bytes()).unwrap();
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use interbed_engine::testing::{Step, answer};
 use interbed_server::{ServerConfig, Tls};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::crypto::ring;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,19 +20,26 @@ const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
 
 /// A certificate, its private key, and a client that trusts nothing else.
 struct Identity {
-    certificate: String,
-    key: String,
+    certificate: &'static str,
+    key: &'static str,
     client: TlsConnector,
 }
 
-fn identity() -> Identity {
-    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+fn one() -> Identity {
+    identity(include_str!("../fixtures/tls/one.cert.pem"), include_str!("../fixtures/tls/one.key.pem"))
+}
+
+fn other() -> Identity {
+    identity(include_str!("../fixtures/tls/other.cert.pem"), include_str!("../fixtures/tls/other.key.pem"))
+}
+
+fn identity(certificate: &'static str, key: &'static str) -> Identity {
     let mut roots = RootCertStore::empty();
-    roots.add(cert.der().clone()).unwrap();
+    roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().unwrap();
     let client = TlsConnector::from(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()));
-    Identity { certificate: cert.pem(), key: signing_key.serialize_pem(), client }
+    Identity { certificate, key, client }
 }
 
 async fn connect(server: &Server, client: &TlsConnector) -> std::io::Result<TlsStream<tokio::net::TcpStream>> {
@@ -51,7 +58,7 @@ async fn is_healthy(stream: &mut TlsStream<tokio::net::TcpStream>) -> bool {
 
 #[tokio::test]
 async fn answers_come_over_tls_and_the_certificate_can_be_replaced() {
-    let (first, second) = (identity(), identity());
+    let (first, second) = (one(), other());
     let tls = Tls::from_pem(first.certificate.as_bytes(), first.key.as_bytes()).unwrap();
     let config = ServerConfig { tls: Some(tls.clone()), ..ServerConfig::default() };
     let server = Server::start(config, answer("hello")).await;
@@ -77,7 +84,7 @@ async fn answers_come_over_tls_and_the_certificate_can_be_replaced() {
 
 #[tokio::test]
 async fn handshakes_that_fail_cost_nobody_else_anything() {
-    let identity = identity();
+    let identity = one();
     let tls = Tls::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap();
     let config = ServerConfig {
         tls: Some(tls),
@@ -106,7 +113,7 @@ async fn handshakes_that_fail_cost_nobody_else_anything() {
 
 #[tokio::test]
 async fn a_client_that_reads_nothing_is_cut_over_tls_too() {
-    let identity = identity();
+    let identity = one();
     let tls = Tls::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap();
     let config = ServerConfig {
         tls: Some(tls),

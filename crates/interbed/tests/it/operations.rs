@@ -7,7 +7,8 @@ use std::process::{Child, ChildStderr, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
 use crate::support::{interbed, refused, tiny};
@@ -204,18 +205,27 @@ fn options_of_a_gpu_are_refused_without_one() {
 fn https_is_served_and_its_certificate_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
-    let renew = || {
-        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        std::fs::write(&certificate, cert.pem()).unwrap();
-        std::fs::write(&key, signing_key.serialize_pem()).unwrap();
-        cert
+    let made = [
+        [
+            include_str!("../../../interbed-server/tests/fixtures/tls/one.cert.pem"),
+            include_str!("../../../interbed-server/tests/fixtures/tls/one.key.pem"),
+        ],
+        [
+            include_str!("../../../interbed-server/tests/fixtures/tls/other.cert.pem"),
+            include_str!("../../../interbed-server/tests/fixtures/tls/other.key.pem"),
+        ],
+    ];
+    let renew = |[cert, signing_key]: [&str; 2]| {
+        std::fs::write(&certificate, cert).unwrap();
+        std::fs::write(&key, signing_key).unwrap();
+        CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()
     };
-    let first = renew();
+    let first = renew(made[0]);
     let mut serving = Serving::begin(&["--tls-cert", text(&certificate), "--tls-key", text(&key)]);
     assert!(serving.line("Serving ").contains("https://"));
-    let ask = |serving: &Serving, trusted: &rcgen::Certificate| {
+    let ask = |serving: &Serving, trusted: &CertificateDer<'static>| {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(trusted.der().clone()).unwrap();
+        roots.add(trusted.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
@@ -231,7 +241,7 @@ fn https_is_served_and_its_certificate_read_again() {
     serving.signal("-HUP");
     assert!(serving.line("stays as it was").contains("private key"));
     assert!(ask(&serving, &first).is_ok());
-    let second = renew();
+    let second = renew(made[1]);
     serving.signal("-HUP");
     serving.line("certificate as it is now");
     assert!(ask(&serving, &first).is_err_and(|error| error.contains("certificate")));
