@@ -33,6 +33,7 @@ mod openapi;
 mod outline;
 mod pace;
 mod patience;
+mod prefill;
 mod random;
 mod request_id;
 mod request_log;

@@ -24,6 +24,7 @@ use crate::json_text::list_of;
 use crate::logprobs::{chat_entry, prompt_text};
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
+use crate::prefill::Prefill;
 use crate::sampling::{Common, common, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
 use crate::structured::{constraint, structured_part};
@@ -171,13 +172,13 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
     if let Some(tools) = &tools {
         check_tools(tools, template, app.tools_told().is_some())?;
     }
-    let continued = sent(continue_final_message).unwrap_or(false);
+    let continued = sent(continue_final_message).unwrap_or(false).then_some("continue_final_message");
     let add_generation_prompt = sent(add_generation_prompt);
-    if continued && add_generation_prompt == Some(true) {
+    if continued.is_some() && add_generation_prompt == Some(true) {
         let message = "continue_final_message and add_generation_prompt cannot both be true";
         return Err(ApiError::invalid("continue_final_message", message));
     }
-    let add_generation_prompt = add_generation_prompt.unwrap_or(!continued);
+    let add_generation_prompt = add_generation_prompt.unwrap_or(continued.is_none());
     let mut kwargs = sent(chat_template_kwargs).unwrap_or_default();
     if let Some(effort) = sent(reasoning_effort) {
         // Under the name that templates know it by.
@@ -201,8 +202,8 @@ pub(crate) struct Rendering {
     /// Objects with a `role`, and a `content` that is a text.
     pub(crate) messages: Vec<Value>,
     pub(crate) tools: Option<Vec<Value>>,
-    /// Whether the last message is to be continued.
-    pub(crate) continued: bool,
+    /// The field that asks for the last message to be continued, if one does.
+    pub(crate) continued: Option<&'static str>,
     pub(crate) add_generation_prompt: bool,
     /// More of a template's own variables.
     pub(crate) kwargs: Map<String, Value>,
@@ -247,19 +248,48 @@ impl Rendering {
         }
         let render =
             |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
+        let prefill = continued.map(|field| begun_by(field, &mut messages)).transpose()?;
         let mut text = match (render(&messages), with_contents(&messages)) {
             // A template that adds texts fails on a content that is none, and one that tests for none must see it.
             (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
             (rendered, _) => rendered?,
         };
-        let mut begins = app.speech.thinking.map_or(Begins::Before, |tags| tags.begins(&text));
-        if continued {
-            text = up_to_final_message(text, &messages)?;
-            let last = messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default();
-            begins = app.speech.thinking.map_or(Begins::Before, |tags| tags.begins_in(last));
+        let tags = app.speech.thinking;
+        let mut begins = tags.map_or(Begins::Before, |tags| tags.begins(&text));
+        if let (Some(field), Some(prefill)) = (continued, prefill) {
+            let Some((begun, blank)) = prefill.up_to_mark(&text) else {
+                let problem = "the chat template leaves out the end of the last message, so it cannot be continued";
+                return Err(ApiError::invalid(field, format!("{field}: {problem}")));
+            };
+            text = begun;
+            if !blank.is_empty() {
+                // The white space stays unless the template would not have written it.
+                Handle::current().block_on(preparing.share.grow(text.len()))?;
+                messages.last_mut().into_iter().for_each(|message| prefill.unmark(message));
+                let whole = render(&messages)?;
+                if whole.strip_prefix(&text).is_some_and(|rest| rest.starts_with(blank)) {
+                    text.push_str(blank);
+                }
+            }
+            begins = match prefill.content().trim() {
+                // Nothing was said yet, but the template may have told that nothing is to be thought.
+                "" => tags.map_or(Begins::Before, |tags| tags.begins(&text)),
+                begun => tags.map_or(Begins::Before, |tags| tags.begins_in(begun)),
+            };
         }
         // The template writes the special tokens itself.
-        Ok(Prompt { tokens: app.encode("messages", &text, add_special)?, begins, continued })
+        Ok(Prompt { tokens: app.encode("messages", &text, add_special)?, begins, continued: continued.is_some() })
+    }
+}
+
+/// Marks the last message, which `field` asks to be continued.
+fn begun_by(field: &'static str, messages: &mut [Value]) -> Result<Prefill, ApiError> {
+    match messages.last_mut() {
+        Some(last) if last["tool_calls"].as_array().is_none_or(Vec::is_empty) => Ok(Prefill::mark(last)),
+        _ => {
+            let problem = "the last message calls tools, so it cannot be continued; send what they brought";
+            Err(ApiError::invalid(field, format!("{field}: {problem}")))
+        }
     }
 }
 
@@ -376,19 +406,6 @@ fn name_thinking(message: &mut Map<String, Value>, harmony: bool) {
         message.insert("content".into(), "".into());
     }
     message.entry("thinking").or_insert_with(|| thought.into());
-}
-
-/// Cuts what the template writes after the last message, as `transformers` does.
-fn up_to_final_message(mut text: String, messages: &[Value]) -> Result<String, ApiError> {
-    let last = messages.last().and_then(|message| message.get("content")).and_then(Value::as_str).unwrap_or_default();
-    let Some(start) = text.rfind(last.trim()) else {
-        let message = "the chat template changes the last message, so it cannot be continued";
-        return Err(ApiError::invalid("continue_final_message", message));
-    };
-    // Trailing white space stays if the template left it there.
-    let kept = if text[start..].starts_with(last.trim_start()) { last.trim_start() } else { last.trim() };
-    text.truncate(start + kept.len());
-    Ok(text)
 }
 
 /// Makes `choices` of what comes.

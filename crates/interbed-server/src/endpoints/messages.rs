@@ -304,12 +304,12 @@ fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(P
     let choice = AskedTools::chosen(choice, &tools)?;
     let shown_tools = (!tools.is_empty()).then(|| tools.clone());
     let mut turns = turns(sent(messages).unwrap_or_default(), sent(system))?;
-    let continued = turns.is_to_be_continued();
+    let continued = turns.is_to_be_continued().then_some("messages");
     let rendering = Rendering {
         messages: turns.into_messages(),
         tools: shown_tools,
         continued,
-        add_generation_prompt: !continued,
+        add_generation_prompt: continued.is_none(),
         kwargs,
         ..Rendering::default()
     };

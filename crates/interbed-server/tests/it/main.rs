@@ -12,6 +12,7 @@ mod loading;
 mod messages;
 mod openapi;
 mod origins;
+mod prefill;
 mod reasoning;
 mod responses;
 mod streaming;
