@@ -20,6 +20,7 @@ use crate::tokenizer::{TokenizerError, read_json, read_limited};
 mod allowance;
 mod arguments;
 mod bounded;
+mod contents;
 mod generation_tag;
 mod metered;
 mod python_json;
@@ -28,6 +29,8 @@ mod strftime;
 
 use allowance::Excess;
 pub use arguments::ArgumentsForm;
+use contents::CallContents;
+pub use contents::NoContent;
 
 /// Longest template source, in bytes. The longest in use have some 20 KiB.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
@@ -154,6 +157,8 @@ pub struct ChatTemplate {
     tool_use: Option<String>,
     /// How it wants the arguments of calls, once tried.
     arguments: OnceLock<ArgumentsForm>,
+    /// What it wants as the content of calls, once tried.
+    contents: OnceLock<CallContents>,
 }
 
 const DEFAULT: &str = "default";
@@ -228,14 +233,32 @@ impl ChatTemplate {
             }
             Ok(())
         })?;
-        let (environment, arguments) = (environment(), OnceLock::new());
-        Ok(Self { environment, special_tokens, source: source.to_owned(), default, tool_use, arguments })
+        let (environment, arguments, contents) = (environment(), OnceLock::new(), OnceLock::new());
+        Ok(Self { environment, special_tokens, source: source.to_owned(), default, tool_use, arguments, contents })
     }
 
     /// How it wants the arguments of calls in a conversation, which is tried once. Blocking, and CPU-bound.
     pub fn arguments_form(&self) -> ArgumentsForm {
         *self.arguments.get_or_init(|| {
             arguments::probe(|messages, tools| self.render(messages, Some(tools), false, &Map::new()).ok())
+        })
+    }
+
+    /// What it wants as the content of a message that calls tools and says nothing, which is tried once. Blocking, and
+    /// CPU-bound.
+    pub fn no_content(&self) -> NoContent {
+        self.call_contents().without_text
+    }
+
+    /// Whether it shows calls beside a text, likewise: some leave them out there.
+    pub fn shows_calls_beside_text(&self) -> bool {
+        self.call_contents().beside_text
+    }
+
+    fn call_contents(&self) -> CallContents {
+        let arguments = self.arguments_form();
+        *self.contents.get_or_init(|| {
+            contents::probe(arguments, |messages, tools| self.render(messages, Some(tools), false, &Map::new()).ok())
         })
     }
 

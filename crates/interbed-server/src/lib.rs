@@ -21,6 +21,7 @@ mod error;
 mod fields;
 mod generate;
 mod harmony;
+mod history;
 mod json_cost;
 mod json_text;
 mod listener;

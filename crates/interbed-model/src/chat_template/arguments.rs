@@ -18,14 +18,12 @@ const VALUE: &str = "probe_value";
 
 /// The form in which `render` writes arguments best. An object, where both are as good.
 pub(super) fn probe(render: impl Fn(&[Json], &[Json]) -> Option<String>) -> ArgumentsForm {
-    let arguments = json!({KEY: VALUE, "flag": true, "list": [1, null]});
-    let tool = json!({"type": "function", "function": {"name": "f", "description": "d",
-        "parameters": {"type": "object", "properties": {}}}});
+    let arguments = probed();
     let score = |given: &Json| {
-        // Some templates want a content beside calls, others none.
-        let contents = [json!(""), Json::Null];
-        let scores = contents.iter().map(|content| {
-            let rendered = render(&conversation(given, content), std::slice::from_ref(&tool));
+        // Some templates want a content beside calls, others none; some take one call at a time.
+        let tried = [(json!(""), 2), (Json::Null, 2), (json!(""), 1), (Json::Null, 1)];
+        let scores = tried.into_iter().map(|(content, calls)| {
+            let rendered = render(&conversation(given, Some(content), calls), std::slice::from_ref(&tool()));
             rendered.map_or(0, |text| quality(&text, &arguments))
         });
         scores.max().unwrap_or(0)
@@ -37,21 +35,33 @@ pub(super) fn probe(render: impl Fn(&[Json], &[Json]) -> Option<String>) -> Argu
     }
 }
 
-fn conversation(arguments: &Json, content: &Json) -> Vec<Json> {
+/// Arguments as no template has them by itself.
+pub(super) fn probed() -> Json {
+    json!({KEY: VALUE, "flag": true, "list": [1, null]})
+}
+
+/// What is called with them.
+pub(super) fn tool() -> Json {
+    json!({"type": "function", "function": {"name": "f", "description": "d",
+        "parameters": {"type": "object", "properties": {}}}})
+}
+
+/// A conversation in which the assistant calls so many times, in a message with this content, if it has one.
+pub(super) fn conversation(arguments: &Json, content: Option<Json>, calls: usize) -> Vec<Json> {
     // Mistral's templates want ids of nine characters.
-    let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}});
-    let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "name": "f", "content": "r"});
-    let (one, other) = ("abcdefgh1", "abcdefgh2");
-    vec![
-        json!({"role": "user", "content": "u"}),
-        json!({"role": "assistant", "content": content, "tool_calls": [call(one), call(other)]}),
-        result(one),
-        result(other),
-    ]
+    let ids = || (1..=calls).map(|number| format!("abcdefgh{number}"));
+    let call = |id| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}});
+    let mut calling = json!({"role": "assistant"});
+    if let Some(content) = content {
+        calling["content"] = content;
+    }
+    calling["tool_calls"] = ids().map(call).collect();
+    let result = |id| json!({"role": "tool", "tool_call_id": id, "name": "f", "content": "r"});
+    [json!({"role": "user", "content": "u"}), calling].into_iter().chain(ids().map(result)).collect()
 }
 
 /// How well a text shows the arguments: as JSON, in another way, in quotes within quotes, or not at all.
-fn quality(text: &str, arguments: &Json) -> u8 {
+pub(super) fn quality(text: &str, arguments: &Json) -> u8 {
     let is_shown = |at: usize| {
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Json>();
         matches!(values.next(), Some(Ok(value)) if value == *arguments || value["arguments"] == *arguments

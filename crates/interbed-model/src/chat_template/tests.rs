@@ -308,8 +308,45 @@ fn arguments_come_in_the_form_that_the_template_shows_best() {
         ("{{ '<sep>' + c.function.arguments + '<end>' }}", ArgumentsForm::Text),
         ("{{ c.function.name }}", ArgumentsForm::Object),
         ("{{ raise_exception('no calls') }}", ArgumentsForm::Object),
+        (
+            "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}\
+             {{ '<sep>' + c.function.arguments + '<end>' }}",
+            ArgumentsForm::Text,
+        ),
     ] {
         let template = ChatTemplate::new(&calls(inner), SpecialTokens::default()).expect("a template");
         assert_eq!(template.arguments_form(), expected, "{inner}");
+    }
+}
+
+#[test]
+fn calls_have_the_content_with_which_the_template_shows_them() {
+    let shown = "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}";
+    for (inner, expected, beside_text) in [
+        ("{{ m.content }}CALLS", NoContent::Empty, true),
+        ("{{ '' + m.content }}CALLS", NoContent::Empty, true),
+        ("{{ m.content or '' }}CALLS", NoContent::Empty, true),
+        ("{% if m.content is not none %}{{ m.content }}{% endif %}CALLS", NoContent::Empty, true),
+        ("{% if m.content is none %}CALLS{% else %}{{ m.content }}{% endif %}", NoContent::Null, false),
+        (
+            "{% if m.content is string and m.tool_calls %}{{ raise_exception('both') }}{% endif %}CALLS",
+            NoContent::Null,
+            false,
+        ),
+        ("{% if 'content' in m %}{{ m.content }}{% else %}CALLS{% endif %}", NoContent::Absent, false),
+        ("{{ m.content }}", NoContent::Empty, true),
+        ("{{ raise_exception('no calls') }}", NoContent::Empty, true),
+        // One call at a time, and its arguments as a text.
+        (
+            "{% if (m.tool_calls or []) | length > 1 %}{{ raise_exception('one') }}{% endif %}\
+             {% if m.content is none %}{{ '<' + m.tool_calls[0].function.arguments + '>' }}{% else %}\
+             {{ m.content }}{% endif %}",
+            NoContent::Null,
+            false,
+        ),
+    ] {
+        let source = format!("{{% for m in messages %}}{}{{% endfor %}}", inner.replace("CALLS", shown));
+        let template = ChatTemplate::new(&source, SpecialTokens::default()).expect("a template");
+        assert_eq!((template.no_content(), template.shows_calls_beside_text()), (expected, beside_text), "{inner}");
     }
 }

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use interbed_engine::TokenId;
 use interbed_engine::text::{StopCause, TextDelta};
-use interbed_model::chat_template::{ArgumentsForm, ChatTemplate, TemplateError};
+use interbed_model::chat_template::{ArgumentsForm, ChatTemplate, NoContent};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Handle;
@@ -19,6 +19,7 @@ use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
 use crate::fields::{Field, read, sent, shown};
 use crate::generate::{Asked, Output, submit};
+use crate::history::History;
 use crate::json_cost::JsonCost;
 use crate::json_text::list_of;
 use crate::logprobs::{chat_entry, prompt_text};
@@ -167,7 +168,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
     }
     let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value));
-    let messages: Vec<Value> = messages.collect::<Result<_, _>>()?;
+    let messages = History::of_chat(messages.collect::<Result<_, _>>()?).into_messages();
     let tools = sent(tools).filter(|tools| !tools.is_empty());
     if let Some(tools) = &tools {
         check_tools(tools, template, app.tools_told().is_some())?;
@@ -234,12 +235,18 @@ impl Rendering {
             // The parsed ones, and the template's two copies.
             Handle::current().block_on(preparing.share.grow(cost.saturating_mul(3)))?;
         }
+        if told.is_none() {
+            messages = apart(messages, template);
+        }
         for message in messages.iter_mut().filter_map(Value::as_object_mut) {
             name_thinking(message, app.speech.harmony);
+            fill_arguments(message);
             match as_objects {
                 true => parse_arguments(message),
                 false => write_arguments(message),
             }
+            // Where calls become text, there is a content.
+            fill_content(message, || told.map_or_else(|| template.no_content(), |_| NoContent::Empty));
         }
         let mut tools = tools.as_deref();
         if let Some(family) = told {
@@ -249,11 +256,7 @@ impl Rendering {
         let render =
             |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
         let prefill = continued.map(|field| begun_by(field, &mut messages)).transpose()?;
-        let mut text = match (render(&messages), with_contents(&messages)) {
-            // A template that adds texts fails on a content that is none, and one that tests for none must see it.
-            (Err(TemplateError::Render { .. }), Some(messages)) => render(&messages)?,
-            (rendered, _) => rendered?,
-        };
+        let mut text = render(&messages)?;
         let tags = app.speech.thinking;
         let mut begins = tags.map_or(Begins::Before, |tags| tags.begins(&text));
         if let (Some(field), Some(prefill)) = (continued, prefill) {
@@ -316,6 +319,11 @@ fn message(index: usize, message: Value) -> Result<Value, ApiError> {
             );
         }
     }
+    // Clients send all the fields that they know.
+    message.retain(|name, value| name == "content" || !value.is_null());
+    if message.get("tool_calls").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+        message.shift_remove("tool_calls");
+    }
     match message.get_mut("content") {
         None | Some(Value::Null | Value::String(_)) => {}
         Some(content) => {
@@ -342,17 +350,51 @@ fn message(index: usize, message: Value) -> Result<Value, ApiError> {
     Ok(Value::Object(message))
 }
 
-/// The messages with an empty content where tool calls stand in the place of one; `None` where all have contents.
-fn with_contents(messages: &[Value]) -> Option<Vec<Value>> {
-    let lacks = |message: &Value| message["content"].is_null() && message["tool_calls"].is_array();
-    if !messages.iter().any(lacks) {
-        return None;
+/// Puts what was said before calls into a message of its own, where the template would leave the calls out.
+fn apart(messages: Vec<Value>, template: &ChatTemplate) -> Vec<Value> {
+    let has_both = |message: &Value| {
+        let calls = message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty());
+        calls && message["content"].as_str().is_some_and(|text| !text.is_empty())
+    };
+    if !messages.iter().any(has_both) || template.shows_calls_beside_text() {
+        return messages;
     }
-    let mut messages = messages.to_vec();
-    for message in messages.iter_mut().filter(|message| lacks(message)) {
-        message["content"] = "".into();
+    let mut apart = Vec::with_capacity(2 * messages.len());
+    for mut message in messages {
+        let calls = if has_both(&message) { message["tool_calls"].take() } else { Value::Null };
+        if calls.is_null() {
+            apart.push(message);
+            continue;
+        }
+        let calling = json!({"role": message["role"], "content": null, "tool_calls": calls});
+        message.as_object_mut().into_iter().for_each(|message| drop(message.shift_remove("tool_calls")));
+        apart.extend([message, calling]);
     }
-    Some(messages)
+    apart
+}
+
+/// Gives a message that says nothing the content that the template wants there: many print whatever there is.
+fn fill_content(message: &mut Map<String, Value>, of_calls: impl FnOnce() -> NoContent) {
+    let says = message.get("content").and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+    if !says {
+        let calls = message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+        let content = if calls { of_calls() } else { NoContent::Empty };
+        content.fill(message);
+    }
+}
+
+/// Gives calls without arguments those of an empty object.
+fn fill_arguments(message: &mut Map<String, Value>) {
+    let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
+    for function in calls.iter_mut().filter_map(|call| call.get_mut("function")?.as_object_mut()) {
+        let is_none = match function.get("arguments") {
+            None | Some(Value::Null) => true,
+            Some(arguments) => arguments.as_str().is_some_and(|text| matches!(text.trim(), "" | "null")),
+        };
+        if is_none {
+            function.insert("arguments".into(), "{}".into());
+        }
+    }
 }
 
 /// What the arguments of a message's tool calls cost once they are values.

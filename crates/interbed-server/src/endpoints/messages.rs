@@ -14,13 +14,14 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Form};
 use crate::app::App;
-use crate::blocks::{Turns, object_of, refuse, role_of, text_in, text_of};
+use crate::blocks::{object_of, refuse, role_of, text_in, text_of};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, read, sent, shown};
 use crate::generate::{Asked, Sequences, submit};
+use crate::history::History;
 use crate::json_cost::JsonCost;
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
@@ -303,7 +304,7 @@ fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(P
     let tools = tools_of_chat(sent(tools).unwrap_or_default())?;
     let choice = AskedTools::chosen(choice, &tools)?;
     let shown_tools = (!tools.is_empty()).then(|| tools.clone());
-    let mut turns = turns(sent(messages).unwrap_or_default(), sent(system))?;
+    let turns = turns(sent(messages).unwrap_or_default(), sent(system))?;
     let continued = turns.is_to_be_continued().then_some("messages");
     let rendering = Rendering {
         messages: turns.into_messages(),
@@ -372,8 +373,8 @@ fn tools_of_chat(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
 }
 
 /// The conversation as templates know it.
-fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<Turns, ApiError> {
-    let mut turns = Turns::default();
+fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<History, ApiError> {
+    let mut turns = History::default();
     if let Some(Content(system)) = system {
         turns.push("system", text_of(system, "system", &["text"])?);
     }
@@ -398,7 +399,7 @@ fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<Turns, ApiErro
 }
 
 /// Adds a block of what `role` says.
-fn add_block(turns: &mut Turns, role: &str, block: Value, path: &str) -> Result<(), ApiError> {
+fn add_block(turns: &mut History, role: &str, block: Value, path: &str) -> Result<(), ApiError> {
     let kind = block.get("type").cloned().unwrap_or(Value::Null);
     match (role, kind.as_str()) {
         (_, Some("text")) => turns.push(role, text_in(&object_of(block, path)?, "text", path)?),

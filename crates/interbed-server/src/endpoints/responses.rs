@@ -13,13 +13,14 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Form};
 use crate::app::{App, unix_seconds};
-use crate::blocks::{Turns, object_of, refuse, role_of, text_in, text_of};
+use crate::blocks::{object_of, refuse, role_of, text_in, text_of};
 use crate::body::{Preparing, Received, receive};
 use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::generate::{Asked, Sequences, submit};
+use crate::history::History;
 use crate::json_cost::JsonCost;
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
@@ -412,7 +413,7 @@ fn tools_of_chat(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
 
 /// The conversation as templates know it.
 fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Vec<Value>, ApiError> {
-    let mut turns = Turns::default();
+    let mut turns = History::default();
     if let Some(instructions) = instructions {
         turns.push("system", instructions);
     }
@@ -430,7 +431,7 @@ fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Ve
 }
 
 /// Adds an item of the input.
-fn add_item(turns: &mut Turns, mut item: Map<String, Value>, path: &str) -> Result<(), ApiError> {
+fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str) -> Result<(), ApiError> {
     let texts = ["input_text", "output_text", "text"];
     match item.get("type").map_or(Some("message"), Value::as_str) {
         Some("message") => {

@@ -316,10 +316,13 @@ async fn tool_calls_without_content_suit_templates_that_add_texts() {
         message.as_object_mut().unwrap().extend(content.as_object().unwrap().clone());
         assert_eq!(prompt_of(adds, message).await, "<q><>");
     }
-    // One that tests for none sees it.
-    let tests = "{% for m in messages %}{% if m.content is none %}none{% else %}{{ m.content }}{% endif %}{% endfor %}";
-    let message = json!({"role": "assistant", "content": null, "tool_calls": call});
-    assert_eq!(prompt_of(tests, message).await, "qnone");
+    // One that shows calls only where there is none sees it, whatever the client says.
+    let tests = "{% for m in messages %}{% if m.content is none %}{{ m.tool_calls[0].function | tojson }}{% else %}\
+        {{ m.content }}{% endif %}{% endfor %}";
+    for content in [json!(null), json!("")] {
+        let message = json!({"role": "assistant", "content": content, "tool_calls": call});
+        assert_eq!(prompt_of(tests, message).await, "q{\"name\": \"f\", \"arguments\": {}}");
+    }
 }
 
 #[tokio::test]

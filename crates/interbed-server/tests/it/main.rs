@@ -5,6 +5,7 @@ mod choices;
 mod embeddings;
 mod fixture;
 mod fuzz;
+mod history;
 mod hostile;
 mod lifecycle;
 mod live;

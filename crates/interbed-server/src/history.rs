@@ -1,0 +1,302 @@
+//! The turns of a conversation, as chats have them: messages with a role, a text, thinking and calls.
+//!
+//! Clients send what belongs to one turn in several messages or items, and others between a call and its result.
+//! Templates want one message for a turn of the assistant, and behind its calls their results, in the calls' order.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde_json::{Map, Value, json};
+
+use crate::blocks::refuse;
+use crate::error::ApiError;
+use crate::fields::shown;
+
+type Message = Map<String, Value>;
+
+/// The newest message that calls with an id.
+#[derive(Default)]
+struct Caller {
+    index: usize,
+    /// Which of its calls have that id, and no result yet.
+    places: VecDeque<usize>,
+}
+
+const ASSISTANT: &str = "assistant";
+/// Where a message may have what was thought. The first is the one that templates read.
+const THOUGHTS: [&str; 2] = ["reasoning_content", "reasoning"];
+
+/// A conversation, message after message.
+#[derive(Default)]
+pub(crate) struct History {
+    messages: Vec<Message>,
+    /// The function that each call names, by the call's id.
+    called: HashMap<String, String>,
+}
+
+impl History {
+    /// The turns of a chat's messages, which are objects with roles.
+    pub(crate) fn of_chat(messages: Vec<Value>) -> Self {
+        let mut turns = Self::default();
+        for message in messages {
+            if let Value::Object(message) = message {
+                add(&mut turns.messages, message, false);
+            }
+        }
+        turns
+    }
+
+    /// Adds what `role` says. Where it spoke last, it goes on: many templates want roles to alternate.
+    pub(crate) fn push(&mut self, role: &str, text: String) {
+        self.add(json!({"role": role, "content": text}));
+    }
+
+    /// Adds what the assistant thinks.
+    pub(crate) fn think(&mut self, text: String) {
+        self.add(json!({"role": ASSISTANT, "content": null, THOUGHTS[0]: text}));
+    }
+
+    /// Adds a call by the assistant; `arguments` are an object, or a text of one.
+    pub(crate) fn call(&mut self, id: String, name: String, arguments: Value) {
+        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        self.add(json!({"role": ASSISTANT, "content": null, "tool_calls": [call]}));
+        self.called.insert(id, name);
+    }
+
+    /// Adds what a call has brought.
+    ///
+    /// # Errors
+    /// No call has this id, which `path` names.
+    pub(crate) fn result(&mut self, id: String, text: String, path: &str) -> Result<(), ApiError> {
+        let Some(name) = self.called.get(&id) else {
+            return refuse(
+                path,
+                format!("is {}, but no call before it has this id", shown(&Value::from(id).to_string())),
+            );
+        };
+        let message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
+        self.add(message);
+        Ok(())
+    }
+
+    /// Whether the assistant spoke last, and called nothing.
+    pub(crate) fn is_to_be_continued(&self) -> bool {
+        self.messages.last().is_some_and(|last| is_by(last, ASSISTANT) && calls_of(last).is_empty())
+    }
+
+    /// The messages, with each result behind the message that called for it. What has no call stays where it is.
+    pub(crate) fn into_messages(self) -> Vec<Value> {
+        let mut results: Vec<Vec<(usize, Message)>> = Vec::new();
+        results.resize_with(self.messages.len(), Vec::new);
+        let mut callers: HashMap<String, Caller> = HashMap::new();
+        let mut others: Vec<Option<Message>> = Vec::with_capacity(self.messages.len());
+        for (index, message) in self.messages.into_iter().enumerate() {
+            for (place, call) in calls_of(&message).iter().enumerate() {
+                let Some(id) = call["id"].as_str() else { continue };
+                let caller = callers.entry(id.to_owned()).or_default();
+                if caller.index != index {
+                    *caller = Caller { index, places: VecDeque::new() };
+                }
+                caller.places.push_back(place);
+            }
+            let id = message.get("tool_call_id").and_then(Value::as_str).filter(|_| is_by(&message, "tool"));
+            match id.and_then(|id| callers.get_mut(id)) {
+                Some(caller) => {
+                    // More than were called for stand last.
+                    let place = caller.places.pop_front().unwrap_or(usize::MAX);
+                    results[caller.index].push((place, message));
+                    others.push(None);
+                }
+                None => others.push(Some(message)),
+            }
+        }
+        let mut arranged: Vec<Message> = Vec::with_capacity(others.len());
+        let mut lifted = false;
+        for (other, mut results) in others.into_iter().zip(results) {
+            let Some(message) = other else {
+                lifted = true;
+                continue;
+            };
+            add(&mut arranged, message, lifted);
+            lifted = false;
+            results.sort_by_key(|(place, _)| *place);
+            arranged.extend(results.into_iter().map(|(_, result)| result));
+        }
+        arranged.into_iter().map(Value::Object).collect()
+    }
+
+    fn add(&mut self, message: Value) {
+        if let Value::Object(message) = message {
+            add(&mut self.messages, message, true);
+        }
+    }
+}
+
+/// Adds a message: to the last one, if that is of the same turn. Messages of the assistant that follow each other are;
+/// those of others only if they are `joined`, and results never.
+fn add(messages: &mut Vec<Message>, message: Message, joined: bool) {
+    match messages.last_mut() {
+        Some(last)
+            if last.get("role") == message.get("role")
+                && (is_by(last, ASSISTANT) || (joined && !is_by(last, "tool"))) =>
+        {
+            join(last, message);
+        }
+        _ => messages.push(message),
+    }
+}
+
+/// Adds what `next` has to `message`.
+fn join(message: &mut Message, mut next: Message) {
+    let thoughts = [&mut *message, &mut next].map(|message| {
+        let [one, other] = THOUGHTS.map(|name| message.shift_remove(name).filter(Value::is_string));
+        one.or(other)
+    });
+    if let Some(thought) = joined(thoughts) {
+        message.insert(THOUGHTS[0].into(), thought);
+    }
+    for (name, value) in next {
+        match (name.as_str(), message.get_mut(&name)) {
+            ("tool_calls", Some(Value::Array(calls))) => {
+                calls.extend(if let Value::Array(more) = value { more } else { Vec::new() });
+            }
+            ("content" | "thinking", Some(before)) => {
+                let both = [Some(before.take()), Some(value)].map(|text| text.filter(Value::is_string));
+                *before = joined(both).unwrap_or(Value::Null);
+            }
+            (_, Some(_)) => {}
+            (_, None) => drop(message.insert(name, value)),
+        }
+    }
+}
+
+/// Both texts with a line end between them, or the one that there is.
+fn joined(texts: [Option<Value>; 2]) -> Option<Value> {
+    match texts {
+        [Some(Value::String(mut one)), Some(Value::String(other))] => {
+            if !one.is_empty() && !other.is_empty() {
+                one.push('\n');
+            }
+            // Into the room of the first: a long row of messages is not copied anew with each.
+            one.push_str(&other);
+            Some(one.into())
+        }
+        [one, other] => one.or(other),
+    }
+}
+
+fn is_by(message: &Message, role: &str) -> bool {
+    message.get("role").is_some_and(|known| known == role)
+}
+
+fn calls_of(message: &Message) -> &[Value] {
+    message.get("tool_calls").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages in short: role, text, thinking, ids of calls or of the result.
+    fn short(messages: &[Value]) -> Vec<String> {
+        let one = |message: &Value| {
+            let text = |field: &str| message[field].as_str().unwrap_or_default();
+            let calls = message["tool_calls"].as_array().into_iter().flatten();
+            let calls: Vec<&str> = calls.filter_map(|call| call["id"].as_str()).collect();
+            let thought = match text("reasoning_content") {
+                "" => String::new(),
+                thought => format!("({thought})"),
+            };
+            let (said, calls) = (text("content"), calls.join("+"));
+            format!("{}:{thought}{said}[{calls}{}]", &text("role")[..1], text("tool_call_id")).replace("[]", "")
+        };
+        messages.iter().map(one).collect()
+    }
+
+    /// Parts of turns, in short: `u` and `s` say what follows, `a` too; `t` thinks, `c` calls, `r` is the result.
+    fn turns(parts: &str) -> Vec<String> {
+        let mut turns = History::default();
+        for part in parts.split(' ') {
+            let (kind, rest) = part.split_at(1);
+            let rest = rest.to_owned();
+            match kind {
+                "u" => turns.push("user", rest),
+                "s" => turns.push("system", rest),
+                "a" => turns.push(ASSISTANT, rest),
+                "t" => turns.think(rest),
+                "c" => turns.call(rest, "f".into(), json!({})),
+                _ => turns.result(rest.clone(), rest, "path").expect("a call"),
+            }
+        }
+        short(&turns.into_messages())
+    }
+
+    #[test]
+    fn what_belongs_to_one_turn_is_one_message() {
+        for (parts, expected) in [
+            ("s1 ua ub ac", vec!["s:1", "u:a\nb", "a:c"]),
+            ("ua c1 ab r1", vec!["u:a", "a:b[1]", "t:1[1]"]),
+            ("ua tx c1 ty c2 r1 r2", vec!["u:a", "a:(x\ny)[1+2]", "t:1[1]", "t:2[2]"]),
+            ("ua tx ab ty ac c1 r1 tz ad", vec!["u:a", "a:(x\ny)b\nc[1]", "t:1[1]", "a:(z)d"]),
+            ("ua c1 ub r1 uc", vec!["u:a", "a:[1]", "t:1[1]", "u:b\nc"]),
+            ("ua c1 s2 r1 ub", vec!["u:a", "a:[1]", "t:1[1]", "s:2", "u:b"]),
+            ("ua c1 s2 c2 r2 ab r1", vec!["u:a", "a:[1]", "t:1[1]", "s:2", "a:[2]", "t:2[2]", "a:b"]),
+            // Results are in the order of their calls, whatever order they came in.
+            ("ua c1 c2 c3 r3 r1 r2", vec!["u:a", "a:[1+2+3]", "t:1[1]", "t:2[2]", "t:3[3]"]),
+            // An id that was used before means the newest call with it.
+            ("ua c1 r1 ub c1 r1", vec!["u:a", "a:[1]", "t:1[1]", "u:b", "a:[1]", "t:1[1]"]),
+            ("ua c1 r1 c2 r2 ab", vec!["u:a", "a:[1]", "t:1[1]", "a:[2]", "t:2[2]", "a:b"]),
+            ("ua c1 ub", vec!["u:a", "a:[1]", "u:b"]),
+        ] {
+            assert_eq!(turns(parts), expected, "{parts}");
+        }
+    }
+
+    #[test]
+    fn messages_of_chats_stay_apart_but_for_the_assistants() {
+        let call = |id: &str| json!({"id": id, "function": {"name": "f", "arguments": "{}"}});
+        let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": id});
+        let chat = vec![
+            json!({"role": "user", "content": "a"}),
+            json!({"role": "user", "content": "b"}),
+            json!({"role": "assistant", "content": null, "reasoning": "x", "tool_calls": [call("1")], "name": "me"}),
+            json!({"role": "assistant", "content": "", "reasoning_content": "y", "tool_calls": [call("2")]}),
+            json!({"role": "assistant", "content": "c"}),
+            json!({"role": "developer", "content": "d"}),
+            result("2"),
+            json!({"role": "developer", "content": "e"}),
+            result("1"),
+            result("other"),
+            json!({"role": "tool", "content": "none"}),
+            json!({"role": "assistant", "content": "f"}),
+        ];
+        let turns = History::of_chat(chat).into_messages();
+        let expected =
+            ["u:a", "u:b", "a:(x\ny)c[1+2]", "t:1[1]", "t:2[2]", "d:d\ne", "t:other[other]", "t:none", "a:f"];
+        assert_eq!(short(&turns), expected);
+        assert_eq!((&turns[2]["name"], &turns[2]["reasoning"]), (&json!("me"), &Value::Null));
+        // Calls of one id have their results in the order in which they came.
+        let same = json!({"role": "assistant", "tool_calls": [call("1"), call("2"), call("1")]});
+        let brought = |id: &str, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
+        let chat = vec![same, brought("1", "x"), brought("1", "y"), brought("2", "z"), brought("2", "w")];
+        let texts = short(&History::of_chat(chat).into_messages());
+        assert_eq!(texts, ["a:[1+2+1]", "t:x[1]", "t:z[2]", "t:y[1]", "t:w[2]"]);
+    }
+
+    #[test]
+    fn results_need_a_call_and_calls_are_not_continued() {
+        let mut turns = History::default();
+        turns.push(ASSISTANT, "I look.".into());
+        assert!(turns.is_to_be_continued());
+        turns.call("1".into(), "f".into(), json!({"x": 1}));
+        assert!(!turns.is_to_be_continued());
+        assert_eq!(turns.result("3".into(), "ok".into(), "p").expect_err("no call").param.as_deref(), Some("p"));
+        turns.result("1".into(), "ok".into(), "p").expect("a call");
+        let function = json!({"name": "f", "arguments": {"x": 1}});
+        let expected = json!([
+            {"role": "assistant", "content": "I look.",
+                "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "1", "name": "f", "content": "ok"},
+        ]);
+        assert_eq!(Value::from(turns.into_messages()), expected);
+    }
+}
