@@ -224,6 +224,11 @@ impl TextStream {
         self.decoder.preemptions()
     }
 
+    /// Cancels the request: nothing comes after this.
+    pub fn end(&mut self) {
+        self.events = None;
+    }
+
     fn received(&mut self, event: Option<Event>) -> Option<TextDelta> {
         let delta = self.decoder.push(event?);
         if delta.finished.is_some() {
@@ -235,7 +240,7 @@ impl TextStream {
 
 /// Finds stop strings wherever they fall, and holds back text that may be the start of one.
 #[derive(Debug)]
-struct StopStrings {
+pub struct StopStrings {
     stops: Vec<String>,
     /// The end of the text so far, if a stop string begins with it: shorter than the longest of them.
     held: String,
@@ -243,13 +248,14 @@ struct StopStrings {
 
 impl StopStrings {
     /// Empty strings stop nothing.
-    fn new(stops: Vec<String>) -> Self {
+    pub fn new(stops: Vec<String>) -> Self {
         Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
     }
 
     /// Takes more text, appends what is certain to `output`, and returns the stop string that ends the text, if one
-    /// does. Unless `armed`, stop strings that are complete within `text` are text like any other.
-    fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
+    /// does; `output` has it too if it is to be `include`d. Unless `armed`, stop strings that are complete within
+    /// `text` are text like any other.
+    pub fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
         if self.stops.is_empty() {
             output.push_str(text);
             return None;
@@ -268,7 +274,7 @@ impl StopStrings {
     }
 
     /// The text that was held back, since no stop string came of it.
-    fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 

@@ -1,5 +1,6 @@
 //! What the text of an answer is made of: thinking, text and calls of tools, as they come.
 
+use interbed_engine::text::{StopStrings, TextOptions};
 use interbed_engine::{Constraint, GrammarSource, Preface};
 
 use crate::app::App;
@@ -22,6 +23,8 @@ pub(crate) struct Form {
     tools: Option<ToolUse>,
     begins: Begins,
     continued: bool,
+    /// What the ids of calls begin with.
+    ids_begin: &'static str,
 }
 
 impl Form {
@@ -68,11 +71,16 @@ impl Form {
         if marks.into_iter().any(|mark| app.is_special(mark)) {
             common.text.skip_special_tokens = false;
         }
-        Ok(Self { speech, tools, begins, continued })
+        Ok(Self { speech, tools, begins, continued, ids_begin: "call_" })
     }
 
-    /// A reader for one answer, whose calls have ids that begin so.
-    pub(crate) fn answer(&self, id_begins: &'static str) -> Answer {
+    /// The same with ids of calls that begin so.
+    pub(crate) fn with_ids(self, ids_begin: &'static str) -> Self {
+        Self { ids_begin, ..self }
+    }
+
+    /// A reader for one answer, which ends as `options` say.
+    pub(crate) fn answer(&self, options: &TextOptions) -> Answer {
         let functions = self.tools.as_ref().map(|tools| tools.functions.clone()).unwrap_or_default();
         let reader = if self.speech.harmony {
             let names = functions.into_iter().map(|function| function.name).collect();
@@ -88,9 +96,19 @@ impl Form {
         // Mistral's templates want ids of nine characters.
         let id_begins = match self.speech.family {
             Some(family) if family.name == "mistral" => None,
-            _ => Some(id_begins),
+            _ => Some(self.ids_begin),
         };
-        Answer { reader, id_begins, calls: 0, most: if is_single { 1 } else { usize::MAX }, is_dropped: false }
+        let stops = StopStrings::new(options.stop.clone());
+        Answer {
+            reader,
+            stops,
+            include_stop: options.include_stop,
+            min_tokens: options.min_tokens,
+            id_begins,
+            calls: 0,
+            most: if is_single { 1 } else { usize::MAX },
+            is_dropped: false,
+        }
     }
 }
 
@@ -121,6 +139,11 @@ pub(crate) struct Called {
 /// One answer, as it comes.
 pub(crate) struct Answer {
     reader: Reader,
+    /// Looked for in the text alone: neither thinking nor calls end at one.
+    stops: StopStrings,
+    include_stop: bool,
+    /// A stop string that is complete within this many tokens does not count.
+    min_tokens: usize,
     id_begins: Option<&'static str>,
     calls: usize,
     most: usize,
@@ -134,8 +157,9 @@ enum Reader {
 }
 
 impl Answer {
-    /// Takes more text, and the last if it has `ended`; returns what is certain.
-    pub(crate) fn push(&mut self, text: &str, ended: bool) -> Vec<Piece> {
+    /// Takes more text, with which there are so many `tokens`, and the last if it has `ended`; returns what is certain,
+    /// and the stop string that ends the answer with it, if one does.
+    pub(crate) fn push(&mut self, text: &str, tokens: usize, ended: bool) -> (Vec<Piece>, Option<String>) {
         let parts = match &mut self.reader {
             Reader::Harmony(parser) => parser.push(text, ended),
             Reader::Tagged { thinking, tools } => {
@@ -156,29 +180,48 @@ impl Answer {
         };
         let mut pieces: Vec<Piece> = Vec::new();
         for part in parts {
-            match (part, pieces.last_mut()) {
-                (Part::Reasoning(text) | Part::Text(text) | Part::Arguments(text), _) if text.is_empty() => {}
-                (Part::Reasoning(text), Some(Piece::Reasoning(before))) => before.push_str(&text),
-                (Part::Reasoning(text), _) => pieces.push(Piece::Reasoning(text)),
-                (Part::Text(text), Some(Piece::Text(before))) => before.push_str(&text),
-                (Part::Text(text), _) => pieces.push(Piece::Text(text)),
-                (Part::Call(name), _) => {
+            match part {
+                Part::Reasoning(text) | Part::Text(text) | Part::Arguments(text) if text.is_empty() => {}
+                Part::Text(text) => {
+                    let (armed, mut certain) = (tokens > self.min_tokens, String::new());
+                    let stop = self.stops.push(&text, armed, self.include_stop, &mut certain);
+                    Piece::Text(certain).add_to(&mut pieces);
+                    if stop.is_some() {
+                        return (pieces, stop);
+                    }
+                }
+                Part::Reasoning(text) => {
+                    self.release(&mut pieces);
+                    Piece::Reasoning(text).add_to(&mut pieces);
+                }
+                Part::Call(name) => {
+                    self.release(&mut pieces);
                     self.is_dropped = self.calls == self.most;
                     if !self.is_dropped {
                         let id = match self.id_begins {
                             Some(begins) => format!("{begins}{:016x}", random()),
                             None => format!("{:09x}", random() & 0xF_FFFF_FFFF),
                         };
-                        pieces.push(Piece::Call(Called { number: self.calls, id, name, arguments: String::new() }));
+                        let call = Called { number: self.calls, id, name, arguments: String::new() };
+                        Piece::Call(call).add_to(&mut pieces);
                         self.calls += 1;
                     }
                 }
-                (Part::Arguments(_), _) if self.is_dropped => {}
-                (Part::Arguments(text), Some(Piece::Arguments(_, before))) => before.push_str(&text),
-                (Part::Arguments(text), _) => pieces.push(Piece::Arguments(self.calls.saturating_sub(1), text)),
+                Part::Arguments(_) if self.is_dropped => {}
+                Part::Arguments(text) => {
+                    Piece::Arguments(self.calls.saturating_sub(1), text).add_to(&mut pieces);
+                }
             }
         }
-        pieces
+        if ended {
+            self.release(&mut pieces);
+        }
+        (pieces, None)
+    }
+
+    /// Tells text that was held back, since no stop string came of it.
+    fn release(&mut self, pieces: &mut Vec<Piece>) {
+        Piece::Text(self.stops.finish()).add_to(pieces);
     }
 
     /// Whether what comes next is thinking.
@@ -188,10 +231,18 @@ impl Answer {
             Reader::Tagged { thinking, .. } => thinking.as_ref().is_some_and(Thinking::is_inside),
         }
     }
+}
 
-    /// Whether a call came.
-    pub(crate) fn has_called(&self) -> bool {
-        self.calls > 0
+impl Piece {
+    /// Adds it to those before it, unless it is empty.
+    pub(crate) fn add_to(self, pieces: &mut Vec<Self>) {
+        match (self, pieces.last_mut()) {
+            (Self::Reasoning(text) | Self::Text(text) | Self::Arguments(_, text), _) if text.is_empty() => {}
+            (Self::Reasoning(text), Some(Self::Reasoning(before)))
+            | (Self::Text(text), Some(Self::Text(before)))
+            | (Self::Arguments(_, text), Some(Self::Arguments(_, before))) => before.push_str(&text),
+            (piece, _) => pieces.push(piece),
+        }
     }
 }
 
@@ -204,22 +255,19 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Adds a piece.
-    pub(crate) fn add(&mut self, piece: &Piece) {
-        match piece {
-            Piece::Reasoning(text) => self.reasoning.push_str(text),
-            Piece::Text(text) => self.text.push_str(text),
-            Piece::Call(call) => self.calls.push(call.clone()),
-            Piece::Arguments(_, text) => {
-                self.calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(text))
+    /// All that these pieces tell.
+    pub(crate) fn of(pieces: Vec<Piece>) -> Self {
+        let mut whole = Self::default();
+        for piece in pieces {
+            match piece {
+                Piece::Reasoning(text) => whole.reasoning.push_str(&text),
+                Piece::Text(text) => whole.text.push_str(&text),
+                Piece::Call(call) => whole.calls.push(call),
+                Piece::Arguments(_, text) => {
+                    whole.calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(&text));
+                }
             }
         }
-    }
-
-    /// All that `answer` makes of `text`.
-    pub(crate) fn of(answer: &mut Answer, text: &str) -> Self {
-        let mut whole = Self::default();
-        answer.push(text, true).iter().for_each(|piece| whole.add(piece));
         whole
     }
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use interbed_engine::text::{PromptDone, StopCause, TextDelta, TextStream};
+use interbed_engine::text::{PromptDone, StopCause, TextDelta, TextOptions, TextStream};
 use interbed_engine::{FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId};
 use serde_json::{Value, json};
 
+use crate::answer::{Answer, Form, Piece};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, logprob_bytes};
@@ -27,6 +28,8 @@ const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
 /// The parts of a checked request, with the memory that it holds.
 pub(crate) struct Asked {
     pub(crate) prompts: Vec<Vec<TokenId>>,
+    /// What the texts are made of, if they are answers; without one they are told as they are.
+    pub(crate) form: Option<Form>,
     /// Text of all prompts that is to be part of the answer.
     pub(crate) echo_bytes: usize,
     pub(crate) caller: Caller,
@@ -38,7 +41,7 @@ pub(crate) struct Sequences {
     streams: Vec<Stream>,
     /// Completes when the server ends without waiting for this.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
-    ready: VecDeque<(usize, TextDelta)>,
+    ready: VecDeque<(usize, Delta)>,
     observed: Observed,
     prompt_tokens: usize,
     /// Choices per prompt.
@@ -69,6 +72,8 @@ struct Observed {
 
 struct Stream {
     text: TextStream,
+    /// What reads the text, if it is an answer.
+    answer: Option<Answer>,
     prompt_tokens: usize,
     cached_tokens: usize,
     below: Option<FoundBelow>,
@@ -79,6 +84,16 @@ struct Stream {
     is_first: bool,
     timing: Timing,
     ended: bool,
+}
+
+/// What has come for a sequence.
+#[derive(Default)]
+pub(crate) struct Delta {
+    pub(crate) text: TextDelta,
+    /// What the text is, if it is an answer's.
+    pub(crate) pieces: Vec<Piece>,
+    /// Whether what comes next is thinking.
+    pub(crate) is_thinking: bool,
 }
 
 /// When a sequence came how far.
@@ -93,7 +108,10 @@ struct Timing {
 /// A sequence that has ended.
 #[derive(Default)]
 pub(crate) struct Output {
+    /// Its text, unless it is an answer.
     pub(crate) text: String,
+    /// What the answer is made of.
+    pub(crate) pieces: Vec<Piece>,
     pub(crate) prompt: PromptDone,
     /// Tokens with their log-probabilities, if asked for.
     pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
@@ -107,7 +125,7 @@ pub(crate) struct Output {
 /// Submits the sequences for each prompt, as many as there are candidates. Sequence `i` belongs to prompt `i /
 /// candidates`, and its seed is the request's plus `i % candidates`.
 pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
-    let Asked { prompts, echo_bytes, caller: Caller { tenant, log }, share: parsed } = asked;
+    let Asked { prompts, form, echo_bytes, caller: Caller { tenant, log }, share: parsed } = asked;
     check_amount(app, &prompts, common.candidates)?;
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let needed = bytes_held(prompts.len(), prompt_tokens, echo_bytes, common);
@@ -116,6 +134,11 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
     drop(parsed);
     note(app, &log, prompts.len(), prompt_tokens, common);
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());
+    // Of an answer, its reader knows what is text and may have a stop string.
+    let options = match &form {
+        Some(_) => TextOptions { stop: Vec::new(), ..common.text.clone() },
+        None => common.text.clone(),
+    };
     let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
     for prompt in prompts {
         let prompt_tokens = prompt.len();
@@ -140,9 +163,10 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
         // An error here drops, and so cancels, the sequences before it.
         let submitted = app.engine.submit_many(request, common.candidates);
         for events in submitted.map_err(|error| refusal(error, &app.pace))? {
-            let text = TextStream::new(events, app.tokenizer.clone(), common.text.clone());
+            let text = TextStream::new(events, app.tokenizer.clone(), options.clone());
             streams.push(Stream {
                 text,
+                answer: form.as_ref().map(|form| form.answer(&common.text)),
                 prompt_tokens,
                 cached_tokens: 0,
                 below: None,
@@ -198,7 +222,7 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Resul
 
 impl Sequences {
     /// The next delta, and the index of its sequence; `None` when all have ended.
-    pub(crate) async fn next(&mut self) -> Option<(usize, TextDelta)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, Delta)> {
         if self.ready.is_empty() {
             poll_fn(|context| {
                 let mut open = false;
@@ -207,7 +231,8 @@ impl Sequences {
                     // Dropping the future loses nothing, so that each poll may make a new one.
                     let next = pin!(stream.text.next()).poll(context);
                     if let Poll::Ready(Some(delta)) = next {
-                        stream.received(&delta, &self.observed);
+                        let delta = stream.read(delta);
+                        stream.received(&delta.text, &self.observed);
                         self.ready.push_back((index, delta));
                     }
                 }
@@ -219,8 +244,9 @@ impl Sequences {
                 match first {
                     Some((index, stream)) if self.cut.as_mut().poll(context).is_ready() => {
                         let finished = Some(Err(RequestError::Stopped));
-                        let delta = TextDelta { finished, ..TextDelta::default() };
-                        stream.received(&delta, &self.observed);
+                        let text = TextDelta { finished, ..TextDelta::default() };
+                        let delta = Delta { text, ..Delta::default() };
+                        stream.received(&delta.text, &self.observed);
                         self.ready.push_back((index, delta));
                         Poll::Ready(())
                     }
@@ -248,12 +274,13 @@ impl Sequences {
     }
 
     /// The same, and tells each delta of all sequences as it comes.
-    pub(crate) async fn collect_with(&mut self, mut seen: impl FnMut(&TextDelta)) -> Result<Vec<Output>, ApiError> {
+    pub(crate) async fn collect_with(&mut self, mut seen: impl FnMut(&Delta)) -> Result<Vec<Output>, ApiError> {
         let mut uncharged = 0;
         let mut outputs: Vec<Output> = Vec::new();
         outputs.resize_with(self.streams.len(), Output::default);
-        while let Some((index, mut delta)) = self.next().await {
+        while let Some((index, delta)) = self.next().await {
             seen(&delta);
+            let Delta { text: mut delta, pieces, .. } = delta;
             let Some(output) = outputs.get_mut(index) else { continue };
             if let Some((_, position)) = &mut delta.token {
                 output.num_tokens += 1;
@@ -269,7 +296,10 @@ impl Sequences {
                 }
                 uncharged = 0;
             }
-            output.text.push_str(&delta.text);
+            match self.streams.get(index).is_some_and(|stream| stream.answer.is_some()) {
+                true => pieces.into_iter().for_each(|piece| piece.add_to(&mut output.pieces)),
+                false => output.text.push_str(&delta.text),
+            }
             if let Some(embedding) = delta.embedding {
                 output.embedding = embedding;
             }
@@ -386,6 +416,17 @@ impl Output {
 }
 
 impl Stream {
+    /// Reads what has come, if it is an answer's. A stop string in its text ends it.
+    fn read(&mut self, mut text: TextDelta) -> Delta {
+        let Some(answer) = &mut self.answer else { return Delta { text, ..Delta::default() } };
+        let (pieces, stop) = answer.push(&text.text, self.text.tokens(), text.finished.is_some());
+        if let Some(stop) = stop {
+            text.finished = Some(Ok(StopCause::StopString(stop)));
+            self.text.end();
+        }
+        Delta { text, pieces, is_thinking: answer.is_thinking() }
+    }
+
     fn received(&mut self, delta: &TextDelta, observed: &Observed) {
         let Observed { metrics, pace, log, started, .. } = observed;
         let now = Instant::now();

@@ -18,7 +18,7 @@ use tracing::Instrument;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::generate::Sequences;
+use crate::generate::{Delta, Sequences};
 use crate::json_text::{add_field, with_field};
 use crate::memory::Share;
 
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Turns what comes for a sequence into entries of `choices`.
 pub(crate) trait Choices: Send + 'static {
     /// The entries; none where there is nothing to tell.
-    fn choices(&mut self, index: usize, delta: TextDelta) -> Vec<Value>;
+    fn choices(&mut self, index: usize, delta: Delta) -> Vec<Value>;
 }
 
 /// The fields that all chunks of an answer have in common.
@@ -131,7 +131,7 @@ pub(crate) fn answer(
 /// Turns what comes for the sequences of a request into events, each the text of one: [`data`], or [`named`].
 pub(crate) trait Events: Send + 'static {
     /// Something has come for a sequence; no failure.
-    fn delta(&mut self, index: usize, delta: TextDelta, sequences: &Sequences) -> Vec<String>;
+    fn delta(&mut self, index: usize, delta: Delta, sequences: &Sequences) -> Vec<String>;
 
     /// All have ended well.
     fn end(&mut self, sequences: &Sequences) -> Vec<String>;
@@ -168,7 +168,7 @@ struct Chunks<C> {
 }
 
 impl<C: Choices> Events for Chunks<C> {
-    fn delta(&mut self, index: usize, delta: TextDelta, _: &Sequences) -> Vec<String> {
+    fn delta(&mut self, index: usize, delta: Delta, _: &Sequences) -> Vec<String> {
         let chunk = |choice| {
             let mut chunk = self.envelope.with(vec![choice]);
             if self.include_usage {
@@ -237,7 +237,7 @@ async fn write(mut sequences: Sequences, mut events: impl Events, sink: Sink) ->
         };
         match next {
             None => return sink.send(events.end(&sequences)).await,
-            Some((_, TextDelta { finished: Some(Err(error)), .. })) => {
+            Some((_, Delta { text: TextDelta { finished: Some(Err(error)), .. }, .. })) => {
                 // One failed sequence fails the whole answer: the others will not be read.
                 let error = ApiError::from(error);
                 error.log();

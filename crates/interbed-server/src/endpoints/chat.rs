@@ -5,20 +5,20 @@ use std::sync::{Arc, LazyLock};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use interbed_engine::TokenId;
-use interbed_engine::text::{StopCause, TextDelta};
+use interbed_engine::text::StopCause;
 use interbed_model::chat_template::{ArgumentsForm, ChatTemplate, NoContent};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Handle;
 
-use crate::answer::{Answer, Called, Form, Piece, Whole};
+use crate::answer::{Called, Form, Piece, Whole};
 use crate::app::{App, unix_seconds};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::charge::{beam_tokens_unasked, logprob_tokens_unasked};
 use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
 use crate::fields::{Field, read, sent, shown};
-use crate::generate::{Asked, Output, submit};
+use crate::generate::{Asked, Delta, Output, submit};
 use crate::history::History;
 use crate::json_cost::JsonCost;
 use crate::json_text::list_of;
@@ -72,10 +72,10 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         created: unix_seconds(),
         model: app.model_name().to_owned(),
     };
-    let asked = Asked { prompts: vec![prompt], echo_bytes: 0, caller, share };
+    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, share };
     let mut sequences = submit(&app, asked, &common).await?;
-    let answers = (0..common.n).map(|_| form.answer("call_")).collect();
-    let mut writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), answers };
+    let has_called = vec![false; common.n];
+    let writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), has_called };
     if common.stream {
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
     }
@@ -454,16 +454,14 @@ fn name_thinking(message: &mut Map<String, Value>, harmony: bool) {
 struct Writer {
     app: Arc<App>,
     logprobs: bool,
-    answers: Vec<Answer>,
+    /// Of each sequence, whether a call came.
+    has_called: Vec<bool>,
 }
 
 impl Writer {
-    fn whole(&mut self, index: usize, output: Output) -> Choice {
-        let whole = match self.answers.get_mut(index) {
-            Some(answer) => Whole::of(answer, &output.text),
-            None => Whole { text: output.text, ..Whole::default() },
-        };
-        let Whole { reasoning, text, calls } = whole;
+    fn whole(&self, index: usize, output: Output) -> Choice {
+        let Whole { reasoning, text, calls } = Whole::of(output.pieces);
+        let reason = output.cause.as_ref().map(|cause| finish_reason(cause, !calls.is_empty()));
         let mut message = json!({"role": "assistant", "content": text, "refusal": null});
         if !calls.is_empty() || !reasoning.is_empty() {
             if text.trim().is_empty() {
@@ -478,7 +476,6 @@ impl Writer {
             };
             message["tool_calls"] = calls.into_iter().map(call).collect();
         }
-        let reason = self.finish_reason(index, output.cause.as_ref());
         let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position));
         let logprobs = self.logprobs.then(|| format!(r#"{{"content":{},"refusal":null}}"#, list_of(entries)));
         let choice = json!({
@@ -491,13 +488,8 @@ impl Writer {
         Choice { choice, logprobs, prompt_logprobs: None }
     }
 
-    /// An answer that calls tools ends for that.
-    fn finish_reason(&self, index: usize, cause: Option<&StopCause>) -> Option<&'static str> {
-        let has_called = self.answers.get(index).is_some_and(Answer::has_called);
-        cause.map(|cause| match cause {
-            StopCause::EndOfSequence | StopCause::Complete if has_called => "tool_calls",
-            cause => cause.openai_name(),
-        })
+    fn has_called(&self, index: usize) -> bool {
+        self.has_called.get(index).is_some_and(|&has_called| has_called)
     }
 
     fn logprobs(&self, entries: Vec<Value>) -> Value {
@@ -509,9 +501,18 @@ impl Writer {
             "index": index,
             "delta": delta,
             "logprobs": if entries.is_empty() { Value::Null } else { self.logprobs(entries) },
-            "finish_reason": self.finish_reason(index, cause.as_ref()),
+            "finish_reason": cause.as_ref().map(|cause| finish_reason(cause, self.has_called(index))),
             "stop_reason": cause.as_ref().map_or(Value::Null, stop_reason),
         })
+    }
+}
+
+/// An answer that calls tools ends for that, unless it was cut off.
+fn finish_reason(cause: &StopCause, has_called: bool) -> &'static str {
+    match cause {
+        StopCause::Length => cause.openai_name(),
+        _ if has_called => "tool_calls",
+        _ => cause.openai_name(),
     }
 }
 
@@ -524,7 +525,7 @@ fn add_reasoning(message: &mut Value, reasoning: String) {
 }
 
 impl Choices for Writer {
-    fn choices(&mut self, index: usize, delta: TextDelta) -> Vec<Value> {
+    fn choices(&mut self, index: usize, Delta { text: delta, pieces, .. }: Delta) -> Vec<Value> {
         let mut choices = Vec::new();
         if delta.prompt.is_some() {
             choices.push(self.chunk(index, json!({"role": "assistant", "content": ""}), Vec::new(), None));
@@ -532,27 +533,10 @@ impl Choices for Writer {
         let token = delta.token.and_then(|(_, position)| position);
         let mut entries: Vec<Value> = token.iter().map(|position| chat_entry(&self.app.tokenizer, position)).collect();
         let cause = delta.finished.and_then(Result::ok);
-        let mut deltas: Vec<Value> = Vec::new();
-        if let Some(answer) = self.answers.get_mut(index) {
-            for piece in answer.push(&delta.text, cause.is_some()) {
-                deltas.push(match piece {
-                    Piece::Text(text) => json!({"content": text}),
-                    Piece::Reasoning(text) => {
-                        let mut delta = json!({});
-                        add_reasoning(&mut delta, text);
-                        delta
-                    }
-                    // The name first, then the arguments.
-                    Piece::Call(Called { number, id, name, .. }) => {
-                        let function = json!({"name": name, "arguments": ""});
-                        json!({"tool_calls": [{"index": number, "id": id, "type": "function", "function": function}]})
-                    }
-                    Piece::Arguments(number, text) => {
-                        json!({"tool_calls": [{"index": number, "function": {"arguments": text}}]})
-                    }
-                });
-            }
+        if pieces.iter().any(|piece| matches!(piece, Piece::Call(_))) {
+            self.has_called.get_mut(index).into_iter().for_each(|has_called| *has_called = true);
         }
+        let mut deltas: Vec<Value> = pieces.into_iter().map(delta_of).collect();
         if deltas.is_empty() && !entries.is_empty() {
             deltas.push(json!({"content": ""}));
         }
@@ -568,5 +552,25 @@ impl Choices for Writer {
             choices.push(self.chunk(index, json!({}), Vec::new(), cause));
         }
         choices
+    }
+}
+
+/// A piece of an answer as a chunk tells it.
+fn delta_of(piece: Piece) -> Value {
+    match piece {
+        Piece::Text(text) => json!({"content": text}),
+        Piece::Reasoning(text) => {
+            let mut delta = json!({});
+            add_reasoning(&mut delta, text);
+            delta
+        }
+        // The name first, then the arguments.
+        Piece::Call(Called { number, id, name, .. }) => {
+            let function = json!({"name": name, "arguments": ""});
+            json!({"tool_calls": [{"index": number, "id": id, "type": "function", "function": function}]})
+        }
+        Piece::Arguments(number, text) => {
+            json!({"tool_calls": [{"index": number, "function": {"arguments": text}}]})
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use interbed_engine::TokenId;
-use interbed_engine::text::{PromptDone, StopCause, TextDelta};
+use interbed_engine::text::{PromptDone, StopCause};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::app::{App, unix_seconds};
 use crate::body::{Preparing, Received, receive};
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, entries, read, sent, shown, token_ids};
-use crate::generate::{Asked, Output, submit};
+use crate::generate::{Asked, Delta, Output, submit};
 use crate::logprobs::{CompletionLogprobs, prompt_text};
 use crate::memory::Share;
 use crate::openapi::{Part, part};
@@ -74,7 +74,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let ids = |ids: &mut Vec<_>| if repeated { ids.clone() } else { std::mem::take(ids) };
     let ids = prompts.iter_mut().map(|prompt| ids(&mut prompt.ids)).collect();
     let echo_bytes = prompts.iter().map(|prompt| prompt.echo.len()).sum();
-    let mut sequences = submit(&app, Asked { prompts: ids, echo_bytes, caller, share }, &common).await?;
+    let mut sequences = submit(&app, Asked { prompts: ids, form: None, echo_bytes, caller, share }, &common).await?;
     let mut writer = Writer::new(&app, prompts, &common, echo);
     if common.stream {
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
@@ -244,7 +244,7 @@ impl Writer {
 }
 
 impl Choices for Writer {
-    fn choices(&mut self, index: usize, delta: TextDelta) -> Vec<Value> {
+    fn choices(&mut self, index: usize, Delta { text: delta, .. }: Delta) -> Vec<Value> {
         let mut logprobs = CompletionLogprobs::default();
         let mut text = delta.prompt.map(|prompt| self.echoed(index, &prompt, &mut logprobs)).unwrap_or_default();
         text.push_str(&delta.text);

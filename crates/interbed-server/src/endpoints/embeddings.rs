@@ -92,7 +92,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     while waiting.len() > 0 {
         let prompts: Vec<_> = waiting.by_ref().take(at_a_time).collect();
         // The share of what is prepared is kept for those that still wait.
-        let asked = Asked { prompts, echo_bytes: 0, caller: caller.clone(), share: app.memory.parsed.take(0).await? };
+        let share = app.memory.parsed.take(0).await?;
+        let asked = Asked { prompts, form: None, echo_bytes: 0, caller: caller.clone(), share };
         let mut sequences = submit(&app, asked, &common).await?;
         tokens += sequences.prompt_tokens();
         for output in sequences.collect().await? {

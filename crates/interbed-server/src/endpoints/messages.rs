@@ -7,12 +7,12 @@ use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use interbed_engine::TokenId;
-use interbed_engine::text::{StopCause, TextDelta};
+use interbed_engine::text::StopCause;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, Form};
+use crate::answer::{Form, Piece};
 use crate::app::App;
 use crate::blocks::{object_of, refuse, role_of, text_in, text_of};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
@@ -20,7 +20,7 @@ use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, read, sent, shown};
-use crate::generate::{Asked, Sequences, submit};
+use crate::generate::{Asked, Delta, Sequences, submit};
 use crate::history::History;
 use crate::json_cost::JsonCost;
 use crate::memory::Share;
@@ -129,17 +129,17 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let received = receive(&app, request).await?;
     let caller = received.caller.clone();
     let Prepared { common, prompt, share, form, is_cut } = app.blocking(move |app| prepare(app, received)).await?;
-    let asked = Asked { prompts: vec![prompt], echo_bytes: 0, caller, share };
+    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let (id, model) = (unique_id("msg_"), app.model_name().to_owned());
-    let (answer, outline) = (form.answer("toolu_"), Outline::default());
-    let mut writer = Writer { id, model, is_cut, answer, outline, more: ("text_delta", "text"), cause: None };
+    let (outline, more) = (Outline::default(), ("text_delta", "text"));
+    let mut writer = Writer { id, model, is_cut, has_called: false, outline, more, cause: None };
     if common.stream {
         return Ok(stream::events(&app, sequences, writer));
     }
     let output = sequences.collect().await?.pop().unwrap_or_default();
     let mut blocks = Blocks::default();
-    let mut changes = writer.outline.push(writer.answer.push(&output.text, true));
+    let mut changes = writer.changes(output.pieces);
     changes.extend(writer.outline.end());
     changes.iter().for_each(|(_, change)| blocks.add(change));
     let (reason, sequence) = writer.reason(output.cause.as_ref());
@@ -247,7 +247,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     };
     let (Prompt { tokens: prompt, begins, continued }, tools) = prompt(app, body, &mut preparing)?;
     let tools = bind(app, tools, &mut common)?;
-    let form = Form::new(app, tools, begins, continued, &mut common)?;
+    let form = Form::new(app, tools, begins, continued, &mut common)?.with_ids("toolu_");
     // A prompt without room is refused by the engine, which knows why there is none.
     let room = app.engine.limits().max_model_len.saturating_sub(prompt.len());
     common.params.max_tokens = if room == 0 { asked } else { asked.min(room) };
@@ -444,7 +444,7 @@ struct Writer {
     id: String,
     model: String,
     is_cut: bool,
-    answer: Answer,
+    has_called: bool,
     outline: Outline,
     /// Of the last block, what its deltas are.
     more: (&'static str, &'static str),
@@ -466,16 +466,19 @@ impl Writer {
         })
     }
 
+    /// What pieces of the answer change.
+    fn changes(&mut self, pieces: Vec<Piece>) -> Vec<(usize, Change)> {
+        self.has_called |= pieces.iter().any(|piece| matches!(piece, Piece::Call(_)));
+        self.outline.push(pieces)
+    }
+
     /// `stop_reason` and `stop_sequence`.
     fn reason(&self, cause: Option<&StopCause>) -> (Value, Value) {
         match cause {
             None => (Value::Null, Value::Null),
             Some(StopCause::StopString(stop)) => (json!("stop_sequence"), json!(stop)),
-            Some(StopCause::EndOfSequence | StopCause::Complete) if self.answer.has_called() => {
-                (json!("tool_use"), Value::Null)
-            }
             Some(StopCause::EndOfSequence | StopCause::StopToken(_) | StopCause::Complete) => {
-                (json!("end_turn"), Value::Null)
+                (json!(if self.has_called { "tool_use" } else { "end_turn" }), Value::Null)
             }
             Some(StopCause::Length) if self.is_cut => (json!("model_context_window_exceeded"), Value::Null),
             Some(StopCause::Length) => (json!("max_tokens"), Value::Null),
@@ -522,14 +525,14 @@ fn usage(sequences: &Sequences) -> Value {
 }
 
 impl Events for Writer {
-    fn delta(&mut self, _: usize, delta: TextDelta, sequences: &Sequences) -> Vec<String> {
+    fn delta(&mut self, _: usize, delta: Delta, sequences: &Sequences) -> Vec<String> {
+        let Delta { text: delta, pieces, .. } = delta;
         let mut events = Vec::new();
         if delta.prompt.is_some() {
             events.push(named("message_start", json!({"message": self.message(sequences)})));
             events.push(named("ping", Value::Null));
         }
-        let pieces = self.answer.push(&delta.text, delta.finished.is_some());
-        for (index, change) in self.outline.push(pieces) {
+        for (index, change) in self.changes(pieces) {
             events.push(self.event(index, change));
         }
         if let Some(Ok(cause)) = delta.finished {

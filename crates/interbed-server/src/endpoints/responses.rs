@@ -6,12 +6,12 @@ use std::sync::{Arc, LazyLock};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use interbed_engine::TokenId;
-use interbed_engine::text::{StopCause, TextDelta};
+use interbed_engine::text::StopCause;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Answer, Form};
+use crate::answer::Form;
 use crate::app::{App, unix_seconds};
 use crate::blocks::{object_of, refuse, role_of, text_in, text_of};
 use crate::body::{Preparing, Received, receive};
@@ -19,7 +19,7 @@ use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
-use crate::generate::{Asked, Sequences, submit};
+use crate::generate::{Asked, Delta, Sequences, submit};
 use crate::history::History;
 use crate::json_cost::JsonCost;
 use crate::memory::Share;
@@ -172,11 +172,10 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let caller = received.caller.clone();
     let Prepared { common, prompt, share, form, response } = app.blocking(move |app| prepare(app, received)).await?;
     let echo_bytes = if common.stream { common.params.max_tokens.saturating_mul(TOKEN_TEXT_BYTES) } else { 0 };
-    let asked = Asked { prompts: vec![prompt], echo_bytes, caller, share };
+    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes, caller, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let mut writer = Writer {
         response,
-        answer: form.answer("call_"),
         outline: Outline::default(),
         blocks: Blocks::default(),
         ids: Vec::new(),
@@ -475,7 +474,6 @@ fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str) -> Re
 /// Makes events of what comes.
 struct Writer {
     response: Map<String, Value>,
-    answer: Answer,
     outline: Outline,
     /// What came, each of which is an item of the output.
     blocks: Blocks,
@@ -495,13 +493,12 @@ impl Writer {
     }
 
     /// What a delta changes, which is added to the blocks.
-    fn changes(&mut self, delta: &TextDelta) -> Vec<(usize, Change)> {
-        let pieces = self.answer.push(&delta.text, delta.finished.is_some());
-        let changes = self.outline.push(pieces);
-        if delta.token.is_some() && self.answer.is_thinking() {
+    fn changes(&mut self, delta: &Delta) -> Vec<(usize, Change)> {
+        let changes = self.outline.push(delta.pieces.clone());
+        if delta.text.token.is_some() && delta.is_thinking {
             self.reasoning_tokens += 1;
         }
-        if let Some(Ok(cause)) = &delta.finished {
+        if let Some(Ok(cause)) = &delta.text.finished {
             self.cause = Some(cause.clone());
         }
         self.add(&changes);
@@ -638,9 +635,9 @@ fn part_of(block: &Block, text: &str) -> Value {
 }
 
 impl Events for Writer {
-    fn delta(&mut self, _: usize, delta: TextDelta, _: &Sequences) -> Vec<String> {
+    fn delta(&mut self, _: usize, delta: Delta, _: &Sequences) -> Vec<String> {
         let mut events = Vec::new();
-        if delta.prompt.is_some() {
+        if delta.text.prompt.is_some() {
             for name in ["response.created", "response.in_progress"] {
                 let response = self.response.clone();
                 events.push(self.event(name, json!({"response": response})));

@@ -135,3 +135,139 @@ async fn what_is_bound_comes_behind_thinking() {
     server.post(PATH, &chat(&more)).await.ok();
     assert!(server.last_request().constraint.expect("a constraint").advance(u32::from(b's')).is_err());
 }
+
+/// What an answer with these stop strings tells, whole and streamed, in both APIs that have them: thinking, text, the
+/// stop string that ended it, and the tokens that it took.
+async fn stopped(server: &Server, stops: &[&str], more: Value) -> (String, String, Value, u64) {
+    let mut more = more;
+    more["stop"] = json!(stops);
+    let whole = server.post(PATH, &chat(&more)).await.ok();
+    let choice = &whole["choices"][0];
+    let text = |name: &str| choice["message"][name].as_str().unwrap_or_default().to_owned();
+    let tokens = whole["usage"]["completion_tokens"].as_u64().unwrap();
+    let expected = (text("reasoning_content"), text("content"), choice["stop_reason"].clone(), tokens);
+
+    more["stream"] = true.into();
+    more["stream_options"] = json!({"include_usage": true});
+    let mut streamed = (String::new(), String::new(), Value::Null, 0);
+    for chunk in server.post(PATH, &chat(&more)).await.chunks() {
+        let choice = &chunk["choices"][0];
+        streamed.0 += choice["delta"]["reasoning_content"].as_str().unwrap_or_default();
+        streamed.1 += choice["delta"]["content"].as_str().unwrap_or_default();
+        if !choice["finish_reason"].is_null() {
+            streamed.2 = choice["stop_reason"].clone();
+        }
+        streamed.3 = chunk["usage"]["completion_tokens"].as_u64().unwrap_or_default();
+    }
+    // White space alone is no content of a whole answer that thinks.
+    if expected.1.is_empty() {
+        streamed.1 = streamed.1.trim().to_owned();
+    }
+    assert_eq!(streamed, expected, "{stops:?} streamed");
+
+    let mut body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 400, "stop_sequences": stops});
+    for stream in [false, true] {
+        body["stream"] = stream.into();
+        let reply = server.post("/v1/messages", &body).await;
+        let mut told = (String::new(), String::new(), Value::Null, 0);
+        let mut add = |block: &Value| {
+            told.0 += block["thinking"].as_str().unwrap_or_default();
+            told.1 += block["text"].as_str().unwrap_or_default();
+        };
+        let end = if stream {
+            let mut end = Value::Null;
+            for event in reply.body.split_terminator("\n\n") {
+                let data: Value = serde_json::from_str(event.split_once("\ndata: ").unwrap().1).unwrap();
+                add(&data["delta"]);
+                if data["type"] == "message_delta" {
+                    end = json!({"stop_sequence": data["delta"]["stop_sequence"], "usage": data["usage"]});
+                }
+            }
+            end
+        } else {
+            let message = reply.ok();
+            message["content"].as_array().unwrap().iter().for_each(add);
+            message
+        };
+        told.2 = end["stop_sequence"].clone();
+        told.3 = end["usage"]["output_tokens"].as_u64().unwrap();
+        let trimmed = |told: &(String, String, Value, u64)| (told.0.clone(), told.1.trim().to_owned(), told.3);
+        assert_eq!((trimmed(&told), &told.2), (trimmed(&expected), &expected.2), "{stops:?} of messages");
+    }
+    expected
+}
+
+#[tokio::test]
+async fn stop_strings_end_the_text_and_never_the_thinking() {
+    let channels = "<|channel|>analysis<|message|>I stop here.\n\nNo.<|end|><|start|>assistant\
+        <|channel|>final<|message|>Well.\n\nI stop there.";
+    let of_tags = "I stop here.\n\nNo.\n</think>\n\nWell.\n\nI stop there.";
+    let opened = format!("<think>{of_tags}");
+    let (thought, text) = ("I stop here.\n\nNo.", "Well.\n\nI stop there.");
+    for (template, answer) in [(OPENS, of_tags), (KNOWS, opened.as_str()), (HARMONY, channels)] {
+        let server = server(answer, template, None).await;
+        for (stops, expected) in [
+            (&["stop"][..], Some(("Well.\n\nI ", "stop"))),
+            (&["stop here", "\n\n"], Some(("Well.", "\n\n"))),
+            (&["I stop here", "zz"], None),
+            // Across what lies between them, and in their marks.
+            (&["No.\n</think>", "Well.I", "</think>", "<|message|>", "think", "analysis"], None),
+            (&["W"], Some(("", "W"))),
+            (&["there", "I stop t", "re."], Some(("Well.\n\n", "I stop t"))),
+            (&["."], Some(("Well", "."))),
+        ] {
+            let (said, stop) = expected.map_or((text, Value::Null), |(said, stop)| (said, json!(stop)));
+            // A token is a byte here: the answer ends with the last one of the stop string.
+            let tokens = match stop.as_str() {
+                Some(stop) => answer.len() - text.len() + said.len() + stop.len(),
+                None => answer.len() + 1,
+            };
+            let told = stopped(&server, stops, json!({})).await;
+            assert_eq!(told, (thought.into(), said.into(), stop, tokens as u64), "{stops:?} {template}");
+        }
+        let included = json!({"include_stop_str_in_output": true, "stop": "stop"});
+        let told = server.post(PATH, &chat(&included)).await.ok();
+        assert_eq!(told["choices"][0]["message"]["content"], "Well.\n\nI stop");
+        let later = json!({"min_tokens": answer.len(), "stop": ["stop", "there"]});
+        let told = server.post(PATH, &chat(&later)).await.ok();
+        assert_eq!(told["choices"][0]["message"]["content"], text);
+    }
+    // What does not think ends as ever, and so does what was told not to.
+    let server = server("I stop.", OPENS, None).await;
+    let without = json!({"chat_template_kwargs": {"enable_thinking": false}, "stop": "stop"});
+    let told = server.post(PATH, &chat(&without)).await.ok();
+    assert_eq!(
+        (&told["choices"][0]["message"]["content"], told["usage"]["completion_tokens"].as_u64()),
+        (&json!("I "), Some(6))
+    );
+}
+
+#[tokio::test]
+async fn stop_strings_end_no_call() {
+    let tools = json!([{"type": "function", "function": {"name": "stop", "parameters": {"type": "object"}}}]);
+    let call = "<tool_call>\n{\"name\": \"stop\", \"arguments\": {\"code\": \"a\\n\\nstop\"}}\n</tool_call>";
+    let channel = "<|channel|>commentary to=functions.stop <|constrain|>json<|message|>\
+        {\"code\": \"a\\n\\nstop\"}<|call|>";
+    for (template, parser, answer) in [
+        (KNOWS, Some("hermes"), format!("Well.{call}\n{call}Now stop it.")),
+        (HARMONY, None, format!("<|channel|>final<|message|>Well.<|end|><|start|>assistant{channel}")),
+    ] {
+        let server = server(&answer, template, parser).await;
+        let asked = |stop: Value| chat(&json!({"tools": tools, "stop": stop}));
+        let told = server.post(PATH, &asked(json!(["stop", "{", "<tool_call>"]))).await.ok();
+        let choice = &told["choices"][0];
+        let calls = choice["message"]["tool_calls"].as_array().unwrap();
+        for call in calls {
+            assert_eq!(call["function"]["arguments"], "{\"code\": \"a\\n\\nstop\"}");
+        }
+        assert_eq!(choice["finish_reason"], "tool_calls");
+        let said = if parser.is_some() { (2, "Well.Now ", json!("stop")) } else { (1, "Well.", Value::Null) };
+        let content = choice["message"]["content"].as_str().unwrap();
+        assert_eq!((calls.len(), content, choice["stop_reason"].clone()), said);
+        // A text before calls ends at one, and they never come.
+        let told = server.post(PATH, &asked(json!("ll."))).await.ok();
+        let choice = &told["choices"][0];
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("stop"), &json!("We")));
+        assert!(choice["message"]["tool_calls"].is_null());
+    }
+}
