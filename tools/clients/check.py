@@ -254,6 +254,25 @@ def tools_of_others():
     assert isinstance(shaped.output_parsed, Weather), shaped
 
 
+def loops():
+    """Anthropic's loop over tools asks for a thread, is refused, and goes on with the whole conversation."""
+    @anthropic.beta_tool
+    def weather(city: typing.Literal["Rome", "Oslo"]) -> str:
+        """The weather in a city."""
+        return f"sun in {city}"
+
+    answers = list(ANTHROPIC.beta.messages.tool_runner(
+        model=MODEL, messages=ASK, max_tokens=500, tools=[weather], tool_choice={"type": "any"}, max_iterations=3,
+        extra_body={"temperature": 0}))
+    assert [answer.stop_reason for answer in answers] == ["tool_use"] * 3, answers
+    read = [answer.usage.input_tokens + answer.usage.cache_read_input_tokens for answer in answers]
+    assert read[0] < read[1] < read[2], read
+    assert all(answer._request_id.startswith("req-") for answer in answers)
+    # The thread's own error reaches whoever asks for one without the loop.
+    refused(anthropic.BadRequestError, "thread", lambda: ANTHROPIC.beta.messages.create(
+        model=MODEL, messages=ASK, max_tokens=1, extra_body={"thread": {"type": "create"}}))
+
+
 def plumbing():
     """Keys, ids, origins, tokens, and what is refused by name."""
     asked = OPENAI.completions.with_raw_response.create(model=MODEL, prompt="x", max_tokens=1,
@@ -329,6 +348,6 @@ def document():
 
 
 for check in [models, completions, chats, messages, responses, embeddings, document, words, formats, tools,
-              tools_of_others, plumbing, langchain, lite]:
+              tools_of_others, loops, plumbing, langchain, lite]:
     check()
     print(f"{check.__name__}: good")

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, Method, Uri};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use crate::request_id::REQUEST_ID;
+use crate::request_id::{ANSWERED_ID, REQUEST_ID};
 
 /// How long a browser may keep what it was told.
 const MAX_AGE: Duration = Duration::from_secs(600);
@@ -22,7 +22,7 @@ pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
         .allow_methods([Method::GET, Method::POST])
         // Clients send headers of their own, and keys are no cookies: a page must know one to send it.
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([REQUEST_ID])
+        .expose_headers([REQUEST_ID, ANSWERED_ID])
         .max_age(MAX_AGE);
     Some(layer)
 }

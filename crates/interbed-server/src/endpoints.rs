@@ -31,7 +31,7 @@ use crate::error::ApiError;
 use crate::load_progress::LoadProgress;
 use crate::metrics::Metrics;
 use crate::openapi::Operation;
-use crate::request_id::{REQUEST_ID, request_id};
+use crate::request_id::{ANSWERED_ID, REQUEST_ID, request_id};
 use crate::request_log::{Listener, RequestLog};
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
@@ -218,6 +218,7 @@ async fn follow(State(observers): State<Observers>, mut request: Request, next: 
     let mut response = next.run(request).instrument(span).await;
     observers.metrics.count_response(response.status());
     log.facts().status = response.status().as_u16();
+    response.headers_mut().insert(ANSWERED_ID, id.clone());
     response.headers_mut().insert(REQUEST_ID, id);
     response.map(|body| log.around(body))
 }

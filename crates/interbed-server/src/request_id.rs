@@ -1,4 +1,4 @@
-//! `x-request-id`: a request's name in answers and logs.
+//! `x-request-id`, and `request-id` in Anthropic's API: a request's name in answers and logs.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -6,6 +6,8 @@ use crate::random::random;
 
 /// The header.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header of answers that Anthropic's clients read.
+pub(crate) const ANSWERED_ID: HeaderName = HeaderName::from_static("request-id");
 /// Longest id that is taken from a client, in bytes.
 const BYTES_MAX: usize = 128;
 

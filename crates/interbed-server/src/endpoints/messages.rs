@@ -42,7 +42,7 @@ const VERSION_KNOWN: &str = "2023-06-01";
 struct Fields<'b> {
     model: Option<Field<String>>,
     max_tokens: Option<Field<usize>>,
-    stop_sequences: Option<Field<Stops>>,
+    stop_sequences: Option<Field<StopList>>,
     stream: Option<Field<bool>>,
     temperature: Option<Field<f32>>,
     top_p: Option<Field<f32>>,
@@ -53,6 +53,10 @@ struct Fields<'b> {
     thinking: Option<Field<Object<Thinking<'b>>>>,
     #[serde(borrow)]
     tool_choice: Option<Field<Object<ToolChoice<'b>>>>,
+    #[serde(borrow)]
+    thread: Option<&'b RawValue>,
+    #[serde(borrow)]
+    compaction: Option<&'b RawValue>,
     #[serde(borrow)]
     mcp_servers: Option<&'b RawValue>,
     #[serde(borrow)]
@@ -82,6 +86,19 @@ struct ToolChoice<'b> {
     kind: Option<&'b RawValue>,
     name: Option<Field<String>>,
     disable_parallel_tool_use: Option<Field<bool>>,
+}
+
+/// Texts that end an answer; here a single one is none.
+struct StopList(Vec<String>);
+
+impl FromJson<'_> for StopList {
+    const EXPECTED: &'static str = "a list of strings";
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        if !raw.get().starts_with('[') {
+            return Err(Self::other(raw));
+        }
+        Stops::from_json(raw).map(|Stops(stops)| Self(stops))
+    }
 }
 
 /// The fields that become the prompt.
@@ -218,7 +235,11 @@ fn error_json(error: &ApiError) -> Value {
         500.. => "api_error",
         _ => "invalid_request_error",
     };
-    json!({"type": "error", "error": {"type": kind, "message": error.message}})
+    let mut told = json!({"type": kind, "message": error.message});
+    if let Some(code) = error.code {
+        told["details"] = json!({"error_code": code});
+    }
+    json!({"type": "error", "error": told})
 }
 
 /// A client may leave the version out. Those of 2023 to 2026 have the same forms for what is read and written here, and
@@ -239,6 +260,9 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let mut preparing = begin(app, &body)?;
     let mut common = common_of(app, &body)?;
+    // What counts tokens takes it, and counts the same.
+    let fields: Fields<'_> = read(body.json())?;
+    check_unasked("compaction", fields.compaction)?;
     let Some(asked) = common.max_tokens else {
         return Err(ApiError::invalid(
             "max_tokens",
@@ -267,6 +291,7 @@ fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
 fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
     read::<Supported<OfMessages>>(body.json())?;
     let fields: Fields<'_> = read(body.json())?;
+    check_thread(fields.thread)?;
     check_name(app, sent(fields.model))?;
     for (name, value) in [
         ("mcp_servers", fields.mcp_servers),
@@ -275,9 +300,7 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
         ("output_config", fields.output_config),
         ("output_format", fields.output_format),
     ] {
-        if let Some(value) = value.filter(|value| !matches!(value.get(), "[]" | "{}" | "null")) {
-            return refuse(name, format!("is {}, which is not supported here; leave it out", shown(value.get())));
-        }
+        check_unasked(name, value)?;
     }
     // Whose request it is changes nothing here, but it must be a text.
     let _ = sent(fields.metadata).map(|Object(Metadata { user_id })| user_id);
@@ -287,10 +310,32 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
     params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
     params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
     params.top_k = sent(fields.top_k).map_or(Ok(params.top_k), top_k_of)?;
-    common.text.stop = sent(fields.stop_sequences).map_or_else(Vec::new, |Stops(stops)| stops);
+    common.text.stop = sent(fields.stop_sequences).map_or_else(Vec::new, |StopList(stops)| stops);
     common.max_tokens = sent(fields.max_tokens);
     common.stream = sent(fields.stream).unwrap_or(false);
     Ok(common)
+}
+
+/// Refuses a field that is not supported, unless it asks for nothing.
+fn check_unasked(name: &str, value: Option<&RawValue>) -> Result<(), ApiError> {
+    match value.filter(|value| !matches!(value.get(), "[]" | "{}" | "null")) {
+        Some(value) => refuse(name, format!("is {}, which is not supported here; leave it out", shown(value.get()))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a conversation that the server is to keep, or has to know. Anthropic's clients send all of it instead when
+/// they read this code.
+fn check_thread(thread: Option<&RawValue>) -> Result<(), ApiError> {
+    match thread.map(RawValue::get) {
+        None | Some("null" | "false") => Ok(()),
+        Some(thread) => {
+            let problem =
+                "but this server keeps no conversations; leave it out, and send all messages, system and tools";
+            let error = ApiError::invalid("thread", format!("thread is {}, {problem}", shown(thread)));
+            Err(ApiError { code: Some("thread_unsupported_request"), ..error })
+        }
+    }
 }
 
 /// The prompt of the conversation, and the tools that the answers may call. A last message of the assistant is

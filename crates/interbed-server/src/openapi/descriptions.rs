@@ -1,7 +1,7 @@
 //! What fields mean, in a sentence. A field has the same meaning wherever it is read.
 
 /// All, in the order of their names.
-const FIELDS: [(&str, &str); 78] = [
+const FIELDS: [(&str, &str); 80] = [
     (
         "add_generation_prompt",
         "Whether the template begins the assistant's answer; true unless a message is continued.",
@@ -17,6 +17,7 @@ const FIELDS: [(&str, &str); 78] = [
     ("cache_report", "Whether usage says why no more of the prompts was cached."),
     ("cache_salt", "Requests with different salts never share cached KV."),
     ("chat_template_kwargs", "More variables for the chat template."),
+    ("compaction", "Not supported."),
     ("container", "Not supported."),
     ("context_management", "Not supported."),
     ("continue_final_message", "Whether the last message is continued rather than answered."),
@@ -77,6 +78,7 @@ const FIELDS: [(&str, &str); 78] = [
     ("text", "The form of the answer: format, of type text, json_object or json_schema."),
     ("thinking", "Whether the model thinks, if its template knows: of type enabled, adaptive or disabled."),
     ("tokens", "Token ids."),
+    ("thread", "Not supported."),
     ("tool_choice", "Whether tools may be called."),
     ("tools", "Functions that the model may call."),
     ("top_k", "Keeps the likeliest tokens, so many; 0 or -1 keeps all."),

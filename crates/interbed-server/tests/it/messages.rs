@@ -330,6 +330,14 @@ async fn refusals_have_the_form_of_the_api() {
         ("thinking.type", json!({"thinking": {"type": "deep"}})),
         ("metadata.user_id", json!({"metadata": {"user_id": 3}})),
         ("stop_sequences", json!({"stop_sequences": [""]})),
+        ("stop_sequences", json!({"stop_sequences": "abc"})),
+        ("stop_sequences", json!({"stop_sequences": {"a": "b"}})),
+        ("compaction", json!({"compaction": {"type": "summarize"}})),
+        ("context_management", json!({"context_management": {"edits": [{"type": "compact_20260112"}]}})),
+        (
+            "messages[0].content[0].type",
+            json!({"messages": [{"role": "user", "content": [{"type": "compaction", "content": "s"}]}]}),
+        ),
         ("temperature", json!({"temperature": "hot"})),
         ("top_k", json!({"top_k": -7})),
         ("tools[0].name", json!({"tools": [{"name": "say \"hi\"", "input_schema": {}}]})),
@@ -375,4 +383,56 @@ async fn keys_and_versions_come_in_headers() {
         assert_eq!(server.post_bytes("/v1/messages", headers, &bytes).await.status, status, "{headers}");
     }
     assert_eq!(refused(&server.post_bytes("/v1/messages", "", &bytes).await).1, "authentication_error");
+}
+
+#[tokio::test]
+async fn threads_are_refused_with_the_code_that_clients_go_on_by() {
+    let server = Server::answering("x").await;
+    for (path, more) in [
+        ("/v1/messages", json!({"thread": {"type": "create"}})),
+        ("/v1/messages", json!({"thread": {"type": "create"}, "stream": true, "model": "unknown"})),
+        // It names neither the tool nor the call that it brings the result of.
+        ("/v1/messages", {
+            let mut more = result("toolu_1", json!({"content": "sun"}));
+            more["thread"] = json!({"type": "continue", "previous_message_id": "msg_1"});
+            more
+        }),
+        ("/v1/messages/count_tokens", json!({"thread": {"type": "continue", "previous_message_id": "msg_1"}})),
+    ] {
+        let reply = server.post(path, &body(more)).await;
+        let (status, kind, message) = refused(&reply);
+        assert_eq!((status, kind.as_str()), (400, "invalid_request_error"), "{message}");
+        assert!(message.starts_with("thread is "), "{message}");
+        assert_eq!(reply.json()["error"]["details"], json!({"error_code": "thread_unsupported_request"}));
+    }
+    assert!(server.engine.requests().is_empty());
+    server.post("/v1/messages", &body(json!({"thread": null, "compaction": null}))).await.ok();
+    // Counting tells of the conversation as it is.
+    let counted = server.post("/v1/messages/count_tokens", &body(json!({"compaction": {"type": "summarize"}}))).await;
+    assert_eq!(counted.ok()["input_tokens"], "<user>hi<assistant>".len());
+}
+
+#[tokio::test]
+async fn answers_carry_the_requests_id() {
+    let server = Server::answering("x").await;
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
+    for (path, body, status) in [
+        ("/v1/messages", body(json!({})), 200),
+        ("/v1/messages", body(json!({"stream": true})), 200),
+        ("/v1/messages", body(json!({"max_tokens": null})), 400),
+        ("/v1/messages/count_tokens", body(json!({})), 200),
+        ("/v1/chat/completions", chat.clone(), 200),
+        ("/v1/chat/completions", json!({}), 400),
+        ("/v1/responses", json!({"input": "hi", "stream": true}), 200),
+        ("/v1/completions", json!({"prompt": "hi"}), 200),
+    ] {
+        for (headers, expected) in [("X-Request-Id: mine\r\n", Some("mine")), ("", None)] {
+            let reply = server.post_bytes(path, headers, body.to_string().as_bytes()).await;
+            assert_eq!(reply.status, status, "{path}");
+            let header = |name: &str| reply.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            let id = header("request-id").unwrap_or_else(|| panic!("{path}: {}", reply.head));
+            assert_eq!(Some(id), header("x-request-id"), "{path}");
+            assert!(expected.map_or(id.starts_with("req"), |expected| id == expected), "{path}: {id}");
+        }
+    }
 }
