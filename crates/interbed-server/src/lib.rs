@@ -36,6 +36,7 @@ mod patience;
 mod random;
 mod request_id;
 mod request_log;
+mod permits;
 mod sampling;
 mod speech;
 mod stream;
