@@ -27,6 +27,9 @@ pub struct ServerConfig {
     /// The certificate, where clients are to come over TLS.
     pub tls: Option<Tls>,
     /// Where traces of requests are sent, if they are.
+    /// Names that the server may be called by where it asks for no key, besides those that never leave a machine or its
+    /// network: `gpu.example.org`, `*.example.org` for all that end so, or `*` for any.
+    pub allow_hosts: Vec<String>,
     pub otlp_endpoint: Option<OtlpEndpoint>,
     /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
     pub allow_origins: Vec<String>,
@@ -76,6 +79,7 @@ impl Default for ServerConfig {
             tls: None,
             otlp_endpoint: None,
             allow_origins: Vec::new(),
+            allow_hosts: Vec::new(),
             embeddings: Err("it was not told how this model pools".into()),
             memory_bytes: 0,
             body_bytes_max: 4 << 20,

@@ -111,6 +111,12 @@ pub struct ServeArgs {
     pub served_model_name: Vec<String>,
 
     /// How the model writes calls of tools; by default, what its chat template tells
+    /// Name that clients may call a server without keys by, besides localhost, IP addresses, the machine's own name,
+    /// *.local and *.internal: gpu.example.org, *.example.org for all that end so, or * for any; may be given several
+    /// times. By other names web pages could reach it, so these are refused
+    #[arg(long, value_name = "NAME", help_heading = "Server", hide_short_help = true, value_parser = host_name)]
+    pub allow_host: Vec<String>,
+
     #[arg(long, value_name = "NAME", help_heading = "Server",
           value_parser = clap::builder::PossibleValuesParser::new(interbed_server::tool_parsers()))]
     pub tool_parser: Option<String>,
@@ -300,6 +306,7 @@ fn body_size(text: &str) -> Result<Bytes, String> {
     }
     Ok(size)
 }
+        allow_hosts: own_names(&args.host).chain(args.allow_host.clone()).collect(),
 
 /// Binds the address without listening on it yet.
 fn bind(host: &str, port: u16) -> Result<TcpSocket> {
@@ -322,6 +329,24 @@ fn bind(host: &str, port: u16) -> Result<TcpSocket> {
 fn bind_address(address: SocketAddr) -> std::io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A server that was just stopped leaves connections behind that would keep the port for a minute.
+/// The names that the machine has and that it was given to listen on, as far as they are names.
+fn own_names(host: &str) -> impl Iterator<Item = String> {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let names = [machine.trim().to_owned(), host.to_owned()];
+    names.into_iter().filter(|name| name != "*" && interbed_server::check_host(name).is_ok())
+}
+
+fn served_name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(is_command) {
+        true => Err("a name has characters, and none that commands a terminal".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn host_name(text: &str) -> Result<String, String> {
+    interbed_server::check_host(text).map(|()| text.to_owned())
+}
+
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)

@@ -210,6 +210,7 @@ pub(crate) async fn in_its_form(request: Request, next: Next) -> Response {
 fn error_json(error: &ApiError) -> Value {
     let kind = match error.status.as_u16() {
         401 => "authentication_error",
+        403 => "permission_error",
         404 => "not_found_error",
         408 => "timeout_error",
         413 => "request_too_large",

@@ -84,7 +84,7 @@ impl Drop for Serving {
 
 fn exchange(stream: &mut (impl Read + Write), head: &str, body: &str) -> String {
     let length = body.len();
-    let request = format!("{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+    let request = format!("{head}\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -298,7 +298,8 @@ fn answered(address: &str) -> Option<bool> {
     // One that cannot connect any more has lost nothing.
     let mut stream = TcpStream::connect(address).ok()?;
     let body = r#"{"prompt": "x", "max_tokens": 16, "ignore_eos": true, "stream": true}"#;
-    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json";
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
     let sent = write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let mut answer = String::new();
     let read = stream.read_to_string(&mut answer);
@@ -385,7 +386,7 @@ fn a_second_signal_cuts_at_once_and_says_so_to_clients() {
     let mut stream = TcpStream::connect(&serving.address).unwrap();
     let body = json!({"prompt": "x", "max_tokens": 400, "ignore_eos": true, "stream": true, "n": 32}).to_string();
     let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
