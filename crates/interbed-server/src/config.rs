@@ -5,6 +5,7 @@ use std::time::Duration;
 use interbed_engine::{Pooling, SamplingParams};
 
 use crate::api_keys::ApiKeys;
+use crate::guests::Network;
 use crate::tls::Tls;
 use crate::traces::OtlpEndpoint;
 
@@ -43,6 +44,8 @@ pub struct ServerConfig {
     /// sixteenth of it is also the limit for a body, and each MiB allows eight connections, or three over TLS.
     pub request_bytes_max: usize,
     /// Connections served at a time; more wait in the system's queue.
+    /// Proxies, which speak for many: their addresses may have all connections.
+    pub proxies: Vec<Network>,
     pub connections_max: usize,
     /// Sequences (prompts times `n`, or `best_of`) of one request.
     pub sequences_max: usize,
@@ -83,6 +86,7 @@ impl Default for ServerConfig {
             embeddings: Err("it was not told how this model pools".into()),
             memory_bytes: 0,
             body_bytes_max: 4 << 20,
+            proxies: Vec::new(),
             request_bytes_max: 128 << 20,
             connections_max: 1024,
             sequences_max: 256,

@@ -21,6 +21,7 @@ mod endpoints;
 mod error;
 mod fields;
 mod generate;
+mod guests;
 mod harmony;
 mod json_cost;
 mod hosts;

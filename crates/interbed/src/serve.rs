@@ -13,7 +13,8 @@ use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use interbed_device::Bytes;
-use interbed_server::{Drained, Embeddings, OtlpEndpoint, ServerConfig};
+use interbed_server::{Drained, Embeddings, Network, OtlpEndpoint, ServerConfig};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -35,6 +36,9 @@ use secrets::Secrets;
 const BACKLOG: u32 = 1024;
 
 /// Threads that carry requests. The cores belong to computing.
+/// Open files that a server asks for.
+const DESCRIPTORS: u64 = 1 << 16;
+
 const WORKERS: usize = 2;
 
 /// Threads that tokenize. Each keeps some freed memory to itself, so there are not many.
@@ -138,12 +142,18 @@ pub struct ServeArgs {
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     pub max_waiting: usize,
 
-    /// Connections that are served at a time; the memory for requests allows 1024
+    /// Connections that are served at a time, three quarters of them from one address; the memory for requests allows
+    /// 1024
     #[arg(long, value_name = "N", default_value_t = ServerConfig::default().connections_max, help_heading = "Server",
           hide_short_help = true, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub max_connections: usize,
 
     /// Largest request body, at most 8M: a sixteenth of the memory that is set aside for requests
+    /// Proxy in front, which speaks for many: its address, or a network such as 10.0.0.0/8, may have all connections;
+    /// may be given several times
+    #[arg(long, value_name = "ADDRESS", help_heading = "Server", hide_short_help = true, value_parser = Network::read)]
+    pub proxy: Vec<Network>,
+
     #[arg(long, value_name = "SIZE", default_value = "4M", help_heading = "Server", hide_short_help = true,
           value_parser = body_size)]
     pub max_body: Bytes,
@@ -190,6 +200,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         .build()
         .context("cannot start the server's threads")?;
     // Taken before the model is opened, which may take a while.
+    take_descriptors();
     let socket = bind(&args.host, args.port)?;
     let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
     kv_remote::settings(&args.kv_remote)?;
@@ -260,6 +271,29 @@ pub fn run(args: ServeArgs) -> Result<()> {
 
 /// What is known before the model is loaded.
 fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<ServerConfig> {
+/// Connections, and files of models and KV, are more than the 1,024 that most systems begin with; they let a program
+/// have more.
+fn take_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    if limit.current.is_some_and(|now| now < most)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit })
+    {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// Whoever has an account on the machine sees with which arguments its programs were started.
+fn warn_of_key_in_process_list() {
+    let is_key = |argument: &str| argument == "--api-key" || argument.starts_with("--api-key=");
+    if std::env::args_os().any(|argument| argument.to_str().is_some_and(is_key)) {
+        report!(
+            "note: --api-key shows its key in the list of processes, to all users of this machine; INTERBED_API_KEY or \
+             --api-key-file do not"
+        );
+    }
+}
+
     let named = &args.served_model_name;
     Ok(ServerConfig {
         // Clients may use the name that the model was asked for by, too.
@@ -276,6 +310,7 @@ fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<Serv
         drain_timeout: Duration::from_secs(args.drain_seconds),
         otlp_endpoint: args.otlp_endpoint.clone(),
         ..ServerConfig::default()
+        proxies: args.proxy.clone(),
     })
 }
 
