@@ -295,7 +295,7 @@ def main():
     shutil.copy(root / "tools/clients/template.jinja", storyteller / "chat_template.jinja")
     with sync_playwright() as playwright:
         options = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=options)
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
         pages = Pages(browser)
         with Server(binary, storyteller, folder / "server.log", "--memory", "1G", "--api-key", KEY) as server:
             policy(pages, server.url)

@@ -340,11 +340,9 @@ impl Worker {
         let root = match every_row {
             // Nothing of the prompt may come from the cache.
             true => ChainRoot::unshared(),
-            false => {
-                let tenant = request.tenant.map(|tenant| tenant.0);
-                ChainRoot::new(request.cache_salt.as_deref(), namespace).of_tenant(tenant)
-            }
+            false => ChainRoot::new(request.cache_salt.as_deref(), namespace),
         };
+        let root = root.of_tenant(request.tenant.map(|tenant| tenant.0));
         let (id, max_tokens) = (self.scheduler.new_id(), request.params.max_tokens);
         let ranks_prompt = request.params.prompt_logprobs.is_some();
         let may_be_long = clients.len() == 1 && request.beam.is_none() && root.is_shared();

@@ -1,6 +1,6 @@
 //! The engine's front door: requests in, events out, over channels; and the engine's last reported status.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::live::{Board, Watcher};
+use crate::places::{Place, Places};
 use crate::unread::{Charge, Unread};
-use crate::{EngineStatus, Event, Health, Limits, Request, RequestError, SubmitError};
+use crate::{EngineStatus, Event, Health, Limits, Request, RequestError, SubmitError, TenantId};
 
 /// A checked request on its way to the engine thread.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(crate) struct Submission {
 #[derive(Debug)]
 pub(crate) struct Client {
     events: mpsc::UnboundedSender<(Event, Option<Charge>)>,
-    ticket: Option<Ticket>,
+    ticket: Option<Place<Option<TenantId>>>,
     submitted: Instant,
     /// How long it was in the queue, once it is not any more.
     waited: Arc<OnceLock<Duration>>,
@@ -70,30 +71,6 @@ impl Client {
     pub(crate) fn leave_queue(&mut self) {
         self.ticket = None;
         self.waited.get_or_init(|| self.submitted.elapsed());
-    }
-}
-
-/// One continuation in the queue. It counts for as long as it lives, wherever its request ends.
-#[derive(Debug)]
-struct Ticket(Arc<AtomicUsize>);
-
-impl Ticket {
-    /// Gives each of `clients` a ticket for a queue of at most `limit`.
-    ///
-    /// # Errors
-    /// There is not room for all of them; returns how many are in the queue already.
-    fn give(clients: &mut [Client], queue: &Arc<AtomicUsize>, limit: usize) -> Result<(), usize> {
-        // In one step: counting first and taking back later would meanwhile refuse others for which there is room.
-        let with_them = |before: usize| before.checked_add(clients.len()).filter(|&after| after <= limit);
-        queue.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_them)?;
-        clients.iter_mut().for_each(|client| client.ticket = Some(Self(Arc::clone(queue))));
-        Ok(())
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -224,9 +201,9 @@ pub(crate) struct EngineShared {
     stall: Duration,
     /// `None` only wakes the thread, so that it sees that it has to stop.
     submissions: Mutex<Sender<Option<Submission>>>,
-    /// Continuations that have a [`Ticket`]: submitted, and not yet admitted for the first time. It bounds the channel
-    /// as well as the queue behind it.
-    queued: Arc<AtomicUsize>,
+    /// Those of continuations that were submitted, and not yet admitted for the first time: wherever a request ends,
+    /// they come back. They bound the channel as well as the queue behind it.
+    queue: Arc<Places<Option<TenantId>>>,
     stop: AtomicBool,
     progress: Mutex<Progress>,
     /// Notified when `progress` has changed.
@@ -249,10 +226,10 @@ impl EngineShared {
         let progress =
             Progress { status: EngineStatus::default(), moved: Instant::now(), busy: false, stuck: None, dead: None };
         let shared = Self {
+            queue: Places::new(limits.max_waiting),
             limits,
             stall,
             submissions: Mutex::new(sender),
-            queued: Arc::default(),
             stop: AtomicBool::new(false),
             progress: Mutex::new(progress),
             changed: Condvar::new(),
@@ -362,8 +339,10 @@ impl Shared for EngineShared {
         if self.stopping() {
             return Err(SubmitError::Stopped);
         }
-        Ticket::give(&mut submission.clients, &self.queued, self.limits.max_waiting)
-            .map_err(|waiting| SubmitError::Overloaded { waiting })?;
+        let Submission { request, clients } = &mut submission;
+        let tickets = self.queue.take(request.tenant, clients.len());
+        let tickets = tickets.map_err(|waiting| SubmitError::Overloaded { waiting })?;
+        clients.iter_mut().zip(tickets).for_each(|(client, ticket)| client.ticket = Some(ticket));
         lock(&self.submissions).send(Some(submission)).map_err(|_| SubmitError::Stopped)
     }
 
@@ -388,8 +367,8 @@ mod tests {
 
     const STALL: Duration = Duration::from_secs(10);
 
-    fn shared() -> Arc<EngineShared> {
-        let limits = Limits {
+    fn limits() -> Limits {
+        Limits {
             vocab_size: 1,
             max_model_len: 1,
             model_context: 1,
@@ -398,8 +377,11 @@ mod tests {
             max_logprobs: 0,
             max_beam_width: 1,
             max_waiting: 1,
-        };
-        EngineShared::new(limits, STALL, Board::default()).0
+        }
+    }
+
+    fn shared() -> Arc<EngineShared> {
+        EngineShared::new(limits(), STALL, Board::default()).0
     }
 
     fn stalled(shared: &EngineShared, now: Instant) -> bool {
@@ -428,37 +410,27 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_counts_while_it_lives() {
-        let queue = Arc::default();
-        let clients = |count| (0..count).map(|_| Client::new(None).0).collect::<Vec<_>>();
-        let mut first = clients(3);
-        assert_eq!(Ticket::give(&mut first, &queue, 4), Ok(()));
-        assert_eq!(Ticket::give(&mut clients(2), &queue, 4), Err(3));
+    fn a_place_in_the_queue_counts_until_its_continuation_is_admitted_or_ends() {
+        let (shared, submissions) = EngineShared::new(Limits { max_waiting: 4, ..limits() }, STALL, Board::default());
+        let submit = |tenant: u128, count| {
+            let request = Request { tenant: Some(TenantId(tenant)), ..Request::default() };
+            let clients = (0..count).map(|_| Client::new(None).0).collect();
+            shared.submit(Submission { request, clients })
+        };
+        let next = || submissions.try_recv().ok().flatten().expect("a submission").clients;
+        submit(1, 3).expect("room");
+        let mut first = next();
+        assert_eq!(submit(1, 2), Err(SubmitError::Overloaded { waiting: 3 }));
         first.pop();
         first[0].leave_queue();
-        let mut second = clients(3);
-        assert_eq!(Ticket::give(&mut second, &queue, 4), Ok(()));
-        assert_eq!(queue.load(Ordering::Relaxed), 4);
-        drop((first, second));
-        assert_eq!(queue.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn one_that_is_too_many_refuses_nobody_else() {
-        let queue = Arc::default();
-        let clients = |count| (0..count).map(|_| Client::new(None).0).collect::<Vec<_>>();
-        std::thread::scope(|scope| {
-            let mut two = clients(2);
-            let (queue, limit) = (&queue, 1);
-            let too_many = scope.spawn(move || (0..500_000).all(|_| Ticket::give(&mut two, queue, limit).is_err()));
-            let (mut one, mut refused) = (clients(1), 0);
-            while !too_many.is_finished() {
-                one[0].leave_queue();
-                refused += usize::from(Ticket::give(&mut one, queue, limit).is_err());
-            }
-            assert!(too_many.join().unwrap());
-            assert_eq!(refused, 0, "there was room for one at any time");
-        });
+        submit(1, 3).expect("room again");
+        let second = next();
+        assert_eq!(submit(1, 1), Err(SubmitError::Overloaded { waiting: 4 }));
+        // Another tenant has half of the queue, whoever fills it.
+        submit(2, 2).expect("a share");
+        assert_eq!(submit(2, 1), Err(SubmitError::Overloaded { waiting: 6 }));
+        drop((first, second, next()));
+        assert_eq!(shared.queue.taken_in_all(), 0);
     }
 
     #[test]

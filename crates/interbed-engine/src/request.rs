@@ -143,7 +143,8 @@ pub struct Limits {
     pub max_logprobs: usize,
     /// Widest beam search; no more than sequences can run at a time.
     pub max_beam_width: usize,
-    /// Requests that may wait at a time; one more is refused as overload.
+    /// Requests that may wait at a time; one more is refused as overload, unless its tenant has less than an equal
+    /// share.
     pub max_waiting: usize,
 }
 
@@ -164,7 +165,7 @@ pub enum SubmitError {
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
     /// HTTP 429 with `Retry-After`.
-    #[error("{waiting} requests are waiting already, which is the limit (--max-waiting); try again later")]
+    #[error("{waiting} requests are waiting already, and no more may (--max-waiting); try again later")]
     Overloaded {
         /// Requests in the waiting queue.
         waiting: usize,

@@ -2,7 +2,7 @@
 
 use crate::{
     blocks::{Fragmentation, Resize},
-    cache::{Cache, Published},
+    cache::{Cache, Published, Taker},
     config::{KvConfig, KvConfigError},
     error::{AllocStatus, BlockError},
     eviction::EvictionPolicy,
@@ -161,6 +161,13 @@ impl BlockManager {
         LookUp { status, num_blocks, num_cached_tokens: hits * self.config.block_size }
     }
 
+    /// Cached blocks of others than the tenant of `root` that are within their equal shares. An eviction takes them
+    /// only where nothing else is left, and who can wait for its own blocks to come back should not ask for them. 0
+    /// where all is one tenant's; else it takes time in proportion to the number of tenants.
+    pub fn blocks_kept_from(&self, root: &ChainRoot) -> usize {
+        self.cache.kept_from(root.tenant())
+    }
+
     /// [`LookUp::status`] alone.
     pub fn can_allocate(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> AllocStatus {
         self.look_up(token_ids, hashes).status
@@ -214,9 +221,10 @@ impl BlockManager {
         // Hits first: a block that is held cannot be evicted for the fresh ones.
         blocks.iter().for_each(|&block| self.cache.share(block));
         let mut rest = &token_ids[hits * block_size..];
+        let taker = Taker::new(id, hashes.root());
         for index in hits..need {
             let block;
-            (block, rest) = self.cache.take_with(id, rest, hashes.get(index));
+            (block, rest) = self.cache.take_with(taker, rest, hashes.get(index));
             blocks.push(block);
         }
         self.counters.allocations += 1;
@@ -535,15 +543,16 @@ fn grow(
         counters.allocation_failures += 1;
         return Err(BlockError::OutOfBlocks { need: fresh, available: cache.available() });
     }
+    let taker = Taker::new(id, table.root());
     if let Some(source) = table.partial(block_size).filter(|&block| cache.is_shared(block)) {
         let (index, filled) = position(table.num_tokens(), block_size);
-        let destination = cache.unshare(source, filled, id);
+        let destination = cache.unshare(source, filled, taker);
         table.replace(index, destination);
         transfers.copy(source, destination);
         counters.copy_on_writes += 1;
     }
     while table.blocks().len() < need {
-        table.push(cache.take(id));
+        table.push(cache.take(taker));
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use crate::{
     losses::{Loss, Losses},
     miss::MissReason,
     names::Names,
+    owners::{Owners, Tenant},
     prefix_hashes::PrefixHashes,
     slots::Slots,
 };
@@ -32,6 +33,7 @@ pub(crate) struct Cache {
     blocks: Blocks,
     slots: Slots,
     policy: Box<dyn EvictionPolicy>,
+    owners: Owners,
     losses: Losses,
     /// Only where a tier below wants to know.
     names: Option<Names>,
@@ -39,6 +41,20 @@ pub(crate) struct Cache {
     /// Tokens in used blocks.
     tokens_used: usize,
     evictions: u64,
+}
+
+/// For whom a block is taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taker {
+    pub(crate) sequence: SequenceId,
+    pub(crate) tenant: Tenant,
+}
+
+impl Taker {
+    /// The sequence, whose chain begins so.
+    pub(crate) fn new(sequence: SequenceId, root: &ChainRoot) -> Self {
+        Self { sequence, tenant: root.tenant() }
+    }
 }
 
 /// The outcome of publishing a full block.
@@ -65,6 +81,7 @@ impl Cache {
             blocks: Blocks::new(num_blocks),
             slots: Slots::new(num_slots),
             policy,
+            owners: Owners::new(num_blocks),
             losses: Losses::new(num_blocks),
             names: None,
             block_size,
@@ -213,6 +230,7 @@ impl Cache {
         let content = self.blocks.content(block);
         if self.contents.users(content) == 0 {
             self.tokens_used += self.block_size;
+            self.owners.revive(block);
         }
         self.contents.hold(content);
     }
@@ -224,12 +242,12 @@ impl Cache {
         self.contents.hold(content);
     }
 
-    /// An empty block for one table to write to: a free one, or else a cached one that is evicted for sequence `id`.
+    /// An empty block for one table to write to: a free one, or else a cached one that is evicted for it.
     ///
     /// # Panics
     /// When no block is [`available`](Self::available); callers check that first.
-    pub(crate) fn take(&mut self, id: SequenceId) -> BlockId {
-        self.take_with(id, &[], None).0
+    pub(crate) fn take(&mut self, taker: Taker) -> BlockId {
+        self.take_with(taker, &[], None).0
     }
 
     /// Like [`take`](Self::take), but fills the block with as many of `tokens` as fit, and sets its hash if that fills
@@ -237,11 +255,11 @@ impl Cache {
     #[inline]
     pub(crate) fn take_with<'t>(
         &mut self,
-        id: SequenceId,
+        taker: Taker,
         tokens: &'t [TokenId],
         hash: Option<BlockHash>,
     ) -> (BlockId, &'t [TokenId]) {
-        let block = self.vacate(id);
+        let block = self.vacate(taker);
         let (content, rest) = self.contents.create(block, tokens, hash);
         self.blocks.occupy(block, content);
         self.tokens_used += tokens.len() - rest.len();
@@ -251,9 +269,9 @@ impl Cache {
     /// A block for the content of `slot`, with one holder, obtained as by [`take`](Self::take). It must not be read
     /// until the transfer that fills it has ended. If the content already has a block, which look-ups do not find, the
     /// new block holds an equal content.
-    pub(crate) fn fetch(&mut self, slot: SwapSlot, id: SequenceId) -> BlockId {
+    pub(crate) fn fetch(&mut self, slot: SwapSlot, taker: Taker) -> BlockId {
         // First, because the evicted block may be the content's own.
-        let block = self.vacate(id);
+        let block = self.vacate(taker);
         let content = self.slots.content(slot);
         match self.contents.block(content) {
             None => {
@@ -272,8 +290,8 @@ impl Cache {
     }
 
     /// A new block with the first `filled` tokens of `source`, which the caller held and no longer holds.
-    pub(crate) fn unshare(&mut self, source: BlockId, filled: usize, id: SequenceId) -> BlockId {
-        let block = self.take(id);
+    pub(crate) fn unshare(&mut self, source: BlockId, filled: usize, taker: Taker) -> BlockId {
+        let block = self.take(taker);
         self.contents.copy(self.blocks.content(source), self.blocks.content(block), filled);
         self.tokens_used += filled;
         self.release(source);
@@ -314,9 +332,13 @@ impl Cache {
         }
         self.tokens_used -= self.contents.filled(content);
         match self.contents.is_findable(content) {
-            true => self.policy.insert(block, self.contents.is_leaf(content)),
+            true => {
+                self.policy.insert(block, self.contents.is_leaf(content));
+                self.owners.cache(block);
+            }
             false => {
                 self.contents.clear_block(content);
+                self.owners.give_back(block);
                 self.blocks.free_first(block);
             }
         }
@@ -384,7 +406,8 @@ impl Cache {
                     let rootless = self.hasher().block(BlockHash(0), self.contents.tokens(content));
                     self.losses.note_first(rootless, root);
                 }
-                self.policy.publish(block, Content { hash, parent: parent.ok() });
+                let owner = self.owners.of(block);
+                self.policy.publish(block, Content { hash, parent: parent.ok(), owner });
                 if let Some(names) = &mut self.names {
                     names.publish(block, self.contents.above(content), self.contents.tokens(content));
                 }
@@ -407,6 +430,8 @@ impl Cache {
         self.names.iter_mut().for_each(Names::reset);
         for (block, content) in cached {
             self.contents.clear_block(content);
+            self.owners.revive(block);
+            self.owners.give_back(block);
             self.blocks.free_last(block);
         }
     }
@@ -462,6 +487,7 @@ impl Cache {
         for &(source, destination) in &moves {
             let content = self.blocks.content(source);
             self.contents.set_block(content, destination);
+            self.owners.moved(source, destination);
             if self.contents.is_findable(content) {
                 self.policy.moved(source, destination);
                 self.names.iter_mut().for_each(|names| names.moved(source, destination));
@@ -476,15 +502,25 @@ impl Cache {
         self.blocks.exchange(max)
     }
 
-    /// A block that is in no list and holds no content, by eviction if none is free.
-    fn vacate(&mut self, id: SequenceId) -> BlockId {
-        self.blocks.take().unwrap_or_else(|| self.evict(Some(id)))
+    /// Cached blocks that `tenant` is not to take from others as long as it can do without; see [`Owners::kept_from`].
+    pub(crate) fn kept_from(&self, tenant: Tenant) -> usize {
+        self.owners.kept_from(tenant, self.blocks.usable())
     }
 
-    /// Evicts the content that the policy picks, for sequence `id` or, if that is `None`, for a smaller pool or a move;
-    /// the block is then in no list. The content ends, unless it lies in a slot as well.
-    fn evict(&mut self, id: Option<SequenceId>) -> BlockId {
-        let victim = self.policy.victim().expect("a block is taken only when one is available");
+    /// A block that is in no list and holds no content, by eviction if none is free; from now on it is the taker's.
+    fn vacate(&mut self, taker: Taker) -> BlockId {
+        let block = self.blocks.take().unwrap_or_else(|| self.evict(Some(taker)));
+        self.owners.take(block, taker.tenant);
+        block
+    }
+
+    /// Evicts the content that the policy picks, for a taker or, if that is `None`, for a smaller pool or a move; the
+    /// block is then in no list. The content ends, unless it lies in a slot as well.
+    fn evict(&mut self, taker: Option<Taker>) -> BlockId {
+        let loser = self.owners.loser(taker.map(|taker| taker.tenant), self.blocks.usable());
+        let victim = self.policy.victim(loser).expect("a block is taken only when one is available");
+        self.owners.revive(victim);
+        self.owners.give_back(victim);
         let content = self.blocks.content(victim);
         if let Some(names) = &mut self.names {
             let (above, tokens) = (self.contents.above(content), self.contents.tokens(content));
@@ -492,7 +528,7 @@ impl Cache {
         }
         let (hash, leaf) = self.contents.evict(content);
         leaf.into_iter().for_each(|parent| self.policy.became_leaf(parent));
-        self.losses.lose(hash, id.map_or(Loss::Withdrawn, Loss::Evicted));
+        self.losses.lose(hash, taker.map_or(Loss::Withdrawn, |taker| Loss::Evicted(taker.sequence)));
         self.evictions += 1;
         victim
     }

@@ -2,7 +2,8 @@
 //!
 //! A policy is told what happens to published blocks, and asked for victims. It never sees tokens, and knows evicted
 //! contents by hash alone. What it remembers of them only affects its choice of victims, and is never taken for data.
-//! Everything is allocated for `num_blocks` from the start; no event except `resize` allocates.
+//! Everything is allocated for `num_blocks` from the start, as far as all contents are one owner's; but for others'
+//! first ones, no event except `resize` allocates.
 
 mod adaptive;
 pub(crate) mod steps;
@@ -11,6 +12,7 @@ use std::fmt;
 
 use crate::hash::BlockHash;
 use crate::ids::BlockId;
+use crate::owners::OwnerId;
 
 pub use adaptive::Adaptive;
 
@@ -21,6 +23,8 @@ pub struct Content {
     pub hash: BlockHash,
     /// The published block that the content continues; none for the first of a chain.
     pub parent: Option<BlockId>,
+    /// Whose it is; its parent is the same's.
+    pub owner: OwnerId,
 }
 
 /// Orders the cached blocks: those with findable content that no sequence holds.
@@ -52,9 +56,9 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     /// `block`, which is cached, has lost its last published child.
     fn became_leaf(&mut self, block: BlockId);
 
-    /// Picks the leaf to evict and forgets it. While any block is cached, one of them is a leaf, so that `None` would
-    /// be a bug.
-    fn victim(&mut self) -> Option<BlockId>;
+    /// Picks the leaf of `owner` to evict and forgets it; a policy that does not tell owners apart picks any leaf.
+    /// While any block of `owner` is cached, one of them is a leaf, so that `None` would be a bug.
+    fn victim(&mut self, owner: OwnerId) -> Option<BlockId>;
 
     /// The content of `block`, which is held or cached, is no longer findable.
     fn forget(&mut self, block: BlockId);

@@ -1,10 +1,11 @@
 //! The API keys that a server knows. They may be replaced while it serves.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use blake3::Hash;
 use thiserror::Error;
+use tokio::sync::watch;
 
 use crate::tenant::{Tenant, digest};
 
@@ -98,7 +99,7 @@ fn check(key: &str) -> Result<(), String> {
 
 /// Keys of which a client must send one; without any, everybody is served. Clones are the same keys.
 #[derive(Clone, Default)]
-pub struct ApiKeys(Arc<RwLock<Arc<[Known]>>>);
+pub struct ApiKeys(Arc<watch::Sender<Arc<[Known]>>>);
 
 struct Known {
     /// What is compared. The key itself is not kept.
@@ -121,11 +122,12 @@ impl ApiKeys {
         new
     }
 
-    /// From now on, these keys are known and no others. Requests in flight are not affected.
+    /// From now on, these keys are known and no others. What streams to clients whose keys are not among them ends;
+    /// other requests in flight are not affected.
     pub fn replace(&self, keys: &[ApiKey]) {
         let known =
             keys.iter().map(|ApiKey { key, name }| Known { digest: digest(key), name: name.as_deref().map(Arc::from) });
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = known.collect();
+        self.0.send_replace(known.collect());
     }
 
     /// How many there are.
@@ -151,8 +153,17 @@ impl ApiKeys {
         found.map(|name| Owner { tenant: Tenant::of_digest(&sent), name })
     }
 
+    /// Completes when the key of `tenant` is known no more.
+    pub(crate) async fn revoked(&self, tenant: Tenant) {
+        let is_gone = |known: &Arc<[Known]>| {
+            tenant != Tenant::ANYBODY && known.iter().all(|known| Tenant::of_digest(&known.digest) != tenant)
+        };
+        // An error would mean that the sender is gone, which is held here.
+        let _ = self.0.subscribe().wait_for(is_gone).await;
+    }
+
     fn known(&self) -> Arc<[Known]> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.borrow().clone()
     }
 }
 

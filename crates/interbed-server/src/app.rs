@@ -8,7 +8,7 @@ use interbed_model::chat_template::ChatTemplate;
 use interbed_model::tokenizer::Tokenizer;
 use serde_json::json;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
@@ -16,7 +16,9 @@ use crate::live::Live;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
 use crate::pace::QueuePace;
+use crate::permits::Permits;
 use crate::speech::Speech;
+use crate::tenant::Tenant;
 use crate::tool_calls::Family;
 
 /// A tokenizer's normalizer may make a text shorter, by composing characters; hardly ever by more than this factor.
@@ -45,7 +47,8 @@ pub(crate) struct App {
     pub(crate) live: Arc<Live>,
     /// Whether the server is ending without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
-    workers: Arc<Semaphore>,
+    /// Tokenizing, and all else that is prepared.
+    workers: Arc<Permits>,
 }
 
 impl App {
@@ -59,13 +62,14 @@ impl App {
         is_cut: watch::Receiver<bool>,
     ) -> Arc<Self> {
         let memory = RequestMemory::new(config.request_bytes_max);
-        let workers = Arc::new(Semaphore::new(config.tokenizing_max.max(1)));
+        let workers = Permits::new(config.tokenizing_max);
         let started_at_s = unix_seconds();
         let vocabulary = OnceLock::new();
         let source = template.as_ref().map_or("", |template| template.source());
         let speech = Speech::of(source, config.tool_parser.as_deref());
         let live = Live::new(
             engine.clone(),
+            config.api_keys.clone(),
             json!({
                 "version": env!("CARGO_PKG_VERSION"),
                 "model": config.model_names.first(),
@@ -170,12 +174,14 @@ impl App {
         Ok(self.tokenizer.decode(ids, skip_special))
     }
 
-    /// Runs CPU-bound work (parsing, templates, tokenizing) off the async threads, a limited number at a time.
+    /// Runs CPU-bound work (parsing, templates, tokenizing) off the async threads, a limited number at a time, of all
+    /// tenants in turns.
     pub(crate) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
+        tenant: Tenant,
         work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.workers.clone().acquire_owned().await.map_err(|_| ApiError::internal("shutting down"))?;
+        let permit = self.workers.take(tenant).await;
         let app = self.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;

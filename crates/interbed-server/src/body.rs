@@ -71,7 +71,8 @@ impl ReceivedBody {
 /// Reads the body of a request that has passed [`crate::auth::guard`].
 pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received, ApiError> {
     let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
-    if let Some(content_type) = content_type.filter(|content_type| !is_json(content_type)) {
+    // A page may send texts, forms and bodies without a type to anybody, but no JSON without having asked.
+    if !content_type.is_some_and(is_json) {
         return Err(ApiError::not_json(content_type));
     }
     let extensions = request.extensions();

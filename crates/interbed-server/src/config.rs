@@ -5,6 +5,7 @@ use std::time::Duration;
 use interbed_engine::{Pooling, SamplingParams};
 
 use crate::api_keys::ApiKeys;
+use crate::guests::Network;
 use crate::tls::Tls;
 use crate::traces::OtlpEndpoint;
 
@@ -13,8 +14,6 @@ use crate::traces::OtlpEndpoint;
 pub struct ServerConfig {
     /// Names that clients may ask for; the first is the one reported. At least one.
     pub model_names: Vec<String>,
-    /// Where the model was loaded from, as `/v1/models` shows it.
-    pub model_root: String,
     /// Defaults for fields that a request leaves out: the model's `generation_config.json` over those of the API.
     pub default_sampling: SamplingParams,
     /// End-of-sequence tokens of the model besides the tokenizer's own.
@@ -28,6 +27,9 @@ pub struct ServerConfig {
     pub tls: Option<Tls>,
     /// Where traces of requests are sent, if they are.
     pub otlp_endpoint: Option<OtlpEndpoint>,
+    /// Names that the server may be called by where it asks for no key, besides those that never leave a machine or its
+    /// network: `gpu.example.org`, `*.example.org` for all that end so, or `*` for any.
+    pub allow_hosts: Vec<String>,
     /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
     pub allow_origins: Vec<String>,
     /// Whether, and how, the model makes embeddings; else why it does not.
@@ -39,8 +41,11 @@ pub struct ServerConfig {
     /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
     /// sixteenth of it is also the limit for a body, and each MiB allows eight connections, or three over TLS.
     pub request_bytes_max: usize,
-    /// Connections served at a time; more wait in the system's queue.
+    /// Connections served at a time, three quarters of them from one address. Idle ones make room for more; where all
+    /// are busy, some more wait.
     pub connections_max: usize,
+    /// Proxies, which speak for many: their addresses may have all connections.
+    pub proxies: Vec<Network>,
     /// Sequences (prompts times `n`, or `best_of`) of one request.
     pub sequences_max: usize,
     /// Time in which a request's head must arrive, and for which an idle connection is kept.
@@ -68,19 +73,20 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             model_names: vec!["interbed".into()],
-            model_root: String::new(),
             default_sampling: SamplingParams::default(),
             eos_token_ids: Vec::new(),
             tool_parser: None,
             api_keys: ApiKeys::default(),
             tls: None,
             otlp_endpoint: None,
+            allow_hosts: Vec::new(),
             allow_origins: Vec::new(),
             embeddings: Err("it was not told how this model pools".into()),
             memory_bytes: 0,
             body_bytes_max: 4 << 20,
             request_bytes_max: 128 << 20,
             connections_max: 1024,
+            proxies: Vec::new(),
             sequences_max: 256,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),

@@ -6,11 +6,12 @@ use axum::Router;
 use interbed_engine::EngineHandle;
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::tokenizer::Tokenizer;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::app::App;
 use crate::config::ServerConfig;
 use crate::endpoints::{self, Observers};
+use crate::guests::{BESIDE, Guests};
 use crate::load_progress::LoadProgress;
 use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
@@ -32,9 +33,8 @@ pub(crate) struct Doorway {
     router: OnceLock<Router>,
     observers: Observers,
     progress: Arc<LoadProgress>,
-    /// A permit for each connection.
-    pub(crate) room: Arc<Semaphore>,
-    permits_before: usize,
+    /// Those that have come in.
+    pub(crate) guests: Arc<Guests>,
     /// Whether the server takes nothing new.
     pub(crate) draining: watch::Receiver<bool>,
 }
@@ -50,14 +50,13 @@ impl Door {
         let progress = Arc::new(LoadProgress::default());
         let metrics = Arc::new(Metrics::new(traces.as_ref().map(Traces::counts)));
         let observers = Observers { metrics, traces: traces.map(|traces| Arc::new(traces) as _) };
-        let permits_before = CONNECTIONS_BEFORE.min(connections_max(config));
+        let most = CONNECTIONS_BEFORE.min(connections_max(config));
         let doorway = Doorway {
             before: endpoints::before(config, observers.clone(), progress.clone()),
             router: OnceLock::new(),
             observers,
             progress,
-            room: Arc::new(Semaphore::new(permits_before)),
-            permits_before,
+            guests: Guests::new(most, config.proxies.clone()),
             draining,
         };
         Self { doorway: Arc::new(doorway), is_cut }
@@ -81,8 +80,8 @@ impl Door {
         template: Option<Arc<ChatTemplate>>,
     ) {
         let Self { doorway, is_cut } = self;
-        let connections = connections_max(&config);
-        if connections < config.connections_max {
+        let (connections, affordable) = (connections_max(&config), affordable(&config));
+        if affordable < config.connections_max {
             tracing::info!(
                 "{connections} connections are served at a time, not {}: the memory for requests holds no more",
                 config.connections_max
@@ -92,7 +91,7 @@ impl Door {
         let app = App::new(config, engine, tokenizer, template, observers.metrics.clone(), draining, is_cut);
         // It is opened once: this takes the door.
         let _ = doorway.router.set(endpoints::router(app, observers));
-        doorway.room.add_permits(connections.saturating_sub(doorway.permits_before));
+        doorway.guests.set_most(connections);
     }
 }
 
@@ -103,8 +102,12 @@ impl Doorway {
     }
 }
 
-/// Connections that are served at a time.
+/// Connections that are served at a time: of those that may be open, some are for whoever comes when all are busy.
 fn connections_max(config: &ServerConfig) -> usize {
-    let affordable = RequestMemory::connections(config.request_bytes_max, config.tls.is_some());
-    config.connections_max.clamp(1, affordable.min(Semaphore::MAX_PERMITS))
+    config.connections_max.min(affordable(config).saturating_sub(BESIDE)).max(1)
+}
+
+/// Connections that there is memory for.
+fn affordable(config: &ServerConfig) -> usize {
+    RequestMemory::connections(config.request_bytes_max, config.tls.is_some())
 }

@@ -25,6 +25,7 @@ use tracing::Instrument;
 
 use crate::app::App;
 use crate::auth;
+use crate::browsers::{self, Browsers};
 use crate::config::ServerConfig;
 use crate::cors;
 use crate::error::ApiError;
@@ -123,13 +124,16 @@ pub(crate) fn operations() -> Vec<Operation> {
 pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
     let accept = middleware::from_fn_with_state(app.clone(), refuse_while_draining);
+    let browsers = middleware::from_fn_with_state(Browsers::of(&app.config), browsers::guard);
     let routes = with(open())
         .merge(with(page()))
         .merge(with(guarded()).merge(with(live())).route_layer(accept.clone()).route_layer(guard.clone()))
+        .route_layer(browsers.clone())
         .merge(
             with(messages())
                 .route_layer(accept)
                 .route_layer(guard)
+                .route_layer(browsers)
                 .route_layer(middleware::from_fn(messages::in_its_form)),
         )
         .fallback(unknown_route)
@@ -140,6 +144,7 @@ pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
 /// What all routes answer while the model is being loaded.
 pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<LoadProgress>) -> Router {
     let refused = |routes: Vec<Route>| with(routes.into_iter().map(|(path, _)| (path, any(loading::refuse))).collect());
+    let browsers = middleware::from_fn_with_state(Browsers::of(config), browsers::guard);
     let routes = Router::new()
         .route("/health", get(loading::health))
         .route("/version", get(health::version))
@@ -148,7 +153,8 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
         .merge(with(page()))
         .merge(refused(guarded()))
         .merge(refused(live()))
-        .merge(refused(messages()).route_layer(middleware::from_fn(messages::in_its_form)))
+        .route_layer(browsers.clone())
+        .merge(refused(messages()).route_layer(browsers).route_layer(middleware::from_fn(messages::in_its_form)))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);
     let model = config.model_names.first().cloned().unwrap_or_default();

@@ -46,6 +46,43 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 
+    /// 401, for a key that was known when its request came.
+    pub(crate) fn revoked() -> Self {
+        let message = "the API key of this request is known no more, so its answer ends here";
+        Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
+    }
+
+    /// 403, for a name that the server is not known to have.
+    pub(crate) fn foreign_host(host: &str) -> Self {
+        let told = &host[..host.floor_char_boundary(200)];
+        let name = told.rsplit_once(':').map_or(told, |(name, _)| name);
+        Self::forbidden(format!(
+            "{told:?} is no name that this server knows itself by. Without keys it answers to localhost, IP addresses, \
+             its machine's name, *.local and *.internal, so that no web page reaches it under a name of its own; start \
+             it with --allow-host {name}, or with keys"
+        ))
+    }
+
+    /// 403, for a web page of an origin that is not allowed.
+    pub(crate) fn foreign_origin(origin: &str) -> Self {
+        let told = &origin[..origin.floor_char_boundary(200)];
+        Self::forbidden(format!(
+            "web pages of {told} may not call this server; start it with --allow-origin {told} if they are to"
+        ))
+    }
+
+    /// 403, for a web page of another site, which does not tell its origin.
+    pub(crate) fn foreign_site() -> Self {
+        Self::forbidden(
+            "a web page of another site may not call this server; start it with --allow-origin and the page's origin \
+             if it is to",
+        )
+    }
+
+    fn forbidden(message: impl Into<String>) -> Self {
+        Self { code: Some("forbidden"), ..Self::new(StatusCode::FORBIDDEN, message) }
+    }
+
     /// 404.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, message) }
@@ -87,8 +124,12 @@ impl ApiError {
     }
 
     /// 415.
-    pub(crate) fn not_json(content_type: &str) -> Self {
-        let message = format!("the body is {content_type:?}; send the header \"Content-Type: application/json\"");
+    pub(crate) fn not_json(content_type: Option<&str>) -> Self {
+        let told = match content_type {
+            Some(content_type) => format!("the body is {:?}", &content_type[..content_type.floor_char_boundary(200)]),
+            None => "the request does not say what its body is".to_owned(),
+        };
+        let message = format!("{told}; send it with the header \"Content-Type: application/json\"");
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
@@ -139,6 +180,7 @@ impl ApiError {
         let kind = match self.status {
             status if status.is_server_error() => "server_error",
             StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             _ => "invalid_request_error",
         };

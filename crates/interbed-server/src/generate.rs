@@ -21,6 +21,7 @@ use crate::metrics::{Finished, Metrics};
 use crate::pace::QueuePace;
 use crate::request_log::{AskedFor, RequestLog};
 use crate::sampling::Common;
+use crate::tenant::Tenant;
 
 /// A growing answer is charged in steps of this many bytes; the first is covered by [`SEQUENCE_BYTES`].
 const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
@@ -39,6 +40,7 @@ pub(crate) struct Asked {
 /// All sequences of one request. Dropping it cancels those that have not ended.
 pub(crate) struct Sequences {
     streams: Vec<Stream>,
+    tenant: Tenant,
     /// Completes when the server ends without waiting for this.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     ready: VecDeque<(usize, Delta)>,
@@ -187,6 +189,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
     });
     Ok(Sequences {
         streams,
+        tenant,
         cut,
         ready: VecDeque::new(),
         observed: Observed { metrics, pace, log, started, max_tokens: common.params.max_tokens },
@@ -325,6 +328,11 @@ impl Sequences {
             choices.extend(candidates.into_iter().take(self.n));
         }
         Ok(choices)
+    }
+
+    /// Whose they are.
+    pub(crate) fn tenant(&self) -> Tenant {
+        self.tenant
     }
 
     /// Tokens of all prompts.

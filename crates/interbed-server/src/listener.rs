@@ -2,34 +2,46 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::pin;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Request, Response, header};
-use hyper::body::Incoming;
+use axum::response::IntoResponse;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::config::ServerConfig;
 use crate::door::Doorway;
+use crate::error::ApiError;
+use crate::guests::{Busy, Guest};
 use crate::patience::Patience;
 use crate::tls::Tls;
 
 /// Largest request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Time in which a request's head must arrive where all places are busy.
+const HEAD_OF_KEPT: Duration = Duration::from_secs(2);
+/// What is answered even then.
+const ALWAYS_ANSWERED: [&str; 3] = ["/health", "/metrics", "/version"];
+/// Time after which one that found no room is tried again, if nothing has changed.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Pause after a failed accept: out of file descriptors, the next would fail at once too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Connections that are still taken when all others have ended: as many as the system keeps.
+const LAST_TAKEN: usize = 1024;
 /// How long connections that are cut get to send what became of their requests.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long a connection without a request stays open once the server takes nothing new: what its client is sending
@@ -72,7 +84,7 @@ pub(crate) async fn run<F: Future<Output = ()>>(
     cut: watch::Sender<bool>,
 ) -> Drained {
     let drain_timeout = limits.drain_timeout;
-    let mut connections = Connections { listener, doorway, limits, tasks: JoinSet::new(), late: None };
+    let mut connections = Connections { listener, doorway, limits, held: None, tasks: JoinSet::new(), late: None };
     let mut shutdown = pin!(shutdown);
     let patience_ends = loop {
         tokio::select! {
@@ -124,6 +136,8 @@ struct Connections {
     listener: TcpListener,
     doorway: Arc<Doorway>,
     limits: ListenerLimits,
+    /// One that has come and found no room yet.
+    held: Option<(TcpStream, IpAddr)>,
     tasks: JoinSet<()>,
     /// Those that have come since draining began. They are refused, and however many come, none delays the end.
     late: Option<JoinSet<()>>,
@@ -132,11 +146,6 @@ struct Connections {
 impl Connections {
     /// One has come, or one has ended.
     async fn change(&mut self) {
-        let accepted = async {
-            // The semaphore is never closed.
-            let place = self.doorway.room.clone().acquire_owned().await;
-            (self.listener.accept().await, place)
-        };
         let late = async {
             match &mut self.late {
                 Some(late) if !late.is_empty() => late.join_next().await,
@@ -146,52 +155,64 @@ impl Connections {
         tokio::select! {
             Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => report(ended),
             Some(ended) = late => report(ended),
-            (accepted, place) = accepted => match accepted {
-                Ok((stream, _)) => self.begin(stream, place.ok()),
+            accepted = self.listener.accept(), if self.held.is_none() => match accepted {
+                Ok((stream, address)) => self.held = Some((stream, address.ip())),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
+                    self.doorway.guests.make_room();
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
+            () = self.doorway.guests.stirred(), if self.held.is_some() => {}
+            () = sleep(TRY_AGAIN), if self.held.is_some() => {}
         }
+        self.let_in();
     }
 
     /// Takes those that wait already: they are told that the server stops, where closing its socket would cut them.
     fn take_last(&mut self) {
-        while let Ok(place) = self.doorway.room.clone().try_acquire_owned() {
+        for _ in 0..LAST_TAKEN {
             let mut context = Context::from_waker(Waker::noop());
             match self.listener.poll_accept(&mut context) {
-                Poll::Ready(Ok((stream, _))) => self.begin(stream, Some(place)),
+                Poll::Ready(Ok((stream, address))) => self.held = Some((stream, address.ip())),
                 _ => return,
             }
+            self.let_in();
         }
     }
 
-    fn begin(&mut self, stream: TcpStream, place: Option<OwnedSemaphorePermit>) {
-        let connection = serve_connection(stream, self.doorway.clone(), self.limits.clone());
-        self.late.as_mut().unwrap_or(&mut self.tasks).spawn(async move {
-            connection.await;
-            drop(place);
-        });
+    /// Begins to serve the one that has come, if there is room.
+    fn let_in(&mut self) {
+        let Some((stream, address)) = self.held.take() else { return };
+        let Some(guest) = self.doorway.guests.admit(address) else {
+            self.held = Some((stream, address));
+            return;
+        };
+        let connection = serve_connection(stream, Arc::new(guest), self.doorway.clone(), self.limits.clone());
+        self.late.as_mut().unwrap_or(&mut self.tasks).spawn(connection);
     }
 }
 
-async fn serve_connection(stream: TcpStream, doorway: Arc<Doorway>, limits: ListenerLimits) {
+async fn serve_connection(stream: TcpStream, guest: Arc<Guest>, doorway: Arc<Doorway>, mut limits: ListenerLimits) {
+    if guest.is_kept() {
+        limits.header_timeout = limits.header_timeout.min(HEAD_OF_KEPT);
+    }
     // A token is a small packet, and must not wait for the next one.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let stream = Patience::new(stream, limits.write_timeout);
     match &limits.tls {
-        None => converse(stream, doorway, limits).await,
+        None => converse(stream, guest, doorway, limits).await,
         Some(tls) => {
             let accepted = tokio::select! {
                 accepted = tls.accept(stream, limits.header_timeout) => accepted,
                 // Who has said nothing yet keeps no server from its end.
                 () = lingered(doorway.draining.clone()) => return,
+                () = guest.sent_away() => return,
             };
             match accepted {
-                Ok(stream) => converse(stream, doorway, limits).await,
+                Ok(stream) => converse(stream, guest, doorway, limits).await,
                 // Scanners, clients without TLS, and those that do not trust the certificate.
                 Err(error) => tracing::debug!(%error, "no TLS connection"),
             }
@@ -200,20 +221,32 @@ async fn serve_connection(stream: TcpStream, doorway: Arc<Doorway>, limits: List
 }
 
 /// Answers what comes over a connection until it ends.
-async fn converse<S>(stream: S, doorway: Arc<Doorway>, limits: ListenerLimits)
+async fn converse<S>(stream: S, guest: Arc<Guest>, doorway: Arc<Doorway>, limits: ListenerLimits)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let told = lingered(doorway.draining.clone());
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).max_buf_size(HEAD_BYTES_MAX);
-    let service = service_fn(|request| answer(doorway.clone(), request));
+    let service = service_fn(|request| answer(doorway.clone(), guest.clone(), request));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = told => {
             connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = guest.sent_away() => {
+            if !guest.has_asked() {
+                return;
+            }
+            // A request may have come just now, or the end of an answer may be on its way.
+            connection.as_mut().graceful_shutdown();
+            if !guest.is_busy() {
+                let _ = timeout(LAST_WORDS, connection).await;
+                return;
+            }
             connection.await
         }
     };
@@ -231,12 +264,50 @@ async fn lingered(mut draining: watch::Receiver<bool>) {
 }
 
 /// What answers now; while the server drains, nothing comes after it on this connection.
-async fn answer(doorway: Arc<Doorway>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let mut response = TowerToHyperService::new(doorway.router().clone()).call(request).await?;
-    if *doorway.draining.borrow() {
+async fn answer(
+    doorway: Arc<Doorway>,
+    guest: Arc<Guest>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let busy = guest.begin();
+    let is_kept = guest.is_kept();
+    let is_refused = is_kept && !ALWAYS_ANSWERED.contains(&request.uri().path()) && !guest.wait_for_place().await;
+    let mut response = match is_refused {
+        true => {
+            ApiError::overloaded("all connections are busy, and others wait for one; try again later").into_response()
+        }
+        false => TowerToHyperService::new(doorway.router().clone()).call(request).await?,
+    };
+    if *doorway.draining.borrow() || guest.is_kept() {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(response)
+    Ok(response.map(|body| Body::new(BusyBody { body, _busy: busy })))
+}
+
+/// A body that is passed on as it is. Until it has been written, its connection is busy.
+struct BusyBody {
+    body: Body,
+    _busy: Busy,
+}
+
+impl hyper::body::Body for BusyBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A handler that panics ends its own connection and nothing else.

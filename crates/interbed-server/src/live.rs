@@ -11,15 +11,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use interbed_engine::{EngineHandle, WatchPace};
+use interbed_engine::{EngineHandle, Place, Places, WatchPace};
 use serde_json::Value;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::api_keys::ApiKeys;
 use crate::error::ApiError;
+use crate::tenant::Tenant;
 use scene::Scene;
 
-/// Those who may look at a time. Each takes a connection, and memory for a few events.
+/// Those who may look at a time, of all tenants together. Each takes a connection, and memory for a few events.
 const VIEWERS_MAX: usize = 16;
 
 /// Events that wait for a viewer before it has missed one.
@@ -31,6 +33,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// The stream's one source.
 pub(crate) struct Live {
     engine: EngineHandle,
+    keys: ApiKeys,
+    places: Arc<Places<Tenant>>,
     stage: Mutex<Stage>,
     /// Whether the server is ending: the stream would go on for as long as somebody looks.
     is_over: watch::Receiver<bool>,
@@ -47,25 +51,24 @@ struct Stage {
 }
 
 impl Live {
-    /// A stream about `engine`, until `is_over`. `about` is what never changes.
-    pub(crate) fn new(engine: EngineHandle, about: Value, is_over: watch::Receiver<bool>) -> Arc<Self> {
+    /// A stream about `engine`, for those whose key is one of `keys`, until `is_over`. `about` is what never changes.
+    pub(crate) fn new(engine: EngineHandle, keys: ApiKeys, about: Value, is_over: watch::Receiver<bool>) -> Arc<Self> {
         let stage = Stage { viewers: 0, scene: Scene::new(about), whole: None, changes: None };
-        Arc::new(Self { engine, stage: Mutex::new(stage), is_over })
+        Arc::new(Self { engine, keys, places: Places::new(VIEWERS_MAX), stage: Mutex::new(stage), is_over })
     }
 
-    /// One more who looks.
+    /// One more who looks, of `tenant`.
     ///
     /// # Errors
     /// There are as many as there may be, or the server is ending.
-    pub(crate) fn join(self: &Arc<Self>) -> Result<Viewer, ApiError> {
+    pub(crate) fn join(self: &Arc<Self>, tenant: Tenant) -> Result<Viewer, ApiError> {
         let mut stage = self.stage();
         if *self.is_over.borrow() {
             return Err(ApiError::overloaded("the server is stopping"));
         }
-        if stage.viewers >= VIEWERS_MAX {
-            let message = format!("{VIEWERS_MAX} already look at what the engine does; close one of these pages");
-            return Err(ApiError::overloaded(message));
-        }
+        let place = self.places.take(tenant, 1).map_err(|taken| {
+            ApiError::overloaded(format!("{taken} already look at what the engine does; close one of these pages"))
+        })?;
         stage.viewers += 1;
         if stage.changes.is_none() {
             stage.changes = Some(broadcast::Sender::new(EVENTS_WAITING));
@@ -74,7 +77,8 @@ impl Live {
             tokio::spawn(self.clone().keep_up());
         }
         drop(stage);
-        Ok(Viewer { live: self.clone(), changes: None, is_over: self.is_over.clone(), has_ended: false })
+        let (live, is_over) = (self.clone(), self.is_over.clone());
+        Ok(Viewer { live, tenant, changes: None, is_over, has_ended: false, _place: place })
     }
 
     /// Reads the engine's state for as long as somebody looks.
@@ -121,6 +125,8 @@ pub(crate) struct Viewer {
     changes: Option<broadcast::Receiver<Bytes>>,
     is_over: watch::Receiver<bool>,
     has_ended: bool,
+    tenant: Tenant,
+    _place: Vec<Place<Tenant>>,
 }
 
 impl Viewer {
@@ -140,6 +146,10 @@ impl Viewer {
             };
             let change = tokio::select! {
                 _ = self.is_over.wait_for(|&is_over| is_over) => {
+                    self.has_ended = true;
+                    return Some(Bytes::from_static(b"event: end\ndata: {}\n\n"));
+                }
+                () = self.live.keys.revoked(self.tenant) => {
                     self.has_ended = true;
                     return Some(Bytes::from_static(b"event: end\ndata: {}\n\n"));
                 }

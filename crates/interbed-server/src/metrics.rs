@@ -519,9 +519,10 @@ fn render_kv_remote(page: &mut Page, remote: &KvRemoteStatus) {
     }
 }
 
-/// A label's text, with what would end it written differently.
+/// A label's text, with what would end it written differently, and without what would command a terminal.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    text.replace(char::is_control, "_")
 }
 
 /// The text that is being written.

@@ -1,7 +1,8 @@
 //! Server-sent events: chunks of an answer as they come.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -200,12 +201,13 @@ pub(crate) fn events(app: &Arc<App>, mut sequences: Sequences, events: impl Even
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let share = sequences.take_share();
     let write_timeout = app.config.write_timeout;
+    let (keys, tenant) = (app.config.api_keys.clone(), sequences.tenant());
     let writing = async move {
         let gone = sender.clone();
         let sink = Sink { sender, write_timeout };
         tokio::select! {
             () = gone.closed() => {}
-            _ = write(sequences, events, sink) => {}
+            _ = write(sequences, events, sink, keys.revoked(tenant)) => {}
         }
     };
     // Its log lines carry the request's id, as those of its handler do.
@@ -224,10 +226,20 @@ pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>) -> R
     response
 }
 
-/// Writes all events; `None` when the client has gone.
-async fn write(mut sequences: Sequences, mut events: impl Events, sink: Sink) -> Option<()> {
+/// Writes all events, up to when its key is `revoked`; `None` when the client has gone.
+async fn write(
+    mut sequences: Sequences,
+    mut events: impl Events,
+    sink: Sink,
+    revoked: impl Future<Output = ()>,
+) -> Option<()> {
+    let mut revoked = pin!(revoked);
     loop {
-        let next = match timeout(IDLE, sequences.next()).await {
+        let next = tokio::select! {
+            next = timeout(IDLE, sequences.next()) => next,
+            () = &mut revoked => return sink.send(events.failed(&ApiError::revoked())).await,
+        };
+        let next = match next {
             Ok(next) => next,
             // Nothing is lost: what comes later is still to be read.
             Err(_) => {

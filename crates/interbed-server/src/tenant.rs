@@ -4,7 +4,7 @@ use blake3::Hash;
 use interbed_engine::TenantId;
 
 /// Who sent a request: a fingerprint of the API key, or one anonymous client for all if no keys are set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Tenant(Option<u128>);
 
 impl Tenant {

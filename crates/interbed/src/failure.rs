@@ -13,6 +13,8 @@ use interbed_model::tokenizer::TokenizerError;
 use interbed_sim::Refusal;
 use interbed_weights::WeightError;
 
+use crate::printable::printable;
+
 /// Exit code of bad input: usage, files, parameters.
 pub const BAD_INPUT: u8 = 2;
 /// Exit code of all other failures.
@@ -67,7 +69,7 @@ impl Error for Advised {
     }
 }
 
-/// The message for stderr; `None` for failures that programs are expected to be silent about.
+/// The message for stderr, [printable]; `None` for failures that programs are expected to be silent about.
 pub fn message(error: &anyhow::Error) -> Option<String> {
     if is_quiet(error) {
         return None;
@@ -83,7 +85,7 @@ pub fn message(error: &anyhow::Error) -> Option<String> {
     if let Some(hint) = hint(error) {
         text.push_str(&format!("\nhint: {hint}"));
     }
-    Some(text)
+    Some(printable(&text).into_owned())
 }
 
 /// The exit code that `error` asks for.

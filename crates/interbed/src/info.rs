@@ -16,6 +16,7 @@ use crate::footprint::Footprint;
 use crate::hub;
 use crate::model_dir::ModelDir;
 use crate::options::ModelOptions;
+use crate::printable::printable;
 use memory::Memory;
 
 /// Show what a model is and what it needs, without loading it
@@ -62,7 +63,8 @@ pub fn run(args: InfoArgs) -> Result<()> {
         let json = to_json(&dir, tokenizer.as_ref().ok(), has_template, &memory);
         writeln!(out, "{json:#}")?;
     } else {
-        write!(out, "{}", table(&dir, tokenizer.as_ref().map_err(String::as_str), has_template, &memory))?;
+        let table = table(&dir, tokenizer.as_ref().map_err(String::as_str), has_template, &memory);
+        write!(out, "{}", printable(&table))?;
     }
     out.flush()?;
     Ok(())

@@ -2,7 +2,6 @@
 
 pub mod report;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,8 +65,6 @@ pub struct Loaded {
     /// How it pools hidden states, or why it makes no embeddings.
     pub pooling: Result<Pooling, String>,
     pub config: ModelConfig,
-    /// Where it was loaded from.
-    pub path: PathBuf,
     /// The memory budget that it keeps to.
     pub budget: Bytes,
     /// Bytes that requests may take outside the engine.
@@ -84,8 +81,8 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
     let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
     let pooling = small_files::pooling(&dir.catalog, &dir.path);
-    let ModelDir { config, generation, path, .. } = dir;
-    Ok(Loaded { name, engine, tokenizer, template, generation, pooling, config, path, budget, request_bytes, streamed })
+    let ModelDir { config, generation, .. } = dir;
+    Ok(Loaded { name, engine, tokenizer, template, generation, pooling, config, budget, request_bytes, streamed })
 }
 
 /// A model in memory, and how the budget around it was divided.

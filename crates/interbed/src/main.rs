@@ -29,6 +29,7 @@ mod opened;
 mod options;
 mod pack;
 mod plan;
+mod printable;
 mod progress;
 mod prompt;
 mod quiet_panics;

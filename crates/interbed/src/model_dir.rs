@@ -23,6 +23,7 @@ use crate::failure::Advised;
 use crate::lower_tiers::LowerTiers;
 use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
+use crate::printable::plain_name;
 use crate::quiet_panics::quietly;
 use crate::{small_files, swap};
 
@@ -88,21 +89,21 @@ impl ModelDir {
     pub fn name(&self) -> String {
         // A device is called by its bus.
         if let Some(store) = self.catalog.store().filter(|_| is_block_device(&self.path)) {
-            return store.manifest().name.clone();
+            return plain_name(&store.manifest().name);
         }
         // A file in a Hub's cache is a link to one that is named by its hash, so links of files are not followed.
         if self.path.is_file()
             && let Ok(absolute) = std::path::absolute(&self.path)
             && let Some(name) = model_name(&absolute)
         {
-            return name;
+            return plain_name(&name);
         }
         // In a Hub's cache a folder is called by its commit.
         if let Some(name) = name_in_cache(&self.path) {
-            return name;
+            return plain_name(&name);
         }
         let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        absolute.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+        absolute.file_name().map_or_else(|| "model".into(), |name| plain_name(&name.to_string_lossy()))
     }
 
     /// The types that the model's weights are stored in, with their bytes, largest first.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::hub;
 use crate::options::HubOptions;
+use crate::printable::printable;
 
 /// List the models that were fetched by name, with their sizes and paths
 #[derive(Debug, Args)]
@@ -37,7 +38,7 @@ pub fn run(args: ModelsArgs) -> Result<()> {
         let list: Vec<Value> = models.iter().map(to_json).collect();
         writeln!(out, "{:#}", json!({ "cache": cache.root().display().to_string(), "models": list }))?;
     } else {
-        write!(out, "{}", table(&cache, &models))?;
+        write!(out, "{}", printable(&table(&cache, &models)))?;
     }
     out.flush()?;
     Ok(())

@@ -19,6 +19,7 @@ use crate::hub;
 use crate::interrupt::Interrupts;
 use crate::model_dir::ModelDir;
 use crate::options::HubOptions;
+use crate::printable::printable;
 use crate::report::report;
 use crate::{progress, small_files};
 
@@ -76,7 +77,7 @@ pub fn run(mut args: PackArgs) -> Result<()> {
     let outcome = write(&interrupts, &dir, files, target, args.as_is, &mut clock);
     clock.end();
     let (report, plan) = outcome.map_err(|error| explain(error, temporary.as_deref(), &args))?;
-    eprint!("{}", table(&report, &plan, &clock, &args));
+    eprint!("{}", printable(&table(&report, &plan, &clock, &args)));
     println!("{}", args.out.display());
     Ok(())
 }

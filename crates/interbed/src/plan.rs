@@ -17,6 +17,7 @@ use crate::footprint::Footprint;
 use crate::hub;
 use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
 use crate::options::{HubOptions, LimitOptions};
+use crate::printable::printable;
 use crate::progress::Bars;
 use crate::synth::DTypeArg;
 
@@ -136,7 +137,7 @@ pub fn run(args: PlanArgs) -> Result<()> {
             Made::Dense(plan) => plan.report(),
             Made::Mixture(plan) => plan.report(),
         };
-        write!(out, "{report}")?;
+        write!(out, "{}", printable(&report.to_string()))?;
         if padding > 0 {
             writeln!(out, "KV blocks are padded by {padding} bytes each, to whole pages")?;
         }

@@ -14,11 +14,11 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Like `eprintln!`, for what is no error and was not asked for.
+/// Like `eprintln!`, for what is no error and was not asked for; names from files command no terminal.
 macro_rules! report {
     ($($part:tt)*) => {
         if !$crate::report::is_quiet() {
-            eprintln!($($part)*);
+            eprintln!("{}", $crate::printable::printable(&format!($($part)*)));
         }
     };
 }

@@ -13,7 +13,8 @@ use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use interbed_device::Bytes;
-use interbed_server::{Drained, Embeddings, OtlpEndpoint, ServerConfig};
+use interbed_server::{Drained, Embeddings, Network, OtlpEndpoint, ServerConfig};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -27,12 +28,16 @@ use crate::opened::Opened;
 use crate::options::{
     ComputeOptions, ExpertCountsOption, KvDiskOptions, KvEventOptions, KvRemoteOptions, ModelOptions, SwapOptions,
 };
+use crate::printable::is_command;
 use crate::report::report;
 use crate::sampling::model_defaults;
 use secrets::Secrets;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 1024;
+
+/// Open files that a server asks for.
+const DESCRIPTORS: u64 = 1 << 16;
 
 /// Threads that carry requests. The cores belong to computing.
 const WORKERS: usize = 2;
@@ -62,7 +67,7 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 #[command(after_help = "Examples:\n  \
     interbed serve                                         # the bundled model, http://127.0.0.1:8000/v1\n  \
     interbed serve models/8b --memory 20G --port 9000\n  \
-    interbed serve models/8b --host 0.0.0.0 --api-key \"$KEY\" --served-model-name llama\n\n\
+    interbed serve models/8b --host 0.0.0.0 --api-key-file keys --served-model-name llama\n\n\
     Any OpenAI client works: OpenAI(base_url=\"http://127.0.0.1:8000/v1\", api_key=\"none\").")]
 pub struct ServeArgs {
     #[command(flatten)]
@@ -106,8 +111,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ORIGIN", help_heading = "Server", hide_short_help = true, value_parser = origin)]
     pub allow_origin: Vec<String>,
 
+    /// Name that clients may call a server without keys by, besides localhost, IP addresses, the machine's own name,
+    /// *.local and *.internal: gpu.example.org, *.example.org for all that end so, or * for any; may be given several
+    /// times. By other names web pages could reach it, so these are refused
+    #[arg(long, value_name = "NAME", help_heading = "Server", hide_short_help = true, value_parser = host_name)]
+    pub allow_host: Vec<String>,
+
     /// Name that clients ask for, instead of the directory's; may be given several times
-    #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = served_name)]
     pub served_model_name: Vec<String>,
 
     /// How the model writes calls of tools; by default, what its chat template tells
@@ -132,10 +143,16 @@ pub struct ServeArgs {
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     pub max_waiting: usize,
 
-    /// Connections that are served at a time; the memory for requests allows 1024
+    /// Connections that are served at a time, three quarters of them from one address; the memory for requests allows
+    /// 1024
     #[arg(long, value_name = "N", default_value_t = ServerConfig::default().connections_max, help_heading = "Server",
           hide_short_help = true, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub max_connections: usize,
+
+    /// Proxy in front, which speaks for many: its address, or a network such as 10.0.0.0/8, may have all connections;
+    /// may be given several times
+    #[arg(long, value_name = "ADDRESS", help_heading = "Server", hide_short_help = true, value_parser = Network::read)]
+    pub proxy: Vec<Network>,
 
     /// Largest request body, at most 8M: a sixteenth of the memory that is set aside for requests
     #[arg(long, value_name = "SIZE", default_value = "4M", help_heading = "Server", hide_short_help = true,
@@ -183,8 +200,10 @@ pub fn run(args: ServeArgs) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the server's threads")?;
+    take_descriptors();
     // Taken before the model is opened, which may take a while.
     let socket = bind(&args.host, args.port)?;
+    warn_of_key_in_process_list();
     let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
     kv_remote::settings(&args.kv_remote)?;
     let secrets = Arc::new(Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?);
@@ -252,6 +271,29 @@ pub fn run(args: ServeArgs) -> Result<()> {
     Ok(())
 }
 
+/// Connections, and files of models and KV, are more than the 1,024 that most systems begin with; they let a program
+/// have more.
+fn take_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    if limit.current.is_some_and(|now| now < most)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit })
+    {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// Whoever has an account on the machine sees with which arguments its programs were started.
+fn warn_of_key_in_process_list() {
+    let is_key = |argument: &str| argument == "--api-key" || argument.starts_with("--api-key=");
+    if std::env::args_os().any(|argument| argument.to_str().is_some_and(is_key)) {
+        report!(
+            "note: --api-key shows its key in the list of processes, to all users of this machine; INTERBED_API_KEY or \
+             --api-key-file do not"
+        );
+    }
+}
+
 /// What is known before the model is loaded.
 fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<ServerConfig> {
     let named = &args.served_model_name;
@@ -264,9 +306,11 @@ fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<Serv
         tool_parser: args.tool_parser.clone(),
         api_keys: secrets.keys.clone(),
         tls: secrets.tls.clone(),
+        allow_hosts: own_names(&args.host).chain(args.allow_host.clone()).collect(),
         allow_origins: args.allow_origin.clone(),
         body_bytes_max: usize::try_from(args.max_body.0)?,
         connections_max: args.max_connections,
+        proxies: args.proxy.clone(),
         drain_timeout: Duration::from_secs(args.drain_seconds),
         otlp_endpoint: args.otlp_endpoint.clone(),
         ..ServerConfig::default()
@@ -276,7 +320,6 @@ fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<Serv
 /// The same, and what the model says.
 fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
     ServerConfig {
-        model_root: loaded.path.display().to_string(),
         default_sampling: model_defaults(&loaded.generation),
         eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
@@ -284,6 +327,24 @@ fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
         memory_bytes: loaded.budget.0,
         ..base
     }
+}
+
+/// The names that the machine has and that it was given to listen on, as far as they are names.
+fn own_names(host: &str) -> impl Iterator<Item = String> {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let names = [machine.trim().to_owned(), host.to_owned()];
+    names.into_iter().filter(|name| name != "*" && interbed_server::check_host(name).is_ok())
+}
+
+fn served_name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(is_command) {
+        true => Err("a name has characters, and none that commands a terminal".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn host_name(text: &str) -> Result<String, String> {
+    interbed_server::check_host(text).map(|()| text.to_owned())
 }
 
 fn origin(text: &str) -> Result<String, String> {
@@ -390,6 +451,6 @@ fn announce(name: &str, scheme: &str, address: SocketAddr, keyed: bool, chats: b
     report!("Serving {name} on {url}");
     report!("  curl {url}/{path} {header}-H 'Content-Type: application/json' -d '{body}'");
     if !keyed && !address.ip().is_loopback() {
-        report!("note: whoever reaches this address can use the model; --api-key KEY asks for a key");
+        report!("note: whoever reaches this address can use the model; --api-key-file FILE asks for a key");
     }
 }

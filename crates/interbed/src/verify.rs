@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::failure::Advised;
 use crate::hub;
 use crate::options::HubOptions;
+use crate::printable::printable;
 use crate::progress;
 
 /// Longest file beside the weights that is read, in bytes.
@@ -64,7 +65,7 @@ pub fn run(mut args: VerifyArgs) -> Result<()> {
     if args.json {
         writeln!(out, "{:#}", to_json(&args.path, &catalog, (&checked, &beside), seconds))?;
     } else {
-        write!(out, "{}", table(&args.path, &catalog, (&checked, &beside), seconds))?;
+        write!(out, "{}", printable(&table(&args.path, &catalog, (&checked, &beside), seconds)))?;
     }
     out.flush()?;
     let damaged = num_damaged(&checked, &beside);

@@ -53,6 +53,9 @@ pub(crate) enum Wait {
     SwapHangs,
     /// Others are computing what it could share.
     Prefix,
+    /// It would take what another tenant has cached within its share, and its own tenant's sequences will give blocks
+    /// back.
+    Kept,
     /// Too few blocks are left for what it has.
     Blocks,
     /// Enough blocks are left for what it has, but not for the expected growth of it and all others.
@@ -70,7 +73,8 @@ impl Wait {
 
     /// Whether sequences behind it wait for the same reason.
     fn stops_queue(self) -> bool {
-        matches!(self, Self::Seats | Self::AgedFirst | Self::SwappedFirst)
+        // Smaller ones of its tenant would keep it waiting for ever.
+        matches!(self, Self::Seats | Self::AgedFirst | Self::SwappedFirst | Self::Kept)
     }
 
     /// Whether the reason would go away if another sequence made room.
@@ -89,6 +93,7 @@ impl fmt::Display for Wait {
             Self::Claimed => "another tenant has a claim on its blocks",
             Self::SwapHangs => "a swap does not end",
             Self::Prefix => "another request computes the same prefix",
+            Self::Kept => "what is free and its tenant's own is short, and the rest is cached for others",
             Self::Blocks => "KV blocks are short",
             Self::Growth => "KV blocks would be short soon",
             Self::VeryEnd => "KV blocks would be short before its end, and it has made room too often",
@@ -238,7 +243,8 @@ impl Scheduler {
             AllocStatus::Ok => None
                 .or_else(|| (seats_free < one.seats).then_some(Wait::BeamSeats))
                 .or_else(|| self.prefix_is_being_computed(one, found.num_cached_tokens).then_some(Wait::Prefix))
-                .or_else(|| self.short_of(&[one], found.num_blocks)),
+                .or_else(|| self.short_of(&[one], found.num_blocks))
+                .or_else(|| self.takes_what_is_kept(one, found.num_blocks).then_some(Wait::Kept)),
         };
         wait.map_or(Admission::Now, Admission::Waits)
     }
@@ -286,9 +292,25 @@ impl Scheduler {
         if self.holders().next().is_none() {
             return (need > available).then_some(Wait::Blocks);
         }
-        let mut growths: Vec<_> = together().flat_map(|one| self.growths(one)).collect();
-        let wanted = blocks_wanted(&mut growths, self.blocks.block_size());
-        (need + wanted > available).then_some(Wait::Growth)
+        (need + self.growth_of(together()) > available).then_some(Wait::Growth)
+    }
+
+    /// Whether `one`, which takes `need` blocks now, would evict what other tenants have cached within their shares,
+    /// while others of its own tenant hold blocks, which will come back.
+    fn takes_what_is_kept(&self, one: &Sequence, need: usize) -> bool {
+        let kept = self.blocks.blocks_kept_from(one.hashes.root());
+        if kept == 0 || !self.holders().any(|other| other.tenant == one.tenant) {
+            return false;
+        }
+        let stats = self.blocks.stats();
+        let growth = self.growth_of(self.holders().chain(std::iter::once(one)));
+        need + growth + kept > stats.blocks_free + stats.blocks_cached
+    }
+
+    /// Blocks that `sequences` are expected to take as they grow.
+    fn growth_of<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
+        let mut growths: Vec<_> = sequences.flat_map(|one| self.growths(one)).collect();
+        blocks_wanted(&mut growths, self.blocks.block_size())
     }
 
     /// Whether swapped sequences come before `one`, which waits: they do, unless they are less urgent or important, or

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::BlockManager;
 use crate::{
+    cache::Taker,
     error::{AllocStatus, BlockError},
     ids::{BlockId, SequenceId, SwapId, SwapSlot},
     sequence_state::SequenceState,
@@ -164,11 +165,12 @@ impl BlockManager {
         let mut taken: HashMap<SwapSlot, BlockId> = HashMap::with_capacity(arrival.num_fresh);
         for (&member, hits) in group.iter().zip(arrival.hits) {
             let table = tables.get(member).expect("the group is held");
+            let taker = Taker::new(member, table.root());
             let (num_found, mut blocks) = (hits.len(), hits);
             for &slot in &table.slots()[num_found..] {
                 let block = *taken.entry(slot).or_insert_with(|| {
                     cache.hold_slot(slot);
-                    let block = cache.fetch(slot, member);
+                    let block = cache.fetch(slot, taker);
                     transfers.push(BlockSwap { block, slot });
                     block
                 });
@@ -176,7 +178,7 @@ impl BlockManager {
                 blocks.push(block);
             }
             for tokens in table.uncomputed().chunks(config.block_size) {
-                blocks.push(cache.take_with(member, tokens, None).0);
+                blocks.push(cache.take_with(taker, tokens, None).0);
             }
             tables.begin_arriving(member, id, blocks, num_found);
         }

@@ -204,3 +204,56 @@ fn what_is_below_does_not_change_when_its_block_is_written() {
     };
     assert_eq!([found(&[1, 2, 3, 7, 0]), found(&[1, 2, 3, 8, 0])], [4, 4]);
 }
+
+/// A request of `tenant`, computed and ended; returns how much of it was cached.
+fn request(manager: &mut BlockManager, tenant: Option<u128>, tokens: &[TokenId]) -> usize {
+    let hashes = manager.hash_prefix(&ChainRoot::default().of_tenant(tenant), tokens);
+    let allocation = manager.allocate(SequenceId(9), tokens, &hashes).expect("room");
+    manager.commit(SequenceId(9), tokens.len());
+    manager.free(SequenceId(9));
+    manager.check().expect("all invariants");
+    allocation.num_cached_tokens
+}
+
+#[test]
+fn what_one_tenant_has_cached_others_do_not_evict_within_its_share() {
+    let config = KvConfig { num_blocks: 64, block_size: 4, ..KvConfig::default() };
+    let mut manager = BlockManager::new(config).expect("a good configuration");
+    let (a, b, c) = (Some(1), Some(2), Some(3));
+    let prompt = |number: u32, length: u32| (0..length).map(|at| 1000 * number + at).collect::<Vec<_>>();
+    let own = prompt(0, 121);
+    assert_eq!([request(&mut manager, a, &own), request(&mut manager, a, &own)], [0, 120]);
+    // Seventy prompts of another fill the pool some twenty times.
+    for number in 1..71 {
+        request(&mut manager, b, &prompt(number, 80));
+    }
+    assert_eq!(request(&mut manager, a, &own), 120, "all of it is within half of the pool");
+    // What that leaves is the other's.
+    assert_eq!(manager.cache.cached_of(&[a, b]), [30, 33]);
+    // One that wants more than its share takes it from itself, once the other is down to its own.
+    for number in 100..140 {
+        request(&mut manager, a, &prompt(number, 80));
+    }
+    assert_eq!(manager.cache.cached_of(&[a, b]), [32, 32]);
+    let kept = |tenant| manager.blocks_kept_from(&ChainRoot::default().of_tenant(tenant));
+    assert_eq!([a, b].map(kept), [32, 32]);
+    // A third tenant would get a third, and gets it.
+    assert_eq!(kept(c), 42);
+    for number in 0..40 {
+        request(&mut manager, c, &prompt(number, 40));
+    }
+    assert!(manager.cache.cached_of(&[a, b, c]).iter().all(|&blocks| (20..=22).contains(&blocks)));
+}
+
+#[test]
+fn one_tenant_alone_loses_what_it_always_lost() {
+    // The same requests with one tenant, and with none, find the same.
+    let found = |tenant: Option<u128>| {
+        let config = KvConfig { num_blocks: 40, block_size: 2, ..KvConfig::default() };
+        let mut manager = BlockManager::new(config).expect("a good configuration");
+        let mut rng = crate::testing::Rng(5);
+        let prompt = |number: usize| (0..30).map(|at| (100 * number + at) as TokenId).collect::<Vec<_>>();
+        (0..500).map(|_| request(&mut manager, tenant, &prompt(rng.below(6)))).collect::<Vec<_>>()
+    };
+    assert_eq!(found(None), found(Some(7)));
+}

@@ -1,11 +1,14 @@
 //! What must hold between contents, places and policy, checked from scratch.
 
+use std::collections::HashMap;
+
 use super::Cache;
 use crate::{
     contents::Parent,
     hash::ChainRoot,
     ids::{BlockId, SwapSlot},
     invariant_violation::{InvariantViolation, count},
+    owners::OwnerId,
 };
 
 impl Cache {
@@ -61,7 +64,24 @@ impl Cache {
             tokens_used += if used { self.contents.filled(content) } else { 0 };
         }
         count("eviction policy", self.policy.len(), num_cached)?;
+        self.check_owners(holders)?;
         count("counter of tokens in use", self.tokens_used, tokens_used)
+    }
+
+    /// What is counted for each owner is what blocks say, and what is kept in order agrees with that.
+    fn check_owners(&self, holders: &[u32]) -> Result<(), InvariantViolation> {
+        let mut found: HashMap<OwnerId, (usize, usize)> = HashMap::new();
+        for (block, _) in self.blocks.contents() {
+            let (blocks, cached) = found.entry(self.owners.of(block)).or_default();
+            (*blocks, *cached) = (*blocks + 1, *cached + usize::from(holders[block.index()] == 0));
+        }
+        for (owner, blocks, cached) in self.owners.counted() {
+            let (blocks_found, cached_found) = found.remove(&owner).unwrap_or_default();
+            count("counter of an owner's blocks", blocks, blocks_found)?;
+            count("counter of an owner's cached blocks", cached, cached_found)?;
+        }
+        count("owners that are not known", 0, found.len())?;
+        count("orders of owners that do not hold", usize::from(!self.owners.is_consistent()), 0)
     }
 
     /// The number of present blocks is the usable number, as far as used blocks allow.

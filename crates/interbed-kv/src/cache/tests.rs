@@ -33,4 +33,14 @@ impl Cache {
         let findable = contents.filter(|&content| self.contents.is_findable(content));
         findable.map(|content| (content, self.contents.hash(content))).collect()
     }
+
+    /// Cached blocks of each of `tenants`.
+    pub(crate) fn cached_of(&self, tenants: &[Option<u128>]) -> Vec<usize> {
+        let counted: Vec<_> = self.owners.counted().collect();
+        let of = |tenant| {
+            let cached = counted.iter().find(|&&(owner, ..)| self.owners.tenant(owner) == tenant);
+            cached.map_or(0, |&(_, _, cached)| cached)
+        };
+        tenants.iter().map(|&tenant| of(tenant)).collect()
+    }
 }

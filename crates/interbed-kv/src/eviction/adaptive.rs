@@ -8,7 +8,7 @@ mod rates;
 mod table;
 
 use super::{Content, EvictionPolicy, steps::step};
-use crate::BlockId;
+use crate::{BlockId, OwnerId};
 
 use history::History;
 use least::Least;
@@ -44,8 +44,9 @@ const RUN_MAX: usize = 64;
 pub struct Adaptive {
     /// The number of usable blocks when everything that depends on it was last set.
     scale: usize,
-    records: Vec<Record>, // [block]
-    leaves: Vec<u32>,     // cached ones, in no order
+    records: Vec<Record>,  // [block]
+    owners: Vec<OwnerId>,  // [block], empty before there was a second owner
+    leaves: Vec<Vec<u32>>, // [owner]; cached ones, in no order
     cached: usize,
     history: History,
     rates: Rates,
@@ -54,6 +55,8 @@ pub struct Adaptive {
     estimated: u32,
     /// Number of uses from the last estimate to the next.
     estimate_after: u32,
+    /// Whose leaf was evicted last: those in `due` and in `least` are the same's.
+    loser: OwnerId,
     /// Leaves recently found to be worth at most `bound`; evicted next, if they still are.
     due: Vec<u32>,
     bound: f32,
@@ -84,13 +87,15 @@ impl Adaptive {
         Self {
             scale: num_blocks,
             records: vec![record; num_blocks],
-            leaves: Vec::with_capacity(num_blocks),
+            owners: Vec::new(),
+            leaves: vec![Vec::with_capacity(num_blocks)],
             cached: 0,
             history: History::new(num_blocks),
             rates: Rates::new(num_blocks),
             clock: 0,
             estimated: 0,
             estimate_after: estimate_after(num_blocks),
+            loser: OwnerId(0),
             due: Vec::with_capacity(DUE_MAX),
             bound: 0.0,
             least: Least::new(),
@@ -133,25 +138,27 @@ impl Adaptive {
     fn next_due(&mut self) -> Option<u32> {
         while let Some(block) = self.due.pop() {
             step();
-            if self.is_leaf(block) && self.worth(block) <= self.bound {
+            if self.is_losers_leaf(block) && self.worth(block) <= self.bound {
                 return Some(block);
             }
         }
         None
     }
 
-    /// Compares leaves; the ones worth least become due.
+    /// Compares leaves of the loser; the ones worth least become due.
     fn compare(&mut self) {
         let mut least = Least::new();
         // The leaves that were nearly evicted the last time are compared again: the least of more and more leaves comes
         // close to the least of all.
-        for block in self.least.blocks().filter(|&block| self.is_leaf(block)) {
+        for block in self.least.blocks().filter(|&block| self.is_losers_leaf(block)) {
             least.offer(self.worth(block), block);
         }
-        for at in 0..self.leaves.len().min(COMPARED) {
+        let owner = self.loser.0 as usize;
+        let num_leaves = self.leaves.get(owner).map_or(0, Vec::len);
+        for at in 0..num_leaves.min(COMPARED) {
             step();
-            let at = if self.leaves.len() <= COMPARED { at } else { self.random_below(self.leaves.len()) };
-            let block = self.leaves[at];
+            let at = if num_leaves <= COMPARED { at } else { self.random_below(num_leaves) };
+            let block = self.leaves[owner][at];
             least.offer(self.worth(block), block);
         }
         self.due.clear();
@@ -166,8 +173,10 @@ impl Adaptive {
 
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        let of_blocks = self.records.capacity() * size_of::<Record>() + self.leaves.capacity() * size_of::<u32>();
-        of_blocks + self.history.bytes() + self.rates.bytes()
+        let leaves: usize = self.leaves.iter().map(Vec::capacity).sum();
+        let of_blocks = self.records.capacity() * size_of::<Record>() + leaves * size_of::<u32>();
+        let of_owners = self.owners.capacity() * size_of::<OwnerId>();
+        of_owners + of_blocks + self.history.bytes() + self.rates.bytes()
     }
 
     fn random_below(&mut self, end: usize) -> usize {
@@ -175,13 +184,31 @@ impl Adaptive {
         (((self.random >> 32) * end as u64) >> 32) as usize
     }
 
-    fn is_leaf(&self, block: u32) -> bool {
-        self.records[block as usize].position != NONE
+    fn is_losers_leaf(&self, block: u32) -> bool {
+        self.records[block as usize].position != NONE && self.owner(BlockId(block)) == self.loser
+    }
+
+    fn owner(&self, block: BlockId) -> OwnerId {
+        self.owners.get(block.index()).copied().unwrap_or_default()
+    }
+
+    /// Notes whose `block` is. As long as all is one owner's, nothing is kept.
+    fn set_owner(&mut self, block: BlockId, owner: OwnerId) {
+        if owner != OwnerId(0) && self.owners.is_empty() {
+            self.owners.resize(self.records.len(), OwnerId(0));
+        }
+        if let Some(of) = self.owners.get_mut(block.index()) {
+            *of = owner;
+        }
+        if owner.0 as usize >= self.leaves.len() {
+            self.leaves.resize_with(owner.0 as usize + 1, Vec::new);
+        }
     }
 
     fn set_leaf(&mut self, block: BlockId) {
-        self.records[block.index()].position = self.leaves.len() as u32;
-        self.leaves.push(block.0);
+        let leaves = &mut self.leaves[self.owners.get(block.index()).map_or(0, |owner| owner.0 as usize)];
+        self.records[block.index()].position = leaves.len() as u32;
+        leaves.push(block.0);
     }
 
     /// Marks `block` as no longer cached, if it was.
@@ -190,8 +217,10 @@ impl Adaptive {
         self.cached -= usize::from(std::mem::take(&mut record.cached));
         let position = std::mem::replace(&mut record.position, NONE);
         if position != NONE {
-            self.leaves.swap_remove(position as usize);
-            if let Some(&moved) = self.leaves.get(position as usize) {
+            let owner = self.owner(block).0 as usize;
+            let leaves = &mut self.leaves[owner];
+            leaves.swap_remove(position as usize);
+            if let Some(&moved) = leaves.get(position as usize) {
                 self.records[moved as usize].position = position;
             }
         }
@@ -201,6 +230,7 @@ impl Adaptive {
 impl EvictionPolicy for Adaptive {
     fn publish(&mut self, block: BlockId, content: Content) {
         self.tick();
+        self.set_owner(block, content.owner);
         let hash = (content.hash.0 ^ content.hash.0 >> 32) as u32;
         let parent = content.parent.map(|parent| self.records[parent.index()].past);
         let before = self.history.returned(hash, self.clock, &mut self.rates);
@@ -244,12 +274,17 @@ impl EvictionPolicy for Adaptive {
 
     fn became_leaf(&mut self, block: BlockId) {
         self.set_leaf(block);
-        if self.due.len() < DUE_MAX {
+        if self.due.len() < DUE_MAX && self.owner(block) == self.loser {
             self.due.push(block.0);
         }
     }
 
-    fn victim(&mut self) -> Option<BlockId> {
+    fn victim(&mut self, owner: OwnerId) -> Option<BlockId> {
+        if owner != self.loser {
+            self.loser = owner;
+            self.due.clear();
+            self.least = Least::new();
+        }
         let block = self.next_due().or_else(|| {
             self.compare();
             // The least of the leaves just compared is evicted in any case.
@@ -270,8 +305,12 @@ impl EvictionPolicy for Adaptive {
         self.records[to.index()] = self.records[from.index()];
         let position = std::mem::replace(&mut self.records[from.index()].position, NONE);
         self.records[from.index()].cached = false;
+        let owner = self.owner(from);
+        if let Some(of) = self.owners.get_mut(to.index()) {
+            *of = owner;
+        }
         if position != NONE {
-            self.leaves[position as usize] = to.0;
+            self.leaves[owner.0 as usize][position as usize] = to.0;
         }
         self.run.clear();
     }
@@ -318,10 +357,10 @@ mod tests {
         let mut policy = Adaptive::new(100);
         policy.rates.set_worths(f32::NAN);
         for block in (0..100).map(BlockId) {
-            policy.publish(block, Content { hash: crate::BlockHash(block.0.into()), parent: None });
+            policy.publish(block, Content { hash: crate::BlockHash(block.0.into()), parent: None, owner: OwnerId(0) });
             policy.insert(block, true);
         }
-        assert_eq!(std::iter::from_fn(|| policy.victim()).count(), 100);
+        assert_eq!(std::iter::from_fn(|| policy.victim(OwnerId(0))).count(), 100);
     }
 
     #[test]
@@ -332,8 +371,8 @@ mod tests {
         for number in 0..5 * num_blocks as u64 {
             let hash = crate::BlockHash((number % 50_000).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let steps = counted(|| {
-                let block = vacant.pop().or_else(|| policy.victim()).expect("all are cached");
-                policy.publish(block, Content { hash, parent: None });
+                let block = vacant.pop().or_else(|| policy.victim(OwnerId(0))).expect("all are cached");
+                policy.publish(block, Content { hash, parent: None, owner: OwnerId(0) });
                 policy.insert(block, true);
             });
             most = most.max(steps);

@@ -74,12 +74,21 @@ impl Episode {
             manager,
             follower: Follower::new(case.hash_bits == 64),
             naive: case.exact.then(|| Naive::new(&config)),
-            roots: vec![
-                ChainRoot::default(),
-                ChainRoot::new(Some("a"), 0),
-                ChainRoot::new(Some("b"), 0),
-                ChainRoot::new(None, 1),
-            ],
+            roots: match case.exact {
+                true => vec![
+                    ChainRoot::default(),
+                    ChainRoot::new(Some("a"), 0),
+                    ChainRoot::new(Some("b"), 0),
+                    ChainRoot::new(None, 1),
+                ],
+                // The reference knows no tenants.
+                false => vec![
+                    ChainRoot::default().of_tenant(Some(1)),
+                    ChainRoot::default().of_tenant(Some(2)),
+                    ChainRoot::new(Some("b"), 0).of_tenant(Some(2)),
+                    ChainRoot::default(),
+                ],
+            },
             running: BTreeMap::new(),
             committed: BTreeSet::new(),
             config,

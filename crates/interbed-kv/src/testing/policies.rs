@@ -1,6 +1,8 @@
 //! Eviction policies that are obviously right, or obviously arbitrary.
 
-use crate::{BlockId, Content, EvictionKind, EvictionPolicy};
+use std::collections::BTreeMap;
+
+use crate::{BlockId, Content, EvictionKind, EvictionPolicy, OwnerId};
 
 use super::Rng;
 
@@ -11,6 +13,7 @@ pub const OLDEST_LEAF: EvictionKind = EvictionKind::new("oldest leaf", |_| Box::
 #[derive(Debug)]
 pub(super) struct Cached {
     blocks: Vec<(BlockId, bool)>, // with whether it is a leaf
+    owners: BTreeMap<BlockId, OwnerId>,
     choice: Choice,
 }
 
@@ -25,13 +28,14 @@ pub(super) enum Choice {
 
 impl Cached {
     pub fn new(choice: Choice) -> Self {
-        Self { blocks: Vec::new(), choice }
+        Self { blocks: Vec::new(), owners: BTreeMap::new(), choice }
     }
 }
 
 impl EvictionPolicy for Cached {
-    fn publish(&mut self, block: BlockId, _: Content) {
+    fn publish(&mut self, block: BlockId, content: Content) {
         assert!(!self.contains(block));
+        self.owners.insert(block, content.owner);
     }
 
     fn hit(&mut self, block: BlockId) {
@@ -49,10 +53,11 @@ impl EvictionPolicy for Cached {
         assert!(!std::mem::replace(leaf, true));
     }
 
-    fn victim(&mut self) -> Option<BlockId> {
-        let leaves: Vec<_> = self.blocks.iter().filter_map(|&(block, leaf)| leaf.then_some(block)).collect();
+    fn victim(&mut self, owner: OwnerId) -> Option<BlockId> {
+        let own: Vec<_> = self.blocks.iter().filter(|(block, _)| self.owners[block] == owner).collect();
+        let leaves: Vec<_> = own.iter().filter_map(|(block, leaf)| leaf.then_some(*block)).collect();
         let victim = match &mut self.choice {
-            Choice::Oldest => self.blocks.first()?.0,
+            Choice::Oldest => own.first()?.0,
             Choice::OldestLeaf => *leaves.first()?,
             Choice::RandomLeaf(rng) => leaves[rng.below(leaves.len())],
         };
@@ -67,6 +72,7 @@ impl EvictionPolicy for Cached {
 
     fn moved(&mut self, from: BlockId, to: BlockId) {
         assert!(!self.contains(to));
+        self.owners.insert(to, self.owners[&from]);
         self.blocks.iter_mut().filter(|(block, _)| *block == from).for_each(|(block, _)| *block = to);
     }
 

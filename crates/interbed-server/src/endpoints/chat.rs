@@ -65,7 +65,7 @@ struct ConversationCost {
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let caller = received.caller.clone();
-    let (common, prompt, share, form) = app.blocking(move |app| prepare(app, received)).await?;
+    let (common, prompt, share, form) = app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
     let envelope = Envelope {
         id: unique_id("chatcmpl-"),
         object: if common.stream { "chat.completion.chunk" } else { "chat.completion" },

@@ -61,7 +61,7 @@ struct Prompt {
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let caller = received.caller.clone();
-    let prepared = app.blocking(move |app| prepare(app, received)).await?;
+    let prepared = app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
     let PreparedPrompts { common, mut prompts, echo, share } = prepared;
     let envelope = Envelope {
         id: unique_id("cmpl-"),

@@ -80,7 +80,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let received = receive(&app, request).await?;
     let caller = received.caller.clone();
     let Prepared { common, prompts, encoding, dimensions, share } =
-        app.blocking(move |app| prepare(app, received)).await?;
+        app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
     let number_bytes = if encoding == Encoding::Float { FLOAT_BYTES } else { BASE64_BYTES };
     let bytes = prompts.len().saturating_mul(dimensions.saturating_mul(number_bytes).saturating_add(ENTRY_BYTES));
     let answer = app.memory.answers.take(bytes).await?;

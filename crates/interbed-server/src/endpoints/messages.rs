@@ -145,7 +145,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     check_version(request.headers())?;
     let received = receive(&app, request).await?;
     let caller = received.caller.clone();
-    let Prepared { common, prompt, share, form, is_cut } = app.blocking(move |app| prepare(app, received)).await?;
+    let Prepared { common, prompt, share, form, is_cut } =
+        app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
     let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let (id, model) = (unique_id("msg_"), app.model_name().to_owned());
@@ -183,7 +184,7 @@ fn content_block((block, text): (Block, String)) -> Option<Value> {
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     check_version(request.headers())?;
     let received = receive(&app, request).await?;
-    let answer = app.blocking(move |app| {
+    let answer = app.blocking(received.caller.tenant, move |app| {
         let Received { body, .. } = received;
         let mut preparing = begin(app, &body)?;
         common_of(app, &body)?;
@@ -227,6 +228,7 @@ pub(crate) async fn in_its_form(request: Request, next: Next) -> Response {
 fn error_json(error: &ApiError) -> Value {
     let kind = match error.status.as_u16() {
         401 => "authentication_error",
+        403 => "permission_error",
         404 => "not_found_error",
         408 => "timeout_error",
         413 => "request_too_large",

@@ -46,7 +46,7 @@ fn model(app: &App, name: &str) -> Value {
         "object": "model",
         "created": app.started_at_s,
         "owned_by": "interbed",
-        "root": app.config.model_root,
+        "root": app.model_name(),
         "parent": null,
         "max_model_len": app.engine.limits().max_model_len,
     })

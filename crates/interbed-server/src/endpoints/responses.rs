@@ -170,7 +170,8 @@ struct Prepared {
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let caller = received.caller.clone();
-    let Prepared { common, prompt, share, form, response } = app.blocking(move |app| prepare(app, received)).await?;
+    let Prepared { common, prompt, share, form, response } =
+        app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
     let echo_bytes = if common.stream { common.params.max_tokens.saturating_mul(TOKEN_TEXT_BYTES) } else { 0 };
     let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes, caller, share };
     let mut sequences = submit(&app, asked, &common).await?;

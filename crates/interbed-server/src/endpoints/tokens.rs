@@ -40,7 +40,7 @@ struct DetokenizeFields<'b> {
 /// A `prompt`, or `messages` by the chat template, to token ids.
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
-    let answer = app.blocking(move |app| {
+    let answer = app.blocking(received.caller.tenant, move |app| {
         let Received { body, .. } = received;
         let mut preparing = chat::begin(app, &body)?;
         check_model(app, body.json())?;
@@ -92,7 +92,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
 /// Token ids to text, special tokens included.
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
-    let answer = app.blocking(move |app| {
+    let answer = app.blocking(received.caller.tenant, move |app| {
         let Received { body, .. } = received;
         let mut share = Preparing::begin(app, &body, 0)?.share;
         check_model(app, body.json())?;

@@ -92,7 +92,7 @@ impl Server {
     }
 
     pub async fn get(&self, path: &str) -> Reply {
-        self.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Reply {
@@ -151,7 +151,7 @@ impl Server {
 
 pub fn post_request(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: \
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: \
          application/json\r\n{headers}Content-Length: {}\r\n\r\n",
         body.len()
     );

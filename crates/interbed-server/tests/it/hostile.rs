@@ -167,7 +167,7 @@ async fn bodies_that_are_no_json() {
         let (status, _) = server.post_bytes("/v1/completions", "", body).await.error();
         assert_eq!(status, 400);
     }
-    let form = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: \
+    let form = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: \
                  text/plain\r\nContent-Length: 2\r\n\r\n{}";
     assert_eq!(server.send(form).await.error().0, 415);
 }
@@ -296,7 +296,8 @@ async fn bodies_over_the_limit() {
     let mut stream = server.connect().await;
     stream
         .write_all(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n",
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+              Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n",
         )
         .await
         .unwrap();
@@ -320,7 +321,7 @@ async fn slow_clients_are_cut() {
         ..ServerConfig::default()
     };
     let server = Server::start(config, answer("x")).await;
-    for start in ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: x\r\n"] {
+    for start in ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: localhost\r\n"] {
         let began = Instant::now();
         let mut stream = server.connect().await;
         stream.write_all(start.as_bytes()).await.unwrap();
@@ -348,7 +349,8 @@ async fn bodies_that_never_come_hold_no_memory() {
         let mut idle = Vec::new();
         for _ in 0..8 {
             let stream = server.connect().await;
-            let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n";
+            let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                        Content-Length: 4000000\r\n\r\n";
             let part = [head.as_bytes(), &b" ".repeat(sent)].concat();
             // Those that wait for memory are not read.
             let (reading, mut writing) = stream.into_split();

@@ -331,7 +331,7 @@ async fn one_connection_serves_many_requests() {
 
 /// Asks once, and leaves the connection open.
 async fn version(connection: &mut TcpStream) -> Value {
-    connection.write_all(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    connection.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut reply = Vec::new();
     while !reply.ends_with(b"}") {
         assert_ne!(connection.read_buf(&mut reply).await.unwrap(), 0, "the connection stays open");
@@ -339,4 +339,67 @@ async fn version(connection: &mut TcpStream) -> Value {
     let text = String::from_utf8(reply).unwrap();
     let (_, body) = text.split_once("\r\n\r\n").expect("a head");
     serde_json::from_str::<Value>(body).unwrap()["version"].clone()
+}
+
+/// How a server answers that is asked for its health now, and after how long.
+async fn health(server: &Server) -> (u16, Duration) {
+    let began = Instant::now();
+    let reply = tokio::time::timeout(Duration::from_secs(20), server.get("/health")).await.expect("an answer");
+    (reply.status, began.elapsed())
+}
+
+#[tokio::test]
+async fn idle_connections_keep_nobody_out() {
+    let server = endless(ServerConfig { connections_max: 40, ..ServerConfig::default() }).await;
+    let mut idle = Vec::new();
+    // Some say nothing, some say half of what they want, and some have asked before.
+    for number in 0..200 {
+        let mut connection = server.connect().await;
+        match number % 3 {
+            0 => {}
+            1 => connection.write_all(b"GET /health HT").await.unwrap(),
+            _ => {
+                // It may have been closed already.
+                let _ = connection.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+            }
+        }
+        idle.push(connection);
+    }
+    for _ in 0..3 {
+        let (status, after) = health(&server).await;
+        assert!(status == 200 && after < Duration::from_secs(5), "{status} after {after:?}");
+    }
+    let body = json!({"prompt": "a", "max_tokens": 1});
+    assert_eq!(server.post("/v1/completions", &body).await.status, 200);
+}
+
+#[tokio::test]
+async fn where_all_connections_are_busy_health_is_told_and_others_wait() {
+    let config = ServerConfig { connections_max: 4, ..ServerConfig::default() };
+    let script = |_: &_, index: usize| if index == 0 { Step::Token(97) } else { Step::Wait };
+    let server = std::sync::Arc::new(Server::start(config, Box::new(script)).await);
+    let body = json!({"prompt": "a", "max_tokens": 4000, "stream": true}).to_string();
+    let mut busy = Vec::new();
+    // One address has three quarters of all, rounded up.
+    for _ in 0..3 {
+        let mut connection = server.connect().await;
+        connection.write_all(&post_request("/v1/completions", "", body.as_bytes())).await.unwrap();
+        connection.read_u8().await.unwrap();
+        busy.push(connection);
+    }
+    let waiting: Vec<_> = (0..5)
+        .map(|_| {
+            let server = server.clone();
+            tokio::spawn(async move { server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1})).await })
+        })
+        .collect();
+    for path in ["/health", "/metrics", "/version", "/health"] {
+        let reply = tokio::time::timeout(Duration::from_secs(5), server.get(path)).await.expect("an answer");
+        assert_eq!(reply.status, 200, "{path}");
+    }
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()), "they wait for a place");
+    drop(busy);
+    for waiting in waiting {
+        assert_eq!(waiting.await.unwrap().status, 200);
+    }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::fixture::Server;
+use crate::fixture::{Server, post_request};
 
 /// A client that keeps up with the stream as the page does.
 struct Follower {
@@ -26,8 +26,18 @@ impl Follower {
         Self::over(server.connect().await).await
     }
 
-    async fn over(mut connection: TcpStream) -> Self {
-        connection.write_all(b"GET /live/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    async fn over(connection: TcpStream) -> Self {
+        Self::with_headers(connection, "").await
+    }
+
+    /// With a key.
+    async fn of(server: &Server, key: &str) -> Self {
+        Self::with_headers(server.connect().await, &format!("Authorization: Bearer {key}\r\n")).await
+    }
+
+    async fn with_headers(mut connection: TcpStream, headers: &str) -> Self {
+        let head = format!("GET /live/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+        connection.write_all(head.as_bytes()).await.unwrap();
         let (blocks, sequences, figures) = (Vec::new(), Value::Null, Value::Null);
         Self { connection, text: String::new(), wholes: 0, blocks, sequences, figures }
     }
@@ -204,7 +214,7 @@ async fn the_stream_needs_a_key_and_the_page_does_not() {
     assert!(page.body.contains("page/app.js") && !page.body.contains("http"), "{}", page.body);
     let tag = page.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag").to_owned();
     let ask = async |method: &str, path: &str, header: &str| {
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n");
         server.send(request.as_bytes()).await
     };
     let known = ask("GET", "/", &format!("If-None-Match: \"other\", {tag}\r\n")).await;
@@ -229,4 +239,85 @@ async fn a_server_that_drains_ends_the_stream() {
     }
     assert_eq!(last, "end");
     assert_eq!(served.await.unwrap(), Drained::Completely);
+}
+
+fn keyed(keys: &[&str]) -> (ApiKeys, ServerConfig) {
+    let keys = ApiKeys::new(&keys.iter().map(|&key| ApiKey::new(key)).collect::<Vec<_>>());
+    (keys.clone(), ServerConfig { api_keys: keys, ..ServerConfig::default() })
+}
+
+#[tokio::test]
+async fn the_viewers_of_one_key_keep_no_other_out() {
+    let server = Server::start(keyed(&["a", "b", "c"]).1, answer("x")).await;
+    let mut viewers = Vec::new();
+    for (key, count) in [("b", 16), ("a", 8), ("c", 5)] {
+        for _ in 0..count {
+            let mut viewer = Follower::of(&server, key).await;
+            assert_eq!(viewer.next().await.as_deref(), Some("whole"), "{key} has a share");
+            viewers.push(viewer);
+        }
+        let refused = server
+            .send(
+                format!(
+                    "GET /live/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nx-api-key: {key}\r\n\r\n"
+                )
+                .as_bytes(),
+            )
+            .await;
+        assert_eq!(refused.status, 503, "{key} has no more than a share");
+    }
+}
+
+#[tokio::test]
+async fn what_streams_to_a_key_ends_when_the_key_is_revoked() {
+    let (keys, config) = keyed(&["a", "b"]);
+    let server = Server::start(config, Box::new(|_, index| if index < 2 { Step::Token(97) } else { Step::Wait })).await;
+    let mut viewers = [Follower::of(&server, "a").await, Follower::of(&server, "b").await];
+    for viewer in &mut viewers {
+        assert_eq!(viewer.next().await.as_deref(), Some("whole"));
+    }
+    let body = serde_json::json!({
+        "prompt": "a", "messages": [{"role": "user", "content": "a"}], "input": "a", "max_tokens": 9, "stream": true,
+    });
+    let mut answers = Vec::new();
+    for (path, field, last) in [
+        ("/v1/completions", "prompt", "[DONE]"),
+        ("/v1/chat/completions", "messages", "[DONE]"),
+        ("/v1/messages", "messages", "authentication_error"),
+        ("/v1/responses", "input", "response.failed"),
+    ] {
+        let mut body = body.clone();
+        body.as_object_mut()
+            .unwrap()
+            .retain(|name, _| [field, "stream"].contains(&name.as_str()) || (name == "max_tokens" && field != "input"));
+        for key in ["a", "b"] {
+            let mut connection = server.connect().await;
+            let headers = format!("Authorization: Bearer {key}\r\n");
+            connection.write_all(&post_request(path, &headers, body.to_string().as_bytes())).await.unwrap();
+            let mut read = vec![0; 1 << 16];
+            let length = connection.read(&mut read).await.unwrap();
+            assert!(read[..length].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&read[..length]));
+            answers.push((key, last, connection));
+        }
+    }
+    keys.replace(&[ApiKey::new("b"), ApiKey::new("c")]);
+    let mut ended = Vec::new();
+    while let Some(name) = viewers[0].next().await {
+        ended.push(name);
+    }
+    assert_eq!(ended.last().map(String::as_str), Some("end"));
+    for (key, last, mut connection) in answers {
+        let mut rest = String::new();
+        let read = connection.read_to_string(&mut rest);
+        let within = Duration::from_millis(if key == "a" { 20_000 } else { 50 });
+        let is_over = tokio::time::timeout(within, read).await.is_ok();
+        assert_eq!(is_over, key == "a", "{last}");
+        if is_over {
+            assert!(rest.contains("key of this request is known no more") && rest.contains(last), "{rest}");
+        }
+    }
+    // The other goes on.
+    let shown = state(1, 300);
+    server.engine.show(shown.clone());
+    viewers[1].reaches(&shown).await;
 }

@@ -53,7 +53,7 @@ async fn it_tells_how_far_the_model_is_loaded_and_then_serves() {
 
     // A connection that is kept open finds the model when it is there.
     let mut kept = server.connect().await;
-    let health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    let health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     kept.write_all(health).await.unwrap();
     let mut buffer = vec![0; 4096];
     let read = kept.read(&mut buffer).await.unwrap();
@@ -78,7 +78,7 @@ async fn more_connections_than_before_the_model_are_served_with_it() {
         silent.push(server.connect().await);
     }
     let mut one_more = server.connect().await;
-    one_more.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    one_more.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
     server.open(door, ServerConfig::default(), TEMPLATE);
     let mut reply = String::new();
     one_more.read_to_string(&mut reply).await.unwrap();

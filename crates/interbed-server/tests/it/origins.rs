@@ -1,7 +1,10 @@
 //! Scripts of web pages.
 
-use interbed_engine::testing::answer;
+use std::time::Duration;
+
+use interbed_engine::testing::{ScriptedEngine, answer};
 use interbed_server::{ApiKey, ApiKeys, ServerConfig};
+use serde_json::json;
 
 use crate::fixture::{Reply, Server};
 
@@ -15,7 +18,7 @@ async fn server(origins: &[&str]) -> Server {
 /// What a browser asks before it lets a script send a request with such headers.
 async fn preflight(server: &Server, origin: &str) -> Reply {
     let head = format!(
-        "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nOrigin: \
+        "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nOrigin: \
          {origin}\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: \
          authorization,content-type,x-own\r\n\r\n"
     );
@@ -58,4 +61,78 @@ async fn all_pages_may_call_or_none() {
     let none = server(&[]).await;
     let refused = preflight(&none, "https://any.example").await;
     assert_eq!((refused.status, header(&refused, "access-control-allow-origin")), (405, None));
+}
+
+/// The head of a request, as a page's browser sends it, and its body.
+fn request(line: &str, host: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}");
+    format!("{head}Content-Length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+#[tokio::test]
+async fn no_foreign_page_reaches_a_server_without_keys() {
+    let config = ServerConfig {
+        allow_origins: vec!["https://one.example".into()],
+        allow_hosts: vec!["*.lan".into()],
+        ..ServerConfig::default()
+    };
+    let engine = ScriptedEngine::start(ScriptedEngine::limits(), Duration::from_millis(1), answer("x"));
+    let (server, door) = Server::loading(&config, engine).await;
+    const TYPED: &str = "Content-Type: application/json\r\n";
+    let paths = ["GET /", "GET /page/app.js", "GET /live/events", "GET /metrics", "GET /v1/models", "GET /model_info"];
+    let posts = ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/tokenize"];
+    let lines: Vec<_> = paths.into_iter().map(String::from).chain(posts.map(|path| format!("POST {path}"))).collect();
+    let refuses_all = async || {
+        for line in &lines {
+            for (host, headers) in [
+                ("evil.example:8000", ""),
+                ("evil.example:8000", "Origin: http://evil.example:8000\r\nSec-Fetch-Site: same-origin\r\n"),
+                ("localhost", "Origin: https://evil.example\r\n"),
+                ("localhost", "Sec-Fetch-Site: cross-site\r\n"),
+            ] {
+                let refused = server.send(&request(line, host, &format!("{headers}{TYPED}"), "{}")).await;
+                assert_eq!(refused.status, 403, "{line} {host} {headers}");
+                let error = &refused.json()["error"];
+                assert_eq!(error["type"], "permission_error", "{line}");
+                assert!(error["message"].as_str().is_some_and(|told| told.contains("--allow-")), "{error}");
+            }
+        }
+    };
+    // While the model is loaded, and afterwards.
+    refuses_all().await;
+    server.open(door, config, crate::fixture::TEMPLATE);
+    refuses_all().await;
+    assert!(server.engine.requests().is_empty());
+    let beacon = |headers: &str| request("POST /v1/completions", "localhost", headers, r#"{"prompt": "a"}"#);
+    for sent in
+        ["", "Content-Type: text/plain;charset=UTF-8\r\n", "Content-Type: application/x-www-form-urlencoded\r\n"]
+    {
+        let refused = server.send(&beacon(sent)).await;
+        assert_eq!(refused.status, 415, "{sent}");
+        assert!(refused.body.contains("Content-Type: application/json"), "{}", refused.body);
+    }
+    assert!(server.engine.requests().is_empty());
+    for (host, headers) in [
+        ("127.0.0.1:8000", ""),
+        ("gpu.lan", "Origin: http://gpu.lan\r\nSec-Fetch-Site: same-origin\r\n"),
+        ("localhost", "Origin: https://one.example\r\nSec-Fetch-Site: cross-site\r\n"),
+    ] {
+        let line = "POST /v1/completions";
+        let taken = server.send(&request(line, host, &format!("{headers}{TYPED}"), r#"{"prompt": "a"}"#)).await;
+        assert_eq!(taken.status, 200, "{host} {headers} {}", taken.body);
+    }
+    assert_eq!(server.engine.requests().len(), 3);
+    // A page that may call can read why it was refused.
+    let headers = "Origin: https://one.example\r\n";
+    let refused = server.send(&request("GET /v1/models", "evil.example", headers, "")).await;
+    assert_eq!((refused.status, header(&refused, "access-control-allow-origin")), (403, Some("https://one.example")));
+}
+
+#[tokio::test]
+async fn where_there_are_keys_hosts_do_not_matter() {
+    let server = server(&[]).await;
+    let headers = "Content-Type: application/json\r\nAuthorization: Bearer key\r\nOrigin: https://x.example\r\n";
+    let taken = server.send(&request("POST /v1/completions", "ai.example", headers, r#"{"prompt": "a"}"#)).await;
+    assert_eq!(taken.json()["choices"][0]["text"], json!("x"));
 }

@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::fixture::{Server, post_request};
 
-const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// A certificate, its private key, and a client that trusts nothing else.
 struct Identity {

@@ -1,6 +1,6 @@
 //! Least frequently used first.
 
-use interbed_kv::{BlockId, Content, EvictionPolicy};
+use interbed_kv::{BlockId, Content, EvictionPolicy, OwnerId};
 
 use super::heap::Heap;
 
@@ -60,7 +60,7 @@ impl EvictionPolicy for Lfu {
         self.leaves.push(block, u64::from(count) << 32 | u64::from(inserted));
     }
 
-    fn victim(&mut self) -> Option<BlockId> {
+    fn victim(&mut self, _: OwnerId) -> Option<BlockId> {
         let victim = self.leaves.pop()?;
         self.set_held(victim);
         Some(victim)

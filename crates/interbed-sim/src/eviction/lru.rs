@@ -1,6 +1,6 @@
 //! Least recently used first: the baseline.
 
-use interbed_kv::{BlockId, Content, EvictionPolicy};
+use interbed_kv::{BlockId, Content, EvictionPolicy, OwnerId};
 
 use super::queues::Queues;
 
@@ -34,7 +34,7 @@ impl EvictionPolicy for Lru {
         self.0.set_leaf(block);
     }
 
-    fn victim(&mut self) -> Option<BlockId> {
+    fn victim(&mut self, _: OwnerId) -> Option<BlockId> {
         self.0.pop_evictable(0)
     }
 

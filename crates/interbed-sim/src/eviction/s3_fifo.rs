@@ -1,6 +1,6 @@
 //! S3-FIFO: three queues, two of blocks and one of ghosts.
 
-use interbed_kv::{BlockHash, BlockId, Content, EvictionPolicy};
+use interbed_kv::{BlockHash, BlockId, Content, EvictionPolicy, OwnerId};
 
 use super::{ghosts::Ghosts, queues::Queues, step};
 
@@ -66,7 +66,7 @@ impl EvictionPolicy for S3Fifo {
         self.queues.set_leaf(block);
     }
 
-    fn victim(&mut self) -> Option<BlockId> {
+    fn victim(&mut self, _: OwnerId) -> Option<BlockId> {
         loop {
             step();
             let (small, main) = (self.queues.front(SMALL), self.queues.front(MAIN));

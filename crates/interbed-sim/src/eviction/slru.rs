@@ -1,6 +1,6 @@
 //! Segmented LRU: blocks found at least once are protected from those that were not.
 
-use interbed_kv::{BlockId, Content, EvictionPolicy};
+use interbed_kv::{BlockId, Content, EvictionPolicy, OwnerId};
 
 use super::queues::Queues;
 
@@ -55,7 +55,7 @@ impl EvictionPolicy for Slru {
         self.queues.set_leaf(block);
     }
 
-    fn victim(&mut self) -> Option<BlockId> {
+    fn victim(&mut self, _: OwnerId) -> Option<BlockId> {
         self.queues.pop_evictable(PROBATION).or_else(|| self.queues.pop_evictable(PROTECTED))
     }
 

@@ -1,6 +1,6 @@
 //! 2Q: a queue for blocks seen once, an LRU list for blocks that came back.
 
-use interbed_kv::{BlockHash, BlockId, Content, EvictionPolicy};
+use interbed_kv::{BlockHash, BlockId, Content, EvictionPolicy, OwnerId};
 
 use super::{ghosts::Ghosts, queues::Queues};
 
@@ -59,7 +59,7 @@ impl EvictionPolicy for TwoQueue {
         self.queues.set_leaf(block);
     }
 
-    fn victim(&mut self) -> Option<BlockId> {
+    fn victim(&mut self, _: OwnerId) -> Option<BlockId> {
         if self.queues.len(IN) <= self.in_max
             && let Some(victim) = self.queues.pop_evictable(MAIN)
         {

@@ -5,7 +5,7 @@ mod manager;
 mod shares;
 mod textbook;
 
-use interbed_kv::{BlockHash, BlockId, Content, EvictionKind, EvictionPolicy};
+use interbed_kv::{BlockHash, BlockId, Content, EvictionKind, EvictionPolicy, OwnerId};
 use interbed_sim::eviction::POLICIES;
 
 use interbed_kv::testing::{Rng, mix};
@@ -31,11 +31,24 @@ struct Forest {
     rng: Rng,
     /// Whether all contents have the same hash.
     collide: bool,
+    /// Whose the contents are. [block]
+    owners: Vec<OwnerId>,
+    /// Whether the policy tells owners apart.
+    tells_owners: bool,
 }
+
+const OWNERS: usize = 3;
 
 impl Forest {
     fn new(kind: EvictionKind, blocks: usize, seed: u64, collide: bool) -> Self {
-        Self { policy: kind.build(blocks), states: vec![State::default(); blocks], rng: Rng(mix(seed)), collide }
+        Self {
+            policy: kind.build(blocks),
+            states: vec![State::default(); blocks],
+            rng: Rng(mix(seed)),
+            collide,
+            owners: vec![OwnerId::default(); blocks],
+            tells_owners: kind == EvictionKind::ADAPTIVE,
+        }
     }
 
     fn is_cached(&self, block: BlockId) -> bool {
@@ -80,7 +93,12 @@ impl Forest {
         let parent = if self.rng.once_in(4) { None } else { self.pick(|state| matches!(state, State::Held { .. })) };
         let content = self.rng.below(300) as u64;
         let hash = BlockHash(if self.collide { 7 } else { mix(content) });
-        self.policy.publish(block, Content { hash, parent });
+        let owner = match parent {
+            Some(parent) => self.owners[parent.index()],
+            None => OwnerId(self.rng.below(OWNERS) as u32),
+        };
+        self.owners[block.index()] = owner;
+        self.policy.publish(block, Content { hash, parent, owner });
         self.states[block.index()] = State::Held { content, parent };
     }
 
@@ -97,9 +115,13 @@ impl Forest {
     }
 
     fn victim(&mut self) {
-        let victim = self.policy.victim();
-        assert_eq!(victim.is_some(), self.blocks().any(|block| self.is_cached(block)), "some cached block is a leaf");
+        let owner = OwnerId(self.rng.below(OWNERS) as u32);
+        let victim = self.policy.victim(owner);
+        let is_own = |block: BlockId| !self.tells_owners || self.owners[block.index()] == owner;
+        let is_any = self.blocks().any(|block| self.is_cached(block) && is_own(block));
+        assert_eq!(victim.is_some(), is_any, "some cached block of an owner is a leaf");
         let Some(victim) = victim else { return };
+        assert!(is_own(victim), "{victim} was evicted, but is not the owner's");
         assert!(self.is_cached(victim), "{victim} was evicted, but is not cached");
         assert!(self.children(victim).is_empty(), "{victim} was evicted before its children");
         let parent = self.parent(victim);
@@ -131,6 +153,7 @@ impl Forest {
             }
         }
         self.states[to.index()] = std::mem::take(&mut self.states[from.index()]);
+        self.owners[to.index()] = self.owners[from.index()];
     }
 
     fn step(&mut self) {
@@ -161,7 +184,7 @@ impl Forest {
         while !self.policy.is_empty() {
             self.victim();
         }
-        assert_eq!(self.policy.victim(), None);
+        (0..OWNERS as u32).for_each(|owner| assert_eq!(self.policy.victim(OwnerId(owner)), None));
     }
 }
 

@@ -84,7 +84,7 @@ impl Drop for Serving {
 
 fn exchange(stream: &mut (impl Read + Write), head: &str, body: &str) -> String {
     let length = body.len();
-    let request = format!("{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+    let request = format!("{head}\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -298,7 +298,8 @@ fn answered(address: &str) -> Option<bool> {
     // One that cannot connect any more has lost nothing.
     let mut stream = TcpStream::connect(address).ok()?;
     let body = r#"{"prompt": "x", "max_tokens": 16, "ignore_eos": true, "stream": true}"#;
-    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json";
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
     let sent = write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let mut answer = String::new();
     let read = stream.read_to_string(&mut answer);
@@ -385,7 +386,7 @@ fn a_second_signal_cuts_at_once_and_says_so_to_clients() {
     let mut stream = TcpStream::connect(&serving.address).unwrap();
     let body = json!({"prompt": "x", "max_tokens": 400, "ignore_eos": true, "stream": true, "n": 32}).to_string();
     let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -466,4 +467,92 @@ fn the_dashboard_asks_for_nothing_that_a_server_does_not_show() {
         }
     }
     assert!(queries > 30, "only {queries} queries");
+}
+
+/// What a terminal would take for a command.
+fn commands(text: &str) -> Vec<char> {
+    text.chars().filter(|&character| character.is_control() && !matches!(character, '\n' | '\t' | '\r')).collect()
+}
+
+#[test]
+fn names_in_files_command_no_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = crate::support::copy_of_tiny(&[]);
+    let model = folder.path().join("m\u{1b}]0;owned\u{7}\u{9b}2J\nserving");
+    std::fs::rename(copy.path(), &model).unwrap();
+    let model = text(&model);
+    for args in [&["info", model][..], &["run", model, "--prompt", "x", "--max-tokens", "1"], &["verify", model]] {
+        let output = interbed(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        for said in [&output.stdout, &output.stderr] {
+            let said = String::from_utf8_lossy(said);
+            assert!(commands(&said).is_empty(), "{args:?}: {said:?}");
+        }
+    }
+    let mut serving = Serving::of(model, "512M", &[]);
+    let line = serving.line("Serving ");
+    assert!(line.contains("Serving m_]0;owned__2J_serving on") && commands(&line).is_empty(), "{line:?}");
+    let page = serving.ask("GET /metrics HTTP/1.1", "");
+    assert!(page.contains("model_name=\"m_]0;owned__2J_serving\"") && commands(&page).is_empty());
+    // Nobody is told where the model lies, either.
+    let models = serving.ask("GET /v1/models HTTP/1.1", "");
+    assert!(!models.contains(text(folder.path())) && !models.contains("u001b"), "{models}");
+    serving.signal("-TERM");
+    let (_, rest) = serving.ended();
+    assert!(commands(&rest).is_empty(), "{rest:?}");
+    // What is wrong with a file is told with what is in it.
+    let file = Path::new(model).join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    tokenizer["model"]["merges"] = json!([["\u{1b}[31mred", "\u{202e}x"], "\u{9b}2J y"]);
+    std::fs::write(&file, tokenizer.to_string()).unwrap();
+    std::fs::write(Path::new(model).join("generation_config.json"), "{\"\u{1b}[31m\": nothing}").unwrap();
+    for args in [&["run", model, "--prompt", "x"][..], &["info", model], &["serve", model, "--port", "0"]] {
+        let output = interbed(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        assert!(!output.status.success() && commands(&said).is_empty() && !said.contains('\u{202e}'), "{said:?}");
+    }
+    refused(&["serve", tiny(), "--served-model-name", "a\u{1b}[31m"], &["--served-model-name", "terminal"]);
+}
+
+#[test]
+fn a_key_in_the_list_of_processes_is_warned_of() {
+    for (args, is_told) in
+        [(&["--api-key", "sesame"][..], true), (&["--api-key=sesame"], true), (&["--max-waiting", "9"], false)]
+    {
+        let mut child = interbed(&[&["serve", tiny(), "--port", "0", "--memory", "512M"], args].concat());
+        let mut child = child.env("INTERBED_API_KEY", "sesame").stderr(Stdio::piped()).spawn().unwrap();
+        let (mut said, mut line) = (String::new(), String::new());
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        while !line.contains("Listening on ") {
+            line.clear();
+            assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "it ended: {said}");
+            said.push_str(&line);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(said.contains("INTERBED_API_KEY or --api-key-file"), is_told, "{said}");
+        assert!(!said.contains("sesame"), "{said}");
+    }
+}
+
+#[test]
+fn a_server_without_keys_is_called_by_its_own_names_alone() {
+    let serving = Serving::start(&["--allow-host", "*.lan", "--allow-origin", "https://chat.example"]);
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let ask = |host: &str, more: &str| {
+        let mut stream = TcpStream::connect(&serving.address).unwrap();
+        let request = format!("GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    for known in [machine.trim(), "localhost:8000", "127.0.0.1", "gpu.lan", "nas.local"] {
+        assert_eq!(ask(known, ""), "200", "{known}");
+    }
+    assert_eq!(ask("evil.example", ""), "403");
+    assert_eq!(ask("localhost", "Origin: https://evil.example\r\n"), "403");
+    assert_eq!(ask("localhost", "Origin: https://chat.example\r\n"), "200");
+    refused(&["serve", tiny(), "--allow-host", "http://x"], &["--allow-host", "no host name"]);
+    refused(&["serve", tiny(), "--proxy", "nginx"], &["--proxy", "no address"]);
 }

@@ -67,7 +67,7 @@ impl Server {
         stream.set_read_timeout(Some(PATIENCE))?;
         let length = body.len();
         let request = format!(
-            "{head}\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n\
+            "{head}\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
                                Content-Length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes())?;

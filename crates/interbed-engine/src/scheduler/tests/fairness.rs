@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::swap::TOOK;
 use super::*;
 use crate::KvDemand;
+use crate::scheduler::admission::{Admission, Wait};
 
 impl Bench {
     pub(super) fn set_seats(&mut self, seats: usize) {
@@ -273,4 +274,41 @@ fn who_is_swapped_out_is_not_starved_by_another_tenants_requests() {
         }
         assert_eq!(bench.scheduler.sequence(SequenceId(1)).preemptions, 1);
     }
+}
+
+#[test]
+fn what_another_has_cached_within_its_share_is_left_as_long_as_one_can_wait() {
+    let mut bench = Bench::new(16, 8, 64);
+    let add = |bench: &mut Bench, tenant: u128, id: u64, length: usize| {
+        let root = ChainRoot::default().of_tenant(Some(tenant));
+        bench.scheduler.add(Arrival { tenant: Some(TenantId(tenant)), root, ..arrival(id, length) });
+    };
+    // Half of the pool stays cached.
+    add(&mut bench, 1, 1, 32);
+    bench.step();
+    bench.scheduler.remove(SequenceId(1));
+    for id in 2..=6 {
+        add(&mut bench, 2, id, 11);
+    }
+    assert_eq!(bench.step(), [(2, 11), (3, 11)], "the third would take what the other has cached");
+    let first = bench.scheduler.sequence(SequenceId(4));
+    let (shares, aged) = (bench.scheduler.shares(), bench.scheduler.aged_swapped(&bench.scheduler.shares()));
+    assert_eq!(bench.scheduler.admission(first, &shares, &aged), Admission::Waits(Wait::Kept));
+    assert_eq!(bench.scheduler.blocks().stats().evictions, 0);
+    // The other's own finds it, beside them.
+    let prompt: Vec<_> = (0..33).map(|i| 1000 + i as u32).collect();
+    let root = ChainRoot::default().of_tenant(Some(1));
+    bench.scheduler.add(Arrival { tenant: Some(TenantId(1)), root, prompt, ..arrival(7, 0) });
+    assert!(bench.step().contains(&(7, 1)));
+    for id in [2, 3, 7] {
+        bench.scheduler.remove(SequenceId(id));
+    }
+    assert_eq!(bench.step(), [(4, 11), (5, 11)]);
+    for id in [4, 5, 6] {
+        bench.scheduler.remove(SequenceId(id));
+    }
+    // One that would wait for ever takes it.
+    add(&mut bench, 2, 8, 60);
+    assert_eq!(bench.step(), [(8, 60)]);
+    assert!(bench.scheduler.blocks().stats().evictions > 0);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use interbed_kv::{BlockHash, BlockId, Content, EvictionKind, EvictionPolicy};
+use interbed_kv::{BlockHash, BlockId, Content, EvictionKind, EvictionPolicy, OwnerId};
 use interbed_sim::eviction::policy;
 
 use interbed_kv::testing::{Rng, mix};
@@ -29,12 +29,12 @@ impl Flat {
         let found = self.keys.iter().position(|&other| other == Some(key));
         let mut index = found.unwrap_or_else(|| match self.policy.len() < self.usable {
             true => self.vacant(),
-            false => self.policy.victim().expect("all are cached").index(),
+            false => self.policy.victim(OwnerId(0)).expect("all are cached").index(),
         });
         let block = BlockId(index as u32);
         match found {
             Some(_) => self.policy.hit(block),
-            None => self.policy.publish(block, Content { hash: BlockHash(mix(key)), parent: None }),
+            None => self.policy.publish(block, Content { hash: BlockHash(mix(key)), parent: None, owner: OwnerId(0) }),
         }
         self.keys[index] = Some(key);
         if rng.once_in(4) {

@@ -1,0 +1,165 @@
+//! A limited number of places, and who has how many of them.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Places that several share: whoever comes gets one while there are any, and those who have less than an equal share
+/// of them get one in any case. So more may be taken than there are, by those who were there first and left nothing;
+/// these get no further ones then.
+#[derive(Debug)]
+pub struct Places<T> {
+    limit: usize,
+    taken: Mutex<Taken<T>>,
+}
+
+#[derive(Debug)]
+struct Taken<T> {
+    all: usize,
+    /// Those that have any.
+    by: HashMap<T, usize>,
+}
+
+/// One of them, until this is dropped.
+#[derive(Debug)]
+pub struct Place<T: Eq + Hash> {
+    places: Arc<Places<T>>,
+    owner: T,
+}
+
+impl<T: Eq + Hash + Copy> Places<T> {
+    /// So many places, all of them free.
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, taken: Mutex::new(Taken { all: 0, by: HashMap::new() }) })
+    }
+
+    /// `count` places for `owner`, or none.
+    ///
+    /// # Errors
+    /// There is not room for all of them; returns how many are taken already.
+    pub fn take(self: &Arc<Self>, owner: T, count: usize) -> Result<Vec<Place<T>>, usize> {
+        let mut taken = self.taken();
+        let own = taken.by.get(&owner).copied().unwrap_or(0);
+        let owners = taken.by.len() + usize::from(own == 0);
+        // A server of few places has one for each all the same, unless it has none at all.
+        let share = (self.limit / owners).max(self.limit.min(1));
+        let is_room = taken.all.checked_add(count).is_some_and(|all| all <= self.limit);
+        if !is_room && own.checked_add(count).is_none_or(|own| own > share) {
+            return Err(taken.all);
+        }
+        if count > 0 {
+            taken.all += count;
+            taken.by.insert(owner, own + count);
+        }
+        drop(taken);
+        Ok((0..count).map(|_| Place { places: Arc::clone(self), owner }).collect())
+    }
+
+    /// How many are taken.
+    pub fn taken_in_all(&self) -> usize {
+        self.taken().all
+    }
+}
+
+impl<T> Places<T> {
+    /// Nothing under this lock can panic half-way.
+    fn taken(&self) -> MutexGuard<'_, Taken<T>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Eq + Hash> Drop for Place<T> {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken();
+        taken.all -= 1;
+        if let Some(own) = taken.by.get_mut(&self.owner) {
+            *own -= 1;
+            if *own == 0 {
+                taken.by.remove(&self.owner);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_leaves_others_may_have_and_their_shares_too() {
+        let places = Places::new(12);
+        let take = |owner, count| places.take(owner, count).map_err(|taken| taken);
+        let mut of_b = take('b', 12).expect("nobody else wants any");
+        assert_eq!(take('b', 1).expect_err("all are taken"), 12);
+        let of_a = take('a', 6).expect("half of them");
+        assert_eq!(take('a', 1).expect_err("more than half"), 18);
+        let of_c = take('c', 3).expect("a third has room for that");
+        assert!(take('c', 2).is_err() && take('a', 1).is_err() && take('b', 1).is_err());
+        let more_of_c = take('c', 1).expect("the rest of a third");
+        // Whoever has most gets no more before there is room again.
+        of_b.truncate(2);
+        assert_eq!(places.taken_in_all(), 12);
+        assert_eq!(take('b', 3).expect_err("more than a third"), 12);
+        assert_eq!(take('b', 2).expect("a third").len(), 2);
+        drop((of_a, of_b, of_c, more_of_c));
+        assert_eq!(places.taken_in_all(), 0);
+        assert_eq!(take('a', 12).expect("all of them").len(), 12);
+    }
+
+    #[test]
+    fn few_places_have_one_for_each_and_none_for_nobody() {
+        let places = Places::new(2);
+        let all: Vec<_> = (0..5).map(|owner| places.take(owner, if owner == 0 { 2 } else { 1 })).collect();
+        assert!(all.iter().all(Result::is_ok), "{all:?}");
+        assert!(places.take(1, 1).is_err());
+        assert!(Places::new(0).take('a', 1).is_err());
+        assert!(places.take(7, usize::MAX).is_err());
+        assert!(places.take(7, 0).is_ok_and(|none| none.is_empty()));
+    }
+
+    /// However places are taken and given back: nobody who stays within an equal share is refused, nobody beyond it is
+    /// served when there are none, and all are counted.
+    #[test]
+    fn nobody_within_a_share_is_refused() {
+        let mut state = 11_u64;
+        let mut random = |end: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % end
+        };
+        for limit in [1, 3, 16] {
+            let places = Places::new(limit);
+            let mut held: Vec<Vec<Place<usize>>> = (0..5).map(|_| Vec::new()).collect();
+            for _ in 0..20_000 {
+                let owner = random(5);
+                if random(2) == 0 {
+                    held[owner].pop();
+                    continue;
+                }
+                let (all, own) = (held.iter().map(Vec::len).sum::<usize>(), held[owner].len());
+                let owners = held.iter().enumerate().filter(|&(at, of)| at == owner || !of.is_empty()).count();
+                let (count, share) = (1 + random(3), (limit / owners).max(1));
+                match places.take(owner, count) {
+                    Ok(more) => {
+                        assert!(all + count <= limit || own + count <= share);
+                        held[owner].extend(more);
+                    }
+                    Err(taken) => assert!(taken == all && all + count > limit && own + count > share),
+                }
+            }
+            held.clear();
+            assert_eq!(places.taken_in_all(), 0);
+        }
+    }
+
+    #[test]
+    fn one_that_is_too_many_refuses_nobody_else() {
+        let places = Places::new(1);
+        std::thread::scope(|scope| {
+            let too_many = scope.spawn(|| (0..500_000).all(|_| places.take((), 2).is_err()));
+            while !too_many.is_finished() {
+                assert!(places.take((), 1).is_ok(), "there was room for one at any time");
+            }
+            assert!(too_many.join().expect("no panic"));
+        });
+    }
+}

@@ -1,0 +1,270 @@
+//! Whose the contents in memory are, and whose are evicted when a block is needed.
+//!
+//! A block with content belongs to the tenant whose chain it was taken for, whether it is in use or cached. What one
+//! tenant leaves, others may have. Where all is taken, each that has blocks has an equal share of them: who has the
+//! most loses first, down to its share, and who is at its share already makes room for itself. Tenants that have taken
+//! nothing for long have no share any more.
+//!
+//! As long as all blocks are one tenant's, nothing is kept in order here.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::ids::BlockId;
+
+/// How often the blocks of the whole pool are taken, by all tenants together, before one that takes none loses its
+/// share: hours, at the rates at which prompts are computed.
+const POOLS_IDLE: u64 = 256;
+/// The same for a small pool, in blocks.
+const BLOCKS_IDLE: u64 = 1 << 16;
+/// Taking blocks again so soon is not written down: it changes the order of use by no more than this.
+const SOON: u64 = 256;
+
+/// Whose chains: as [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant) has it.
+pub(crate) type Tenant = Option<u128>;
+
+/// The tenant that contents belong to, for as long as it has any; another may get the number afterwards. A pool that is
+/// one tenant's alone knows it as number 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+pub struct OwnerId(pub u32);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Owners {
+    num_blocks: usize,
+    owners: Vec<Owner>, // [owner]
+    ids: HashMap<Tenant, OwnerId>,
+    vacant: Vec<OwnerId>,
+    of_block: Vec<OwnerId>, // [block], valid while it has content; empty before there was a second owner
+    /// Those that have cached blocks, by how many they have in all.
+    by_blocks: BTreeSet<(usize, OwnerId)>,
+    /// Those that have a share, by when they took a block.
+    by_use: BTreeSet<(u64, OwnerId)>,
+    /// Those that have none any more.
+    idle: BTreeSet<OwnerId>,
+    /// Blocks taken so far.
+    clock: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    tenant: Tenant,
+    /// Blocks with content, in use or cached.
+    blocks: usize,
+    cached: usize,
+    /// When it took a block, as `by_use` has it.
+    used: u64,
+}
+
+impl Owners {
+    pub(crate) fn new(num_blocks: usize) -> Self {
+        Self {
+            num_blocks,
+            owners: Vec::new(),
+            ids: HashMap::new(),
+            vacant: Vec::new(),
+            of_block: Vec::new(),
+            by_blocks: BTreeSet::new(),
+            by_use: BTreeSet::new(),
+            idle: BTreeSet::new(),
+            clock: 0,
+        }
+    }
+
+    /// Whose the content of `block` is.
+    pub(crate) fn of(&self, block: BlockId) -> OwnerId {
+        self.of_block.get(block.index()).copied().unwrap_or_default()
+    }
+
+    /// `block`, which has no content, is taken for a chain of `tenant`.
+    pub(crate) fn take(&mut self, block: BlockId, tenant: Tenant) {
+        self.clock += 1;
+        let id = self.id(tenant);
+        if let Some(of) = self.of_block.get_mut(block.index()) {
+            *of = id;
+        }
+        self.change(id, |owner| owner.blocks += 1);
+        self.touch(id);
+    }
+
+    /// `block` has no content any more; it was in use.
+    pub(crate) fn give_back(&mut self, block: BlockId) {
+        let id = self.of(block);
+        self.change(id, |owner| owner.blocks -= 1);
+        if self.is_shared() && self.owner(id).blocks == 0 {
+            let Owner { tenant, used, .. } = *self.owner(id);
+            self.ids.remove(&tenant);
+            self.by_use.remove(&(used, id));
+            self.idle.remove(&id);
+            self.vacant.push(id);
+        }
+    }
+
+    /// The content of `block` is in use no more, and cached.
+    pub(crate) fn cache(&mut self, block: BlockId) {
+        self.change(self.of(block), |owner| owner.cached += 1);
+    }
+
+    /// The content of `block` was cached, and is in use again or about to be evicted.
+    pub(crate) fn revive(&mut self, block: BlockId) {
+        self.change(self.of(block), |owner| owner.cached -= 1);
+    }
+
+    /// The content of `from` is now in `to`, which had none.
+    pub(crate) fn moved(&mut self, from: BlockId, to: BlockId) {
+        if self.is_shared() {
+            self.of_block[to.index()] = self.of_block[from.index()];
+        }
+    }
+
+    /// Whose cached content is evicted for a chain of `taker`, if it is known, where `usable` blocks may be used. Some
+    /// content must be cached.
+    pub(crate) fn loser(&mut self, taker: Option<Tenant>, usable: usize) -> OwnerId {
+        if !self.is_shared() {
+            return OwnerId(0);
+        }
+        self.retire(usable);
+        if let Some(&idle) = self.idle.iter().find(|&&id| self.owner(id).cached > 0) {
+            return idle;
+        }
+        let &(most, loser) = self.by_blocks.last().expect("some content is cached");
+        let taker = taker.and_then(|tenant| self.ids.get(&tenant).copied());
+        match taker.filter(|&id| self.owner(id).cached > 0) {
+            Some(own) if self.owner(own).blocks == most || most <= self.share(taker, usable) => own,
+            _ => loser,
+        }
+    }
+
+    /// Cached blocks of others that are within their shares, so that `tenant` is not to have them while it can do
+    /// without. Takes time in proportion to the number of owners.
+    pub(crate) fn kept_from(&self, tenant: Tenant, usable: usize) -> usize {
+        if !self.is_shared() {
+            return 0;
+        }
+        let own = self.ids.get(&tenant).copied();
+        let share = self.share(own, usable);
+        let others = self.by_use.iter().map(|&(_, id)| id).filter(|&id| Some(id) != own);
+        others.map(|id| self.owner(id)).map(|one| one.cached.min(share.saturating_sub(one.blocks - one.cached))).sum()
+    }
+
+    /// What each of those with a share, and `one` more if it is none of them, has of `usable` blocks.
+    fn share(&self, one: Option<OwnerId>, usable: usize) -> usize {
+        let is_counted = one.is_some_and(|id| self.by_use.contains(&(self.owner(id).used, id)));
+        usable / (self.by_use.len() + usize::from(!is_counted)).max(1)
+    }
+
+    /// Takes shares from those that have been idle for long.
+    fn retire(&mut self, usable: usize) {
+        let patience = (POOLS_IDLE * usable as u64).max(BLOCKS_IDLE);
+        while let Some(&(used, id)) = self.by_use.first()
+            && self.clock - used > patience
+        {
+            self.by_use.pop_first();
+            self.idle.insert(id);
+        }
+    }
+
+    /// Whether there ever were blocks of two tenants at a time.
+    fn is_shared(&self) -> bool {
+        !self.of_block.is_empty()
+    }
+
+    fn owner(&self, id: OwnerId) -> &Owner {
+        &self.owners[id.0 as usize]
+    }
+
+    /// The number of `tenant`, which has or is about to have blocks.
+    fn id(&mut self, tenant: Tenant) -> OwnerId {
+        if !self.is_shared() {
+            match self.owners.first_mut() {
+                Some(sole) if sole.tenant == tenant => return OwnerId(0),
+                Some(sole) if sole.blocks == 0 => {
+                    sole.tenant = tenant;
+                    self.ids = HashMap::from([(tenant, OwnerId(0))]);
+                    return OwnerId(0);
+                }
+                Some(_) => self.begin_to_share(),
+                None => {}
+            }
+        }
+        if let Some(&id) = self.ids.get(&tenant) {
+            return id;
+        }
+        let owner = Owner { tenant, blocks: 0, cached: 0, used: self.clock };
+        let id = self.vacant.pop().unwrap_or(OwnerId(self.owners.len() as u32));
+        match self.owners.get_mut(id.0 as usize) {
+            Some(vacant) => *vacant = owner,
+            None => self.owners.push(owner),
+        }
+        self.ids.insert(tenant, id);
+        if self.is_shared() {
+            self.by_use.insert((owner.used, id));
+        }
+        id
+    }
+
+    /// All blocks were the first owner's, and there is a second one.
+    fn begin_to_share(&mut self) {
+        self.of_block = vec![OwnerId(0); self.num_blocks];
+        self.owners[0].used = self.clock;
+        let Owner { blocks, cached, used, .. } = self.owners[0];
+        self.by_use.insert((used, OwnerId(0)));
+        if cached > 0 {
+            self.by_blocks.insert((blocks, OwnerId(0)));
+        }
+    }
+
+    /// Notes that `id` takes blocks.
+    fn touch(&mut self, id: OwnerId) {
+        let (used, now) = (self.owner(id).used, self.clock);
+        if !self.is_shared() || (now - used < SOON && !self.idle.contains(&id)) {
+            return;
+        }
+        if !self.idle.remove(&id) {
+            self.by_use.remove(&(used, id));
+        }
+        self.owners[id.0 as usize].used = now;
+        self.by_use.insert((now, id));
+    }
+
+    fn change(&mut self, id: OwnerId, change: impl FnOnce(&mut Owner)) {
+        let owner = &mut self.owners[id.0 as usize];
+        let before = *owner;
+        change(owner);
+        let after = *owner;
+        if !self.is_shared() || (before.cached == 0 && after.cached == 0) {
+            return;
+        }
+        if before.cached > 0 {
+            self.by_blocks.remove(&(before.blocks, id));
+        }
+        if after.cached > 0 {
+            self.by_blocks.insert((after.blocks, id));
+        }
+    }
+
+    /// What is known of each tenant that has blocks: how many, and how many of them are cached.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (OwnerId, usize, usize)> {
+        let known = self.ids.values().map(|&id| (id, self.owner(id)));
+        known.filter(|(_, owner)| owner.blocks > 0).map(|(id, owner)| (id, owner.blocks, owner.cached))
+    }
+
+    /// Whether all that is kept in order agrees with what is counted.
+    pub(crate) fn is_consistent(&self) -> bool {
+        if !self.is_shared() {
+            return self.owners.len() <= 1 && self.by_blocks.is_empty() && self.by_use.is_empty();
+        }
+        let known = || self.ids.iter().map(|(tenant, &id)| (*tenant, id, self.owner(id)));
+        let by_blocks: BTreeSet<_> =
+            known().filter(|(.., owner)| owner.cached > 0).map(|(_, id, owner)| (owner.blocks, id)).collect();
+        let is_placed = |id, owner: &Owner| self.by_use.contains(&(owner.used, id)) != self.idle.contains(&id);
+        by_blocks == self.by_blocks
+            && self.by_use.len() + self.idle.len() == self.ids.len()
+            && self.ids.len() + self.vacant.len() == self.owners.len()
+            && known().all(|(tenant, id, owner)| {
+                owner.tenant == tenant && owner.cached <= owner.blocks && owner.blocks > 0 && is_placed(id, owner)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,439 @@
+//! The connections that are open: how many, and from where.
+//!
+//! A connection that asks for nothing takes no place from one that might: where all are taken, the one that has been
+//! idle for longest is closed, of the address that has the most. Where all are busy, a few more are let in, so that
+//! whoever asks how the server is gets an answer; other requests wait there for a place, as far as there is room. No
+//! address has more than three quarters of all places, but for proxies, which speak for many.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+/// Connections that are let in where all places are busy, at a time, before one has said what it wants.
+const KEPT: usize = 8;
+/// Those of them that may wait for a place.
+const WAITING_MAX: usize = 56;
+/// Connections that may be open beside those that have a place.
+pub(crate) const BESIDE: usize = KEPT + WAITING_MAX;
+/// Time for which a connection is left alone: what it wants may be on its way.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// What `since` is while a request is served.
+const BUSY: u64 = u64::MAX;
+
+/// All of them.
+pub(crate) struct Guests {
+    open: Mutex<Open>,
+    proxies: Vec<Network>,
+    patience: Duration,
+    begun: Instant,
+    /// Notified when a place may have become free, for requests that wait.
+    room: Notify,
+    /// The same, for who lets others in.
+    door: Notify,
+}
+
+struct Open {
+    most: usize,
+    /// By address, those that have a place.
+    placed: HashMap<IpAddr, usize>,
+    num_placed: usize,
+    num_kept: usize,
+    num_waiting: usize,
+    guests: HashMap<u64, Entry>,
+    next: u64,
+}
+
+struct Entry {
+    address: IpAddr,
+    standing: Standing,
+    signs: Arc<Signs>,
+}
+
+/// What a connection has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Place,
+    /// It was let in where all places are busy.
+    Kept,
+    /// The same, and its request waits for a place.
+    Waiting,
+    /// It has to go, and counts no more.
+    Leaving,
+}
+
+/// What is said between a connection and those who look for one to close.
+struct Signs {
+    /// When its last request ended, or it came, in nanoseconds; [`BUSY`] during a request.
+    since: AtomicU64,
+    has_asked: AtomicBool,
+    leave: Notify,
+}
+
+/// One of them, as long as it is open.
+pub(crate) struct Guest {
+    guests: Arc<Guests>,
+    number: u64,
+    signs: Arc<Signs>,
+}
+
+/// A request that is served, until its answer has been written.
+pub(crate) struct Busy(Arc<Guest>);
+
+impl Guests {
+    /// At most `most` at a time. Addresses in `proxies` are not limited by themselves.
+    pub(crate) fn new(most: usize, proxies: Vec<Network>) -> Arc<Self> {
+        Self::with_patience(most, proxies, PATIENCE)
+    }
+
+    fn with_patience(most: usize, proxies: Vec<Network>, patience: Duration) -> Arc<Self> {
+        let open = Open {
+            most,
+            placed: HashMap::new(),
+            num_placed: 0,
+            num_kept: 0,
+            num_waiting: 0,
+            guests: HashMap::new(),
+            next: 0,
+        };
+        let (begun, room, door) = (Instant::now(), Notify::new(), Notify::new());
+        Arc::new(Self { open: Mutex::new(open), proxies, patience, begun, room, door })
+    }
+
+    /// From now on there may be so many.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.open().most = most;
+        self.stir();
+    }
+
+    /// Lets in a connection from `address`; `None` where nothing can be done for it now.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Guest> {
+        let address = household(address);
+        let mut open = self.open();
+        let standing = match self.make_place(&mut open, address) {
+            true => Standing::Place,
+            false if open.num_kept < KEPT || self.push_out(&mut open, |entry| entry.standing == Standing::Kept) => {
+                Standing::Kept
+            }
+            false => return None,
+        };
+        let since = AtomicU64::new(self.now());
+        let signs = Arc::new(Signs { since, has_asked: AtomicBool::new(false), leave: Notify::new() });
+        let number = open.next;
+        open.next += 1;
+        open.count(address, standing, 1);
+        open.guests.insert(number, Entry { address, standing, signs: signs.clone() });
+        drop(open);
+        Some(Guest { guests: self.clone(), number, signs })
+    }
+
+    /// Whether there is a place for one more from `address`, if need be that of one that is idle.
+    fn make_place(&self, open: &mut Open, address: IpAddr) -> bool {
+        let is_placed = |entry: &Entry| entry.standing == Standing::Place;
+        let own = open.placed.get(&address).copied().unwrap_or(0);
+        if own >= open.most - open.most / 4 && !self.proxies.iter().any(|proxies| proxies.has(address)) {
+            return self.push_out(open, |entry| is_placed(entry) && entry.address == address);
+        }
+        open.num_placed < open.most || self.push_out(open, is_placed)
+    }
+
+    /// Has one leave that is idle: of those that `may`, of the address that has the most, the one that is idle for
+    /// longest. Returns whether there is any.
+    fn push_out(&self, open: &mut Open, may: impl Fn(&Entry) -> bool) -> bool {
+        let patience = u64::try_from(self.patience.as_nanos()).unwrap_or(BUSY);
+        let Some(latest) = self.now().checked_sub(patience) else { return false };
+        let idle = open.guests.iter().filter_map(|(&number, entry)| {
+            let since = entry.signs.since.load(Ordering::Acquire);
+            let others = open.placed.get(&entry.address).copied().unwrap_or(0);
+            (since <= latest && may(entry)).then_some((usize::MAX - others, since, number))
+        });
+        let Some((.., number)) = idle.min() else { return false };
+        open.set(number, Standing::Leaving).leave.notify_one();
+        true
+    }
+
+    /// Closes one that is idle, where the system has room for no more.
+    pub(crate) fn make_room(&self) {
+        let mut open = self.open();
+        self.push_out(&mut open, |entry| entry.standing != Standing::Leaving);
+    }
+
+    /// Completes when one that found no room may find some.
+    pub(crate) async fn stirred(&self) {
+        self.door.notified().await;
+    }
+
+    fn stir(&self) {
+        self.room.notify_waiters();
+        self.door.notify_one();
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(BUSY - 1)
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    /// Changes what the guest has.
+    fn set(&mut self, number: u64, standing: Standing) -> Arc<Signs> {
+        let entry = self.guests.get_mut(&number).expect("a guest is known as long as it is open");
+        let before = std::mem::replace(&mut entry.standing, standing);
+        let (address, signs) = (entry.address, entry.signs.clone());
+        self.count(address, before, -1);
+        self.count(address, standing, 1);
+        signs
+    }
+
+    fn count(&mut self, address: IpAddr, standing: Standing, change: isize) {
+        let number = match standing {
+            Standing::Place => &mut self.num_placed,
+            Standing::Kept => &mut self.num_kept,
+            Standing::Waiting => &mut self.num_waiting,
+            Standing::Leaving => return,
+        };
+        *number = number.saturating_add_signed(change);
+        if standing == Standing::Place {
+            let own = self.placed.entry(address).or_default();
+            *own = own.saturating_add_signed(change);
+            if *own == 0 {
+                self.placed.remove(&address);
+            }
+        }
+    }
+}
+
+impl Guest {
+    /// Whether it was let in where all places are busy.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.guests.open().guests[&self.number].standing == Standing::Kept
+    }
+
+    /// A request begins.
+    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+        self.signs.has_asked.store(true, Ordering::Relaxed);
+        self.signs.since.store(BUSY, Ordering::Release);
+        Busy(self.clone())
+    }
+
+    /// Completes when it has to go, if it is idle.
+    pub(crate) async fn sent_away(&self) {
+        self.signs.leave.notified().await;
+    }
+
+    /// Whether a request is being served.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.signs.since.load(Ordering::Acquire) == BUSY
+    }
+
+    /// Whether there ever was a request.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.signs.has_asked.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a place. Returns whether it has one: not too many may wait.
+    pub(crate) async fn wait_for_place(&self) -> bool {
+        loop {
+            let room = self.guests.room.notified();
+            let mut room = std::pin::pin!(room);
+            // From here on, no notice is missed.
+            room.as_mut().enable();
+            {
+                let mut open = self.guests.open();
+                let Entry { address, standing, .. } = open.guests[&self.number];
+                if standing == Standing::Place || standing == Standing::Leaving {
+                    return true;
+                }
+                if self.guests.make_place(&mut open, address) {
+                    open.set(self.number, Standing::Place);
+                    return true;
+                }
+                if standing == Standing::Kept {
+                    if open.num_waiting >= WAITING_MAX {
+                        return false;
+                    }
+                    open.set(self.number, Standing::Waiting);
+                    self.guests.door.notify_one();
+                }
+            }
+            room.await;
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut open = self.guests.open();
+        if let Some(Entry { address, standing, .. }) = open.guests.remove(&self.number) {
+            open.count(address, standing, -1);
+        }
+        drop(open);
+        self.guests.stir();
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let Self(guest) = self;
+        guest.signs.since.store(guest.guests.now(), Ordering::Release);
+        guest.guests.stir();
+    }
+}
+
+/// Whom an address stands for: a site of IPv6 has as many as it likes.
+fn household(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+/// Addresses that begin alike: one, as `10.0.0.7`, or all of a network, as `10.0.0.0/8`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    begin: IpAddr,
+    bits: u32,
+}
+
+impl Network {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("{text:?} is no address: give one such as 10.0.0.7 or fd00::7, or a network such as 10.0.0.0/8");
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let begin = address.parse::<IpAddr>().map_err(|_| wrong())?.to_canonical();
+        let most = if begin.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            None => most,
+            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most).ok_or_else(wrong)?,
+        };
+        Ok(Self { begin, bits })
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        let begins_alike = |a: u128, b: u128, width: u32| (a ^ b).checked_shr(width - self.bits).unwrap_or(0) == 0;
+        match (self.begin, address) {
+            (IpAddr::V4(begin), IpAddr::V4(address)) => {
+                begins_alike(begin.to_bits().into(), address.to_bits().into(), 32)
+            }
+            // Addresses are known by the first half.
+            (IpAddr::V6(begin), IpAddr::V6(address)) => {
+                begins_alike(begin.to_bits() >> 64 << 64, address.to_bits() >> 64 << 64, 128)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: [u8; 4] = [127, 0, 0, 1];
+
+    fn admit(guests: &Arc<Guests>, address: impl Into<IpAddr>) -> Option<Arc<Guest>> {
+        guests.admit(address.into()).map(Arc::new)
+    }
+
+    fn is_leaving(guest: &Guest) -> bool {
+        guest.guests.open().guests[&guest.number].standing == Standing::Leaving
+    }
+
+    #[test]
+    fn idle_ones_make_room_the_longest_first() {
+        let guests = Guests::with_patience(4, Vec::new(), Duration::ZERO);
+        let mut open: Vec<_> = (0..4_u8).filter_map(|host| admit(&guests, [10, 0, 0, host])).collect();
+        // The first has asked something since.
+        drop(open[0].begin());
+        open.extend(admit(&guests, [10, 0, 0, 9]));
+        assert_eq!(open.iter().map(|guest| is_leaving(guest)).collect::<Vec<_>>(), [false, true, false, false, false]);
+        // The address that has the most loses first.
+        open.extend(admit(&guests, [10, 0, 0, 9]));
+        open.extend(admit(&guests, [10, 0, 0, 7]));
+        let leaving: Vec<_> = (0..).zip(&open).filter(|(_, guest)| is_leaving(guest)).map(|(at, _)| at).collect();
+        assert_eq!(leaving, [1, 2, 4]);
+        assert_eq!(guests.open().num_placed, 4);
+        drop(open);
+        let open = guests.open();
+        assert!(open.num_placed == 0 && open.guests.is_empty() && open.placed.is_empty());
+    }
+
+    #[test]
+    fn no_address_has_all_places_but_a_proxy() {
+        let guests = Guests::with_patience(8, vec![Network::read("10.1.0.0/16").unwrap()], Duration::ZERO);
+        let busy = |address: [u8; 4], count: usize| -> Vec<_> {
+            (0..count).filter_map(|_| admit(&guests, address)).map(|guest| (guest.begin(), guest)).collect()
+        };
+        let mut of_one = busy(HERE, 8);
+        assert_eq!(of_one.iter().map(|(_, guest)| guest.is_kept()).filter(|kept| *kept).count(), 2);
+        let of_another = busy([10, 0, 0, 1], 2);
+        assert!(of_another.iter().all(|(_, guest)| !guest.is_kept()));
+        of_one.clear();
+        drop(of_another);
+        assert!(busy([10, 1, 2, 3], 8).iter().all(|(_, guest)| !guest.is_kept()));
+        // One of its own that is idle makes room for an address that has as many as it may.
+        let mut open = busy(HERE, 6);
+        drop(open.swap_remove(3).0);
+        let idle = admit(&guests, HERE).expect("room");
+        assert!(!idle.is_kept());
+        let next = admit(&guests, HERE).expect("room");
+        assert!(is_leaving(&idle) && !next.is_kept());
+    }
+
+    #[tokio::test]
+    async fn where_all_are_busy_a_few_may_still_ask_and_wait() {
+        let guests = Guests::with_patience(2, Vec::new(), Duration::ZERO);
+        let busy: Vec<_> = (1..3_u8).map(|host| admit(&guests, [10, 0, 0, host]).expect("room").begin()).collect();
+        let kept: Vec<_> = (0..KEPT + 2).filter_map(|_| admit(&guests, HERE)).collect();
+        assert_eq!(kept.len(), KEPT + 2);
+        // Those that say nothing make room for others.
+        assert!(kept[..2].iter().all(|guest| is_leaving(guest)) && kept[2..].iter().all(|guest| guest.is_kept()));
+        // All are asking: there is nothing to be done for one more.
+        let asking: Vec<_> = kept[2..].iter().map(Guest::begin).collect();
+        assert!(admit(&guests, HERE).is_none());
+        drop(asking);
+        // Their requests wait for a place, as many as may.
+        let mut waiting = tokio::task::JoinSet::new();
+        for count in 0..WAITING_MAX + 1 {
+            let guest = admit(&guests, [10, 1, 0, 0]).expect("a place kept");
+            let asking = guest.begin();
+            if count == WAITING_MAX {
+                assert!(!guest.wait_for_place().await);
+                break;
+            }
+            waiting.spawn(async move {
+                assert!(guest.wait_for_place().await && !guest.is_kept());
+                drop(asking);
+            });
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(guests.open().num_waiting, WAITING_MAX);
+        drop(busy);
+        assert_eq!(waiting.join_all().await.len(), WAITING_MAX);
+        assert_eq!(guests.open().num_waiting, 0);
+    }
+
+    #[test]
+    fn networks_are_read_and_have_what_begins_alike() {
+        let has = |network: &str, address: &str| {
+            Network::read(network).expect(network).has(household(address.parse().expect(address)))
+        };
+        assert!(has("10.0.0.0/8", "10.255.1.1") && !has("10.0.0.0/8", "11.0.0.1"));
+        assert!(has("10.0.0.7", "10.0.0.7") && !has("10.0.0.7", "10.0.0.8"));
+        assert!(has("10.0.0.7", "::ffff:10.0.0.7") && has("::ffff:10.0.0.7", "10.0.0.7"));
+        assert!(has("0.0.0.0/0", "1.2.3.4") && !has("0.0.0.0/0", "::1"));
+        assert!(has("fd00::7", "fd00::7") && has("fd00::/32", "fd00:0:9::1") && !has("fd00::/32", "fd00:1::1"));
+        for bad in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "host", "10.0.0.1/", "10.0.0.1:80"] {
+            Network::read(bad).expect_err(bad);
+        }
+    }
+}

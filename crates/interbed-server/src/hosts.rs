@@ -1,0 +1,158 @@
+//! The names that a server may be called by.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Names that nobody outside can give to a page of theirs: they never leave this machine or its own network.
+const LOCAL: [&str; 7] =
+    ["localhost", "*.localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "*.local", "*.internal"];
+
+/// Names of this machine, each as it is or with `*.` for all names that end so; `*` is any.
+pub(crate) struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// The usual names, and these besides.
+    pub(crate) fn with(configured: &[String]) -> Self {
+        let names = LOCAL.into_iter().chain(configured.iter().map(String::as_str));
+        Self(names.map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect())
+    }
+
+    /// Whether `authority`, a host that a port may follow, is one of them, or an address.
+    pub(crate) fn know(&self, authority: &str) -> bool {
+        let Some(host) = Host::of(authority) else { return false };
+        match host {
+            // A page at an address cannot be made to mean another machine.
+            Host::Address => true,
+            Host::Name(name) => {
+                let name = name.to_ascii_lowercase();
+                self.0.iter().any(|known| match known.strip_prefix('*') {
+                    Some(end) => name.len() > end.len() && name.ends_with(end),
+                    None => name == *known,
+                })
+            }
+        }
+    }
+}
+
+/// What an authority names.
+enum Host<'a> {
+    Address,
+    Name(&'a str),
+}
+
+impl<'a> Host<'a> {
+    /// `None` if it is none as clients send them.
+    fn of(authority: &'a str) -> Option<Self> {
+        if authority.parse::<Ipv6Addr>().is_ok() {
+            return Some(Self::Address);
+        }
+        let at = authority.find(']').map_or_else(|| authority.find(':'), |end| Some(end + 1));
+        let (host, port) = authority.split_at(at.unwrap_or(authority.len()));
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
+            return None;
+        }
+        if let Some(address) = host.strip_prefix('[') {
+            return address.strip_suffix(']')?.parse::<Ipv6Addr>().is_ok().then_some(Self::Address);
+        }
+        if host.parse::<Ipv4Addr>().is_ok() {
+            return Some(Self::Address);
+        }
+        let name = host.strip_suffix('.').unwrap_or(host);
+        is_name(name).then_some(Self::Name(name))
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    text.split('.').all(is_label)
+}
+
+/// Checks that `host` is a name that a server can be called by: `gpu.example.org`, `*.example.org` for all that end so,
+/// or `*` for any.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_host(host: &str) -> Result<(), String> {
+    if host == "*" || is_name(host.strip_prefix("*.").unwrap_or(host)) {
+        return Ok(());
+    }
+    Err(format!(
+        "{host:?} is no host name: give one such as gpu.example.org, without a scheme, port or path; *.example.org for \
+         all names that end so; or * for any"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_stay_here_are_known_and_no_others() {
+        let hosts = Hosts::with(&["gpu-1".into(), "*.Example.org".into()]);
+        for known in [
+            "localhost",
+            "LocalHost:8000",
+            "localhost.",
+            "page.localhost:1",
+            "127.0.0.1:8000",
+            "192.168.1.7",
+            "8.8.8.8:80",
+            "[::1]:8000",
+            "[fe80::1]",
+            "::1",
+            "gpu-1:8000",
+            "GPU-1",
+            "nas.local",
+            "a.b.local:9",
+            "host.docker.internal:8000",
+            "metadata.google.internal.",
+            "ai.example.org",
+        ] {
+            assert!(hosts.know(known), "{known}");
+        }
+        for foreign in [
+            "evil.example",
+            "evil.example:8000",
+            "gpu-1.evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "127.0.0.1.nip.io:8000",
+            "evil-localhost",
+            "notlocal",
+            "local",
+            ".local",
+            "a..local",
+            "example.org",
+            "evilexample.org",
+            "localhost@evil.example",
+            "evil.example#.local",
+            "evil.example/.local",
+            "localhost:8000.evil.example",
+            "localhost:80:80",
+            "[::1].evil.example",
+            "[localhost]",
+            "[::1",
+            "[::1]8000",
+            "a]:80",
+            "[]",
+            "local host",
+            "1.2.3",
+            "xn--lcalhost-55b",
+        ] {
+            assert!(!hosts.know(foreign), "{foreign}");
+        }
+        assert!(Hosts::with(&["*".into()]).know("evil.example"));
+    }
+
+    #[test]
+    fn what_is_configured_is_a_name() {
+        for good in ["gpu", "gpu.example.org", "*.example.org", "*", "under_score.lan"] {
+            check_host(good).expect(good);
+        }
+        for bad in ["", "http://gpu", "gpu:8000", "gpu/", "*gpu", "a.*.org", "gpu.", " gpu", "**", "*."] {
+            check_host(bad).expect_err(bad);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Text for a terminal: what comes from files may hold what would command it.
+
+use std::borrow::Cow;
+
+/// The text, with escapes in place of what would move the cursor, change colours, or turn around what is read. Line
+/// breaks and tabs stay.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let commands = |character: char| is_command(character) && !matches!(character, '\n' | '\t');
+    if !text.contains(commands) {
+        return Cow::Borrowed(text);
+    }
+    let mut printable = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match commands(character) {
+            true => printable.extend(character.escape_unicode()),
+            false => printable.push(character),
+        }
+    }
+    Cow::Owned(printable)
+}
+
+/// The name, with `_` in place of each such character and of line breaks: it stands in logs, metrics and answers.
+pub fn plain_name(name: &str) -> String {
+    name.replace(is_command, "_")
+}
+
+/// Whether a character says how others are shown.
+pub fn is_command(character: char) -> bool {
+    // What turns the direction of writing around, and breaks of lines and paragraphs.
+    let formats =
+        matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    character.is_control() || formats
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_command_a_terminal_is_written_out() {
+        for (text, shown) in [
+            ("plain, h\u{e9}llo \u{1f600}\n\tand more", "plain, h\u{e9}llo \u{1f600}\n\tand more"),
+            ("a\u{1b}[31mred\u{1b}[0m", "a\\u{1b}[31mred\\u{1b}[0m"),
+            ("\u{9b}2J\u{7}\u{8}\r", "\\u{9b}2J\\u{7}\\u{8}\\u{d}"),
+            ("txt.\u{202e}exe", "txt.\\u{202e}exe"),
+            ("a\u{2066}b\u{2029}c\u{7f}", "a\\u{2066}b\\u{2029}c\\u{7f}"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+        assert_eq!(plain_name("m\u{1b}]0;x\u{7}\n\u{202e}y z"), "m_]0;x___y z");
+    }
+}
