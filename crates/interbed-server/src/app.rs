@@ -16,6 +16,7 @@ use crate::live::Live;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
 use crate::pace::QueuePace;
+use crate::schemas::Schemas;
 use crate::speech::Speech;
 use crate::tool_calls::Family;
 
@@ -45,6 +46,8 @@ pub(crate) struct App {
     pub(crate) live: Arc<Live>,
     /// Whether the server is ending without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
+    /// Who compiles what answers have to be.
+    pub(crate) schemas: Arc<Schemas>,
     workers: Arc<Semaphore>,
 }
 
@@ -60,6 +63,7 @@ impl App {
     ) -> Arc<Self> {
         let memory = RequestMemory::new(config.request_bytes_max);
         let workers = Arc::new(Semaphore::new(config.tokenizing_max.max(1)));
+        let schemas = Schemas::new(config.schema_worker.clone(), !config.api_keys.is_empty());
         let started_at_s = unix_seconds();
         let vocabulary = OnceLock::new();
         let source = template.as_ref().map_or("", |template| template.source());
@@ -90,6 +94,7 @@ impl App {
             draining,
             live,
             is_cut,
+            schemas,
             workers,
         };
         Arc::new(app)
