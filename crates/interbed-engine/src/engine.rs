@@ -38,7 +38,7 @@ use crate::masks::MaskWorkers;
 use crate::runner::{PassError, Runner};
 use crate::sampler::Sampler;
 use crate::scheduler::{Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
-use crate::sequence::{Ends, GroupId, Sequence, SequenceStatus};
+use crate::sequence::{Continuation, Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
 use below::Waits;
@@ -170,6 +170,7 @@ impl Engine {
             long: HashMap::new(),
             sampler: Sampler::default(),
             masks: MaskWorkers::default(),
+            late: Vec::new(),
             groups: HashMap::default(),
             config,
             plan: StepPlan::default(),
@@ -233,6 +234,8 @@ struct Worker {
     long: HashMap<SequenceId, LongSequence>,
     sampler: Sampler,
     masks: MaskWorkers,
+    /// Sequences that sit out until it is known what may come.
+    late: Vec<SequenceId>,
     groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
     config: EngineConfig,
     plan: StepPlan,
@@ -369,6 +372,7 @@ impl Worker {
         // Whatever this step does, it changes the demand for memory.
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
+        self.resume_late();
         self.plan(&mut plan);
         self.hurry_long(&plan);
         if plan.entries.is_empty() {
@@ -432,7 +436,7 @@ impl Worker {
 
     /// Computes the pass, and samples each row as it comes.
     fn run(&mut self, plan: &StepPlan) -> Result<(), PassError> {
-        let Self { scheduler, groups, tokens, tables, runner, sampler, masks, config, disk, strips, .. } = self;
+        let Self { scheduler, groups, tokens, tables, runner, sampler, masks, late, config, disk, strips, .. } = self;
         // First, so that they are computed while the rest is prepared.
         for entry in plan.entries.iter().filter(|entry| entry.samples()) {
             let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
@@ -473,12 +477,13 @@ impl Worker {
                 }
             })
             .collect();
-        let eos = &config.eos_token_ids;
+        let (eos, mut late) = (&config.eos_token_ids, late.len());
         let mut sink = |row: LogitRow, logits: Logits<'_>| {
             let entry = &plan.entries[row.sequence];
             let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
             let group = groups.get_mut(&sequence.group).expect("its group is known");
-            group.take_row(sequence, entry, entry.start + row.token, logits, Sampling { sampler: &mut *sampler, eos });
+            let sampling = Sampling { sampler: &mut *sampler, eos, late: &mut late };
+            group.take_row(sequence, entry, entry.start + row.token, logits, sampling);
         };
         match disk {
             Some(Disk { disk, .. }) => {
@@ -504,6 +509,35 @@ impl Worker {
             // The sequence may have ended together with another one.
             let group = self.scheduler.get_mut(entry.id).map(|sequence| sequence.group);
             group.into_iter().for_each(|group| self.on_group(group, |group, stage| group.apply(entry, stage)));
+            let sequence = self.scheduler.get_mut(entry.id);
+            let continuation = sequence.and_then(|sequence| sequence.continuation.as_ref());
+            if continuation.is_some_and(Continuation::is_late) && !self.late.contains(&entry.id) {
+                self.late.push(entry.id);
+            }
+        }
+    }
+
+    /// Sequences that sat out, because it was not known what may come, go on where it is known.
+    fn resume_late(&mut self) {
+        for id in std::mem::take(&mut self.late) {
+            let Some(sequence) = self.scheduler.get_mut(id) else { continue };
+            let is_there = sequence.status == SequenceStatus::Running && sequence.pending() == 0;
+            let Some(continuation) = &mut sequence.continuation else { continue };
+            if !continuation.is_late() {
+                continue;
+            }
+            if !is_there || !continuation.can_resume() {
+                self.late.push(id);
+                continue;
+            }
+            let group = sequence.group;
+            let Self { groups, scheduler, totals, config, sampler, .. } = self;
+            let Some(of) = groups.get_mut(&group) else { continue };
+            let sampling = Sampling { sampler, eos: &config.eos_token_ids, late: &mut 0 };
+            of.resume(id, sampling, &mut Stage { scheduler, totals, ends: Self::ends(config) });
+            if of.is_over() {
+                groups.remove(&group);
+            }
         }
     }
 
@@ -518,7 +552,8 @@ impl Worker {
         } else if self.num_fetches() > 0 {
             self.poll_below(SWAP_WAIT);
         } else {
-            self.idle_steps += 1;
+            // Masks come, or take too long; either is known soon.
+            self.idle_steps = if self.late.is_empty() { self.idle_steps + 1 } else { 0 };
             // Nothing can change while nothing runs; do not spin.
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -73,6 +73,9 @@ pub(crate) trait Policy: Send {
     /// Called once all accepted results of the pass are published: the sequence of `entry` goes on, branches or ends.
     fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>);
 
+    /// Its sequence `id`, for which nothing was sampled because it was not known what may come, goes on: it is known.
+    fn resume(&mut self, _: SequenceId, _: &Prompt, _: Sampling<'_>, _: &mut Stage<'_>) {}
+
     /// Ends sequences whose clients have gone.
     fn drop_cancelled(&mut self, prompt: &Prompt, stage: &mut Stage<'_>);
 
@@ -87,6 +90,8 @@ pub(crate) trait Policy: Send {
 pub(crate) struct Sampling<'a> {
     pub(crate) sampler: &'a mut Sampler,
     pub(crate) eos: &'a [TokenId],
+    /// Sequences that wait until it is known what may come.
+    pub(crate) late: &'a mut usize,
 }
 
 /// What policies act upon.
@@ -169,6 +174,11 @@ impl SequenceGroup {
     /// See [`Policy::apply`].
     pub(crate) fn apply(&mut self, entry: &PlannedTokens, stage: &mut Stage<'_>) {
         self.policy.apply(entry, &self.prompt, stage);
+    }
+
+    /// See [`Policy::resume`].
+    pub(crate) fn resume(&mut self, id: SequenceId, sampling: Sampling<'_>, stage: &mut Stage<'_>) {
+        self.policy.resume(id, &self.prompt, sampling, stage);
     }
 
     /// See [`Policy::drop_cancelled`].

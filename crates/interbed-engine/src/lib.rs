@@ -37,8 +37,8 @@ pub use gpu_runner::{DeviceTimeline, GpuRunner, GpuWeights};
 pub use handle::{EngineHandle, EventStream};
 pub use interbed_device::{DeviceEvent, DeviceStats};
 pub use interbed_grammar::{
-    Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError, checked_schema,
-    quoted,
+    Binding, Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError,
+    checked_schema, quoted,
 };
 pub use interbed_kv::{BlockBytes, BlockUse, Miss, MissReason, TokenId};
 pub use interbed_kv_disk::{DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
@@ -55,6 +55,7 @@ pub use preemption::PreemptionMode;
 pub use request::*;
 pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMemory, WeightMemory};
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
+pub use sequence::LATE_MAX;
 pub use status::*;
 pub use unread::UnreadBudget;
 pub use vocabulary::vocabulary_of;

@@ -7,7 +7,7 @@ use interbed_kv::{FetchId, PrefixHashes, SequenceId};
 use interbed_model::Logits;
 
 use crate::handle::Client;
-use crate::masks::{Bound, MaskWorkers};
+use crate::masks::{Bound, MaskWorkers, Masked};
 use crate::sampler::{Sampled, Sampler, SamplerState};
 use crate::{Event, FinishReason, RequestError, SamplingParams, TenantId, TokenId};
 
@@ -309,9 +309,14 @@ pub(crate) struct Continuation {
     end: Option<FinishReason>,
     /// What it may be.
     bound: Option<Bound>,
+    /// The logits of the next token, where what may come is not known yet.
+    late: Option<Vec<f32>>,
     /// Why it cannot go on, if it cannot: its logits were not numbers, or it is not known what may follow.
     pub(crate) fault: Option<RequestError>,
 }
+
+/// Most sequences for which nothing was sampled because it was not known what may come. Each keeps its logits.
+pub const LATE_MAX: usize = 32;
 
 /// What ends a continuation.
 #[derive(Debug, Clone, Copy)]
@@ -325,7 +330,7 @@ pub(crate) struct Ends<'a> {
 impl Continuation {
     pub(crate) fn new(client: Client, sampler: SamplerState, constraint: Option<Constraint>) -> Self {
         let bound = constraint.map(Bound::new);
-        Self { client, sampler, generated: 0, run: Vec::new(), end: None, bound, fault: None }
+        Self { client, sampler, generated: 0, run: Vec::new(), end: None, bound, late: None, fault: None }
     }
 
     /// Has computed what may come next, and behind each of `drafts`.
@@ -352,27 +357,39 @@ impl Continuation {
         self.run.len() == count && self.run.last().is_none_or(|last| last.token == drafts[count - 1])
     }
 
-    /// Chooses the next token from `logits`.
+    /// Chooses the next token from `logits`; later, where what may come is not known in time and not too many are
+    /// `late` already.
     pub(crate) fn sample(
         &mut self,
         sampler: &mut Sampler,
         params: &SamplingParams,
         logits: &mut Logits<'_>,
         eos: &[TokenId],
+        late: Option<&mut usize>,
     ) {
+        self.late = None;
+        let late = late.filter(|late| **late < LATE_MAX);
         if params.max_tokens == 0 || self.fault.is_some() {
             return;
         }
         let (drafts, generated) = (self.run.len(), self.generated + self.run.len());
         let sampled = match logits {
-            Logits::All(row) => match self.bound.as_mut().map_or(Ok(true), |bound| bound.apply(drafts, row)) {
-                Err(error) => {
-                    self.fault = Some(RequestError::Constraint(error));
-                    return;
+            Logits::All(row) => {
+                let bound = self.bound.as_mut();
+                match bound.map_or(Ok(Masked::Yes), |bound| bound.apply(drafts, row, late.is_some())) {
+                    Err(error) => {
+                        self.fault = Some(RequestError::Constraint(error));
+                        return;
+                    }
+                    Ok(Masked::Unknown) => return,
+                    Ok(Masked::Late) => {
+                        self.late = Some(row.to_vec());
+                        late.into_iter().for_each(|late| *late += 1);
+                        return;
+                    }
+                    Ok(Masked::Yes) => sampler.sample(row, params, &self.sampler, generated, eos),
                 }
-                Ok(false) => return,
-                Ok(true) => sampler.sample(row, params, &self.sampler, generated, eos),
-            },
+            }
             Logits::Best(best) => {
                 let best = best.iter().map(|&[token, logit]| (token as TokenId, logit));
                 sampler.sample_best(best, params, &self.sampler, generated)
@@ -380,6 +397,23 @@ impl Continuation {
         };
         self.sampler.record(sampled.token);
         self.run.push(sampled);
+    }
+
+    /// Whether the next token is to be chosen later.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.is_some()
+    }
+
+    /// Whether it can be chosen now.
+    pub(crate) fn can_resume(&mut self) -> bool {
+        self.late.is_some() && self.bound.as_mut().is_none_or(Bound::is_settled)
+    }
+
+    /// Chooses the token that was to be chosen later.
+    pub(crate) fn resume(&mut self, sampler: &mut Sampler, params: &SamplingParams, eos: &[TokenId]) {
+        if let Some(mut row) = self.late.take() {
+            self.sample(sampler, params, &mut Logits::All(&mut row), eos, None);
+        }
     }
 
     /// Goes through the tokens that the pass gave, after a prompt of `prompt_len`, up to the first that ends the

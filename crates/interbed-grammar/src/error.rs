@@ -36,6 +36,9 @@ pub enum GrammarError {
     /// A state in which it is not known what may follow: the grammar is too complex there.
     #[error("what may follow could not be computed: {0}; simplify the schema or grammar")]
     TooComplex(String),
+    /// What has been compiled holds all the memory that there is for it.
+    #[error("schemas and grammars hold all the memory that there is for them; simplify this one, or send it later")]
+    NoMemory,
     /// A token that the grammar does not allow here.
     #[error("token {0} is not what the schema or grammar allows here")]
     NotAllowed(u32),

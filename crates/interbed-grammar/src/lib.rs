@@ -8,13 +8,18 @@
 //! grammar, and an end-of-sequence token exactly where the text is complete. How a text is cut into tokens changes
 //! nothing. Special tokens are no text: only a grammar that names them allows them.
 
+mod binding;
+mod conjunctions;
 mod constraint;
 mod ebnf;
 mod error;
 mod lark;
 mod mask;
 mod matching;
+mod memory;
 mod opening;
+mod overlaps;
+mod portable;
 mod preface;
 mod schema;
 mod source;
@@ -25,12 +30,13 @@ mod tokens;
 mod trigger;
 mod vocabulary;
 
+pub use binding::Binding;
+pub use conjunctions::checked_schema;
 pub use constraint::Constraint;
 pub use error::GrammarError;
 pub use lark::quoted;
 pub use mask::TokenMask;
 pub use preface::Preface;
-pub use schema::checked as checked_schema;
 pub use source::GrammarSource;
 pub use standing::Standing;
 pub use trigger::{Marker, Trigger};

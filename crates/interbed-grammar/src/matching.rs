@@ -1,35 +1,63 @@
 //! A compiled grammar, and how far a text has come in it.
 
-use llguidance::Matcher;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use llguidance::{Matcher, TokenParser};
+
+use crate::memory::Holding;
 use crate::{GrammarError, Standing, TokenMask};
 
 /// A compiled grammar, and how far a text has come in it. Clones share what they learn about the grammar.
 #[derive(Clone)]
-pub(crate) struct Matching(Matcher);
+pub(crate) struct Matching {
+    matcher: Matcher,
+    learned: Arc<Learned>,
+}
+
+/// What is known of a grammar: more with each place that a text comes to.
+struct Learned {
+    /// Another state in the same grammar, which tells how much that is.
+    parser: Mutex<TokenParser>,
+    /// What the grammar takes besides.
+    bytes: usize,
+    holding: Holding,
+}
+
+impl Learned {
+    /// Holds the memory that it takes.
+    fn hold(&self) -> Result<(), GrammarError> {
+        let tables = self.parser.lock().unwrap_or_else(PoisonError::into_inner).parser.lexer_stats().num_bytes;
+        if self.holding.grow_to(self.bytes.saturating_add(tables)) { Ok(()) } else { Err(GrammarError::NoMemory) }
+    }
+}
 
 impl Matching {
-    /// At the beginning of a text.
+    /// At the beginning of a text, in a grammar that takes `bytes` beside its tables, which `holding` is for.
     ///
     /// # Errors
-    /// The matcher's own.
-    pub(crate) fn new(matcher: Matcher) -> Result<Self, String> {
+    /// The parser's own; there is no memory for it.
+    pub(crate) fn new(parser: TokenParser, bytes: usize, holding: Holding) -> Result<Self, GrammarError> {
+        let learned = Arc::new(Learned { parser: Mutex::new(parser.clone()), bytes, holding });
+        learned.hold()?;
+        let matcher = Matcher::new(Ok(parser));
         match matcher.get_error() {
-            Some(error) => Err(error),
-            None => Ok(Self(matcher)),
+            Some(error) => Err(too_complex(&error)),
+            None => Ok(Self { matcher, learned }),
         }
     }
 
     pub(crate) fn mask(&mut self) -> Result<TokenMask, GrammarError> {
-        self.0.compute_mask_or_eos().map(TokenMask::new).map_err(|error| too_complex(&error))
+        let mask = self.matcher.compute_mask_or_eos().map(TokenMask::new).map_err(|error| too_complex(&error));
+        self.learned.hold()?;
+        mask
     }
 
     pub(crate) fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
-        match self.0.try_consume_tokens(&[token]) {
+        match self.matcher.try_consume_tokens(&[token]) {
             Ok(0) => Err(GrammarError::NotAllowed(token)),
-            Ok(_) if !self.0.is_stopped() => Ok(Standing::Open),
-            Ok(_) if self.0.stop_reason().is_ok() => Ok(Standing::Complete),
-            Ok(_) => Err(GrammarError::TooComplex(self.0.stop_reason().to_string())),
+            Ok(_) if !self.matcher.is_stopped() => Ok(Standing::Open),
+            Ok(_) if self.matcher.stop_reason().is_ok() => Ok(Standing::Complete),
+            Ok(_) => Err(GrammarError::TooComplex(self.matcher.stop_reason().to_string())),
             Err(error) => Err(too_complex(&error)),
         }
     }
@@ -48,7 +76,7 @@ impl Matching {
     }
 
     pub(crate) fn is_accepting(&mut self) -> bool {
-        self.0.is_accepting().unwrap_or(false)
+        self.matcher.is_accepting().unwrap_or(false)
     }
 }
 

@@ -83,7 +83,7 @@ fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>) -> usize {
 }
 
 /// What a reference, `#/…`, leads to.
-fn find<'a>(schema: &'a Value, to: &str) -> Option<&'a Value> {
+pub(crate) fn find<'a>(schema: &'a Value, to: &str) -> Option<&'a Value> {
     if to == "#" || to == "#/" {
         return Some(schema);
     }

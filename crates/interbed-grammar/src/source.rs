@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::GrammarError;
 use crate::lark::quoted;
-use crate::{ebnf, schema};
+use crate::{conjunctions, ebnf, schema};
 
 /// Longest schema, regular expression or grammar, in bytes.
 const SOURCE_BYTES_MAX: usize = 256 << 10;
@@ -52,6 +52,16 @@ impl GrammarSource {
         }
     }
 
+    /// Bytes of its text.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::JsonObject => 0,
+            Self::JsonSchema(schema) => schema.to_string().len(),
+            Self::Choice(choices) => choices.iter().map(String::len).sum(),
+            Self::Regex(text) | Self::Lark(text) | Self::Ebnf(text) => text.len(),
+        }
+    }
+
     /// In the library's form.
     ///
     /// # Errors
@@ -61,7 +71,7 @@ impl GrammarSource {
             Self::JsonObject => Ok(of_schema(schema::checked(&json!({"type": "object"}))?)),
             Self::JsonSchema(schema) => {
                 self.limit("bytes", schema.to_string().len(), SOURCE_BYTES_MAX)?;
-                let checked = schema::checked(schema)?;
+                let checked = conjunctions::checked_schema(schema)?;
                 self.limit("levels behind references", schema::levels(schema), LEVELS_MAX)?;
                 Ok(of_schema(checked))
             }
@@ -90,7 +100,10 @@ impl GrammarSource {
                         let wrong = |problem| GrammarError::Invalid { what: self.what(), problem };
                         ebnf::lark_of(grammar).map_err(wrong)?
                     }
-                    _ => grammar.clone(),
+                    _ => {
+                        conjunctions::check_within(grammar)?;
+                        grammar.clone()
+                    }
                 };
                 Ok(TopLevelGrammar::from_lark(lark))
             }

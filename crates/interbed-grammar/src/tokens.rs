@@ -32,6 +32,11 @@ impl Tokens {
         self.trie.vocab_size()
     }
 
+    /// What the trie has of each token, and the tokens that end a sequence.
+    pub(crate) fn words(&self) -> (impl ExactSizeIterator<Item = &[u8]>, &[u32]) {
+        ((0..self.len()).map(|token| self.trie.token(token as u32)), &self.eos)
+    }
+
     pub(crate) fn is_eos(&self, token: u32) -> bool {
         self.eos.contains(&token)
     }

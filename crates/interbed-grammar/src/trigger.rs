@@ -1,5 +1,7 @@
 //! The markers after which a free answer is bound.
 
+use serde_json::{Value, json};
+
 /// A text after which an answer is bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
@@ -32,6 +34,23 @@ impl Trigger {
     #[must_use]
     pub fn separated_by(self, separators: &str) -> Self {
         Self { separators: separators.into(), ..self }
+    }
+
+    /// As JSON, of which [`from_json`](Self::from_json) makes the same.
+    pub(crate) fn to_json(&self) -> Value {
+        let marker = |marker: &Marker| json!([marker.text, marker.at_start, marker.included]);
+        json!([self.markers.iter().map(marker).collect::<Vec<_>>(), self.separators])
+    }
+
+    pub(crate) fn from_json(json: &Value) -> Option<Self> {
+        let marker = |json: &Value| {
+            let (at_start, included) = (json.get(1)?.as_bool()?, json.get(2)?.as_bool()?);
+            Some(Marker { text: json.get(0)?.as_str()?.to_owned(), at_start, included })
+        };
+        let markers = json.get(0)?.as_array()?.iter().map(marker).collect::<Option<_>>()?;
+        let separator = |json: &Value| u8::try_from(json.as_u64()?).ok();
+        let separators = json.get(1)?.as_array()?.iter().map(separator).collect::<Option<_>>()?;
+        Some(Self { separators, ..Self::new(markers) })
     }
 
     /// The last bytes of the markers.

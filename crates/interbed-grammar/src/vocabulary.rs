@@ -4,15 +4,18 @@ use std::fmt::{self, Debug, Display, Formatter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use llguidance::ParserFactory;
 use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::earley::SlicedBiasComputer;
+use llguidance::panic_utils::catch_unwind as caught;
 use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
 use thiserror::Error;
 
 use crate::matching::Matching;
+use crate::memory::GrammarMemory;
+use crate::overlaps::{self, TooMany};
 use crate::tokens::{SPECIAL, Tokens};
-use crate::{Constraint, GrammarError, GrammarSource, Trigger};
+use crate::{Binding, Constraint, GrammarError, GrammarSource, Trigger};
 
 /// Longest token that may be part of a text, in bytes: a limit of the trie. Longer ones are never allowed.
 const TOKEN_BYTES_MAX: usize = 1000;
@@ -20,6 +23,12 @@ const TOKEN_BYTES_MAX: usize = 1000;
 const TOKENS_MAX: usize = 1 << 20;
 /// States that the expressions of a grammar may have come to, each of one or two kilobytes; schemas have hundreds.
 const LEXER_STATES_MAX: usize = 16 << 10;
+/// What all grammars of a vocabulary may take, if it is not said.
+const MEMORY_BYTES: usize = 256 << 20;
+/// What a grammar takes beside the tables of its terminals, and for each byte of its text: rules, and states of an
+/// answer.
+const GRAMMAR_BYTES: usize = 32 << 10;
+const GRAMMAR_FACTOR: usize = 8;
 
 /// What a token is to a grammar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +51,7 @@ pub struct VocabularyError(pub String);
 pub struct Vocabulary {
     tokens: Arc<Tokens>,
     factory: ParserFactory,
+    memory: Arc<GrammarMemory>,
 }
 
 impl Vocabulary {
@@ -62,9 +72,14 @@ impl Vocabulary {
         }
         let eos: Vec<u32> = eos.iter().copied().filter(|&id| (id as usize) < tokens.len()).collect();
         let words: Vec<Vec<u8>> = tokens.iter().zip(0..).map(|(token, id)| word(token, eos.contains(&id))).collect();
+        Self::of_words(&words, eos)
+    }
+
+    /// What the trie has of each token, in the order of their ids; `eos` are those that end a sequence.
+    pub(crate) fn of_words(words: &[Vec<u8>], eos: Vec<u32>) -> Result<Self, VocabularyError> {
         let info = TokRxInfo::new(words.len() as u32, eos.first().copied().unwrap_or(INVALID_TOKEN));
         let built = catch_unwind(AssertUnwindSafe(|| {
-            let trie = TokTrie::from(&info, &words);
+            let trie = TokTrie::from(&info, words);
             let trie = if eos.is_empty() { trie } else { trie.with_eos_tokens(&eos) };
             let tokens = Arc::new(Tokens::new(trie, eos));
             let env: TokEnv = tokens.clone();
@@ -79,12 +94,30 @@ impl Vocabulary {
         let limits =
             ParserLimits { max_lexer_states: LEXER_STATES_MAX, verbose_errors: false, ..ParserLimits::default() };
         *factory.limits_mut() = limits;
-        Ok(Self { tokens, factory })
+        Ok(Self { tokens, factory, memory: GrammarMemory::new(MEMORY_BYTES) })
+    }
+
+    /// The same with so much memory for all that is compiled with it, as long as it is in use.
+    #[must_use]
+    pub fn with_memory(self, bytes: usize) -> Self {
+        Self { memory: GrammarMemory::new(bytes), ..self }
     }
 
     /// Number of tokens.
     pub fn num_tokens(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// The state of an answer that is bound so, before its first token; see [`compile`](Self::compile) and
+    /// [`compile_after`](Self::compile_after).
+    ///
+    /// # Errors
+    /// As these.
+    pub fn bind(&self, binding: &Binding) -> Result<Constraint, GrammarError> {
+        match &binding.after {
+            None => self.compile(&binding.source),
+            Some((trigger, repeats)) => self.compile_after(trigger.clone(), &binding.source, *repeats),
+        }
     }
 
     /// The state of an answer that `source` allows, before its first token. Takes memory and time in proportion to the
@@ -110,6 +143,11 @@ impl Vocabulary {
         Ok(Constraint::after(self.tokens.clone(), trigger, self.matching(source)?, repeats))
     }
 
+    /// What [`of_words`](Self::of_words) makes the same of.
+    pub(crate) fn words(&self) -> (impl ExactSizeIterator<Item = &[u8]>, &[u32]) {
+        self.tokens.words()
+    }
+
     /// Bytes of a token in a text, for a special token its name. Empty for one that is never allowed.
     pub fn text(&self, token: u32) -> &[u8] {
         self.tokens.text(token)
@@ -121,11 +159,22 @@ impl Vocabulary {
             let problem = GrammarError::told(&problem);
             GrammarError::Invalid { what: source.what(), problem }
         };
-        let parser = self.factory.create_parser_from_init_default(GrammarInit::Serialized(grammar));
+        let (env, limits) = (self.factory.tok_env().clone(), self.factory.limits().clone());
+        let read = || GrammarInit::Serialized(grammar).to_internal(Some(env), limits);
+        let (grammar, terminals) = caught(AssertUnwindSafe(read)).map_err(|error| invalid(&error))?;
+        overlaps::check(&terminals).map_err(|TooMany { unit, got, limit }| {
+            let what = source.what();
+            GrammarError::TooLarge { what, unit, got, limit }
+        })?;
+        let parser = self.factory.create_parser_from_init_default(GrammarInit::Internal(grammar, terminals));
         let parser = parser.map_err(|error| invalid(&error))?;
-        let mut matching = Matching::new(Matcher::new(Ok(parser))).map_err(|error| invalid(&error))?;
+        let bytes = GRAMMAR_BYTES + source.bytes().saturating_mul(GRAMMAR_FACTOR);
+        let mut matching = Matching::new(parser, bytes, self.memory.hold())?;
         // What no token begins cannot be answered.
-        matching.mask().map_err(|error| invalid(&error))?;
+        match matching.mask() {
+            Err(GrammarError::TooComplex(problem)) => return Err(invalid(&problem)),
+            mask => mask?,
+        };
         Ok(matching)
     }
 }

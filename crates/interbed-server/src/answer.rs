@@ -1,15 +1,15 @@
 //! What the text of an answer is made of: thinking, text and calls of tools, as they come.
 
 use interbed_engine::text::{StopStrings, TextOptions};
-use interbed_engine::{Constraint, GrammarSource, Preface};
+use interbed_engine::{GrammarSource, Preface};
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::harmony::{self, HarmonyParser};
 use crate::random::random;
 use crate::sampling::Common;
+use crate::schemas::Bond;
 use crate::speech::Speech;
-use crate::structured::compile;
 use crate::thinking::{Begins, Thinking};
 use crate::tool_calls::{Family, Part, ToolParser};
 use crate::tool_use::ToolUse;
@@ -50,15 +50,12 @@ impl Form {
                 && let Some(bound) = common.constraint.take()
             {
                 let grammar = harmony::final_grammar(|text| app.mark(text), app.is_special("<|end|>"));
-                let source = GrammarSource::Lark(grammar);
-                let heading =
-                    compile(app, &source, "response_format", |vocabulary, source| vocabulary.compile(source))?;
-                common.constraint = Some(bound.headed(heading));
+                common.constraint = Some(bound.headed(GrammarSource::Lark(grammar)));
             }
         }
         if let Some(tags) = speech.thinking {
             marks.extend([tags.open, tags.close]);
-            let behind = |bound: Constraint| match begins {
+            let behind = |bound: Bond| match begins {
                 Begins::Behind => bound,
                 Begins::Inside => bound.behind(Preface::begun(tags.close, BLANKS_MAX)),
                 Begins::Before => {

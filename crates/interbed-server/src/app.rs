@@ -17,6 +17,7 @@ use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
 use crate::pace::QueuePace;
 use crate::permits::Permits;
+use crate::schemas::Schemas;
 use crate::speech::Speech;
 use crate::tenant::Tenant;
 use crate::tool_calls::Family;
@@ -49,6 +50,8 @@ pub(crate) struct App {
     pub(crate) is_cut: watch::Receiver<bool>,
     /// Tokenizing, and all else that is prepared.
     workers: Arc<Permits>,
+    /// Who compiles what answers have to be.
+    pub(crate) schemas: Arc<Schemas>,
 }
 
 impl App {
@@ -63,6 +66,7 @@ impl App {
     ) -> Arc<Self> {
         let memory = RequestMemory::new(config.request_bytes_max);
         let workers = Permits::new(config.tokenizing_max);
+        let schemas = Schemas::new(config.schema_worker.clone(), !config.api_keys.is_empty());
         let started_at_s = unix_seconds();
         let vocabulary = OnceLock::new();
         let source = template.as_ref().map_or("", |template| template.source());
@@ -94,6 +98,7 @@ impl App {
             draining,
             live,
             is_cut,
+            schemas,
             workers,
         };
         Arc::new(app)

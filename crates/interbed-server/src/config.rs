@@ -1,5 +1,6 @@
 //! How the server serves.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use interbed_engine::{Pooling, SamplingParams};
@@ -58,6 +59,10 @@ pub struct ServerConfig {
     pub drain_timeout: Duration,
     /// Prompts tokenized, and templates rendered, at a time.
     pub tokenizing_max: usize,
+    /// A program that calls [`run_schema_worker`](crate::run_schema_worker) where its only argument is
+    /// [`SCHEMA_WORKER`](crate::SCHEMA_WORKER); this program's own path, if it does. Schemas and grammars are compiled
+    /// there first, so that none can take all memory or never end. Without one, only what is known to do so is refused.
+    pub schema_worker: Option<PathBuf>,
 }
 
 /// How a model makes embeddings.
@@ -93,6 +98,7 @@ impl Default for ServerConfig {
             write_timeout: Duration::from_secs(120),
             drain_timeout: Duration::from_secs(30),
             tokenizing_max: std::thread::available_parallelism().map_or(2, usize::from).min(4),
+            schema_worker: None,
         }
     }
 }

@@ -126,9 +126,13 @@ pub(crate) struct Output {
 
 /// Submits the sequences for each prompt, as many as there are candidates. Sequence `i` belongs to prompt `i /
 /// candidates`, and its seed is the request's plus `i % candidates`.
-pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
+pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
     let Asked { prompts, form, echo_bytes, caller: Caller { tenant, log }, share: parsed } = asked;
     check_amount(app, &prompts, common.candidates)?;
+    let constraint = match &common.constraint {
+        Some(bond) => Some(app.compile(tenant, bond).await?),
+        None => None,
+    };
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let needed = bytes_held(prompts.len(), prompt_tokens, echo_bytes, common);
     let share = app.memory.held.take(needed).await?;
@@ -160,7 +164,7 @@ pub(crate) async fn submit(app: &App, asked: Asked, common: &Common) -> Result<S
             embed: common.embed,
             // Whole answers are read as they come; only streams go at the speed of their clients.
             unread: common.stream.then(|| app.memory.unread.clone()),
-            constraint: common.constraint.clone(),
+            constraint: constraint.clone(),
         };
         // An error here drops, and so cancels, the sequences before it.
         let submitted = app.engine.submit_many(request, common.candidates);

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use interbed_engine::text::TextOptions;
-use interbed_engine::{BeamParams, Constraint, Pooling, SamplingParams, TOKEN_LIST_MAX, TokenId};
+use interbed_engine::{BeamParams, Pooling, SamplingParams, TOKEN_LIST_MAX, TokenId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -12,6 +12,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent, shown, token_ids};
 use crate::openapi::{Part, part};
 use crate::random::random;
+use crate::schemas::Bond;
 use crate::truncation::Truncation;
 use crate::unsupported::{Api, Supported};
 
@@ -101,7 +102,7 @@ pub(crate) struct Common {
     /// The prompt's embedding instead of a text.
     pub(crate) embed: Option<Pooling>,
     /// What the answers have to be; each endpoint fills it in.
-    pub(crate) constraint: Option<Constraint>,
+    pub(crate) constraint: Option<Bond>,
 }
 
 /// Reads and checks the shared fields of a body, and refuses those that its API does not support.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use interbed_engine::{Constraint, GrammarError, GrammarSource, Vocabulary, vocabulary_of};
+use interbed_engine::{Binding, Constraint, GrammarSource, Vocabulary, VocabularyError, vocabulary_of};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -14,6 +15,8 @@ use crate::fields::{Field, FromJson, Object, entries, is_text, read, sent, shown
 use crate::json_cost::JsonCost;
 use crate::memory::Share;
 use crate::openapi::{Part, part};
+use crate::schemas::{Bond, COMPILED_BYTES};
+use crate::tenant::Tenant;
 
 /// Longest schema, in bytes of the body, and what its values may take once they are built.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
@@ -95,58 +98,45 @@ impl FromJson<'_> for Choices {
     }
 }
 
-/// What the answers to a body have to be; `None` if anything. `share` grows to what it takes. Blocking, and CPU-bound.
+/// What the answers to a body have to be; `None` if anything. `share` grows to what it takes. Blocking.
 ///
 /// # Errors
-/// A field is wrong, or what it asks for cannot be enforced.
-pub(crate) fn constraint(app: &App, body: &[u8], share: &mut Share) -> Result<Option<Constraint>, ApiError> {
-    let Some((param, source)) = source(body, share)? else { return Ok(None) };
-    compile(app, &source, &param, |vocabulary, source| vocabulary.compile(source)).map(Some)
+/// A field is wrong.
+pub(crate) fn constraint(body: &[u8], share: &mut Share) -> Result<Option<Bond>, ApiError> {
+    let asked = source(body, share)?;
+    Ok(asked.map(|(param, source)| Bond::new(&param, vec![Binding::whole(source)])))
 }
 
-/// The constraint to JSON of a schema, which the field `name` has, or to any JSON object. `share` grows to what it
-/// takes. Blocking, and CPU-bound.
+/// JSON of a schema, which the field `name` has, or any JSON object. `share` grows to what it takes. Blocking.
 ///
 /// # Errors
-/// The schema cannot be read or enforced.
-pub(crate) fn json_constraint(
-    app: &App,
-    raw: Option<&RawValue>,
-    name: &str,
-    share: &mut Share,
-) -> Result<Constraint, ApiError> {
+/// The schema cannot be read.
+pub(crate) fn json_constraint(raw: Option<&RawValue>, name: &str, share: &mut Share) -> Result<Bond, ApiError> {
     let source = match raw {
         Some(raw) => GrammarSource::JsonSchema(schema(raw, name, share)?),
         None => GrammarSource::JsonObject,
     };
-    compile(app, &source, name, |vocabulary, source| vocabulary.compile(source))
-}
-
-/// Compiles `source`, which the field `param` asks for, on a stack that is large enough. Blocking, and CPU-bound.
-///
-/// # Errors
-/// The model's tokenizer or the grammar cannot be used.
-pub(crate) fn compile(
-    app: &App,
-    source: &GrammarSource,
-    param: &str,
-    compile: impl FnOnce(&Vocabulary, &GrammarSource) -> Result<Constraint, GrammarError> + Send,
-) -> Result<Constraint, ApiError> {
-    let vocabulary = app.vocabulary().map_err(|error| ApiError::invalid(param, error.to_string()))?;
-    let compiled = std::thread::scope(|scope| {
-        let work = move || compile(&vocabulary, source);
-        let thread = std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES).spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| ApiError::internal(format!("no thread could be started: {error}")))?;
-        thread.join().map_err(|_| ApiError::internal("compiling the schema or grammar failed"))
-    })?;
-    compiled.map_err(|error| ApiError::invalid(param, format!("{param}: {error}")))
+    Ok(Bond::new(name, vec![Binding::whole(source)]))
 }
 
 impl App {
-    /// The bytes of the model's tokens, which are collected when first asked for.
-    fn vocabulary(&self) -> Result<Arc<Vocabulary>, interbed_engine::VocabularyError> {
-        let build = || vocabulary_of(&self.tokenizer, &self.config.eos_token_ids).map(Arc::new);
-        self.vocabulary.get_or_init(build).clone()
+    /// Compiles what the answers to a request of `tenant` have to be.
+    ///
+    /// # Errors
+    /// The model's tokenizer or the schema cannot be used, or there is no memory for it now.
+    pub(crate) async fn compile(self: &Arc<Self>, tenant: Tenant, bond: &Bond) -> Result<Constraint, ApiError> {
+        let app = self.clone();
+        let vocabulary = spawn_blocking(move || app.vocabulary()).await;
+        let vocabulary =
+            vocabulary.map_err(|error| ApiError::internal(format!("reading the tokens failed: {error}")))?;
+        let vocabulary = vocabulary.map_err(|error| ApiError::invalid(&bond.param, error.to_string()))?;
+        self.schemas.compile(tenant, bond, &vocabulary).await
+    }
+
+    /// The bytes of the model's tokens, which are collected when first asked for. Blocking, and CPU-bound.
+    fn vocabulary(&self) -> Result<Arc<Vocabulary>, VocabularyError> {
+        let build = || vocabulary_of(&self.tokenizer, &self.config.eos_token_ids);
+        self.vocabulary.get_or_init(|| Ok(Arc::new(build()?.with_memory(COMPILED_BYTES)))).clone()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls of tools: what a request asks for, and how that binds its answers.
 
-use interbed_engine::{GrammarSource, Marker, Trigger, checked_schema};
+use interbed_engine::{Binding, GrammarSource, Marker, Trigger, checked_schema};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::harmony;
 use crate::openapi;
 use crate::sampling::Common;
+use crate::schemas::Bond;
 use crate::speech::tool_parsers;
-use crate::structured::compile;
 use crate::tool_calls::{Family, Function};
 
 /// The longest name, in bytes, and the most tools that a message tells.
@@ -145,9 +145,7 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
     common.constraint = Some(if choice == Choice::Auto {
         let bound = |functions: &[Function]| {
             let source = GrammarSource::Lark(format!("start: call\n{}", way.call(app, functions)));
-            compile(app, &source, "tools", |vocabulary, source| {
-                vocabulary.compile_after(way.trigger(), source, parallel)
-            })
+            Binding { source, after: Some((way.trigger(), parallel)) }
         };
         // A schema that cannot be enforced says what is wanted, but an optional call need not keep to it.
         let is_strict = |function: &Function| {
@@ -159,15 +157,16 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
             Err(_) if !is_strict(function) => loose(function),
             checked => checked,
         })?;
-        match bound(&each) {
-            // Each alone can be, but not all together.
-            Err(_) if !callable.iter().any(is_strict) => bound(&all(&loose)?)?,
-            bound => bound?,
+        let mut bindings = vec![bound(&each)];
+        if !callable.iter().any(is_strict) {
+            // Where each alone can be enforced, but not all together.
+            bindings.push(bound(&all(&loose)?));
         }
+        Bond::new("tools", bindings)
     } else {
         let several = parallel && choice == Choice::Required;
         let source = GrammarSource::Lark(way.answer(app, &all(&|function| way.checked(function))?, several));
-        compile(app, &source, "tools", |vocabulary, source| vocabulary.compile(source))?
+        Bond::new("tools", vec![Binding::whole(source)])
     });
     Ok(Some(ToolUse { functions, parallel }))
 }

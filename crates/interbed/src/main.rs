@@ -54,6 +54,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use interbed_server::{SCHEMA_WORKER, run_schema_worker};
 use tracing_subscriber::EnvFilter;
 
 /// Run and serve large language models from memory that is too small for them
@@ -103,6 +104,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if std::env::args_os().skip(1).eq([SCHEMA_WORKER]) {
+        return run_schema_worker();
+    }
     set_panic_hook();
     let cli = Cli::parse();
     match dispatch(cli) {

@@ -4,11 +4,12 @@ use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, bail};
 use interbed_device::{Bytes, HUGE_PAGE, KvPool, StripShape, page_size, usable_cores};
-use interbed_engine::MemoryNeeds;
+use interbed_engine::{LATE_MAX, MemoryNeeds};
 use interbed_kernels::{DType, KvDType, KvLayout};
 use interbed_kv::{BLOCK_SIZE_MAX, KvConfig};
 use interbed_model::Model;
 use interbed_model::config::ModelConfig;
+use interbed_server::SCHEMA_BYTES;
 
 use crate::audience::{Audience, Surroundings};
 use crate::kv_events;
@@ -109,6 +110,7 @@ pub fn memory_needs(
     Ok(MemoryNeeds {
         process: Bytes(
             footprint.computing(threads(limits).get(), config.vocab_size, serves_many).0
+                + if serves_many { schemas(config.vocab_size) } else { 0 }
                 + kv_events::memory(limits.kv_events.as_ref()).0,
         ),
         opening: footprint.opening,
@@ -124,6 +126,11 @@ pub fn memory_needs(
         max_model_len,
         max_num_seqs: sequences,
     })
+}
+
+/// What schemas and grammars take in all: their own, and logits of answers whose schemas take long.
+fn schemas(vocab_size: usize) -> u64 {
+    SCHEMA_BYTES as u64 + (LATE_MAX * size_of::<f32>()) as u64 * vocab_size as u64
 }
 
 /// Tokens of one pass, which must have room for one of every running sequence.

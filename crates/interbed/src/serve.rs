@@ -313,8 +313,15 @@ fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<Serv
         proxies: args.proxy.clone(),
         drain_timeout: Duration::from_secs(args.drain_seconds),
         otlp_endpoint: args.otlp_endpoint.clone(),
+        schema_worker: own_program(),
         ..ServerConfig::default()
     })
+}
+
+/// This program, also when its file has been replaced since.
+fn own_program() -> Option<PathBuf> {
+    let running = PathBuf::from("/proc/self/exe");
+    if running.exists() { Some(running) } else { std::env::current_exe().ok() }
 }
 
 /// The same, and what the model says.

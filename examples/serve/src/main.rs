@@ -3,18 +3,28 @@
 //! ```console
 //! $ cargo run --release -p serve -- models/storyteller 127.0.0.1:8000
 //! ```
+//!
+//! It starts itself once more to compile the schemas that clients send: see `ServerConfig::schema_worker`.
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use generate::open;
 use interbed_model::chat_template::ChatTemplate;
-use interbed_server::ServerConfig;
+use interbed_server::{SCHEMA_WORKER, ServerConfig, run_schema_worker};
 use tokio::net::TcpListener;
 
+fn main() -> Result<ExitCode> {
+    if std::env::args().skip(1).eq([SCHEMA_WORKER]) {
+        return Ok(run_schema_worker());
+    }
+    serve().map(|()| ExitCode::SUCCESS)
+}
+
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn serve() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let usage = "usage: serve MODEL_DIRECTORY ADDRESS";
     let (dir, address) = (args.next().context(usage)?, args.next().context(usage)?);
@@ -25,6 +35,7 @@ async fn main() -> Result<()> {
         model_names: vec!["mine".into()],
         model_root: dir,
         eos_token_ids: model.end_tokens,
+        schema_worker: std::env::current_exe().ok(),
         ..ServerConfig::default()
     };
     let listener = TcpListener::bind(&address).await.with_context(|| format!("cannot listen on {address}"))?;

@@ -189,7 +189,7 @@ impl Policy for Beams {
         }
         let logits = logits.all();
         let Some(index) = self.sequences.iter().position(|&id| id == sequence.id) else { return };
-        if let Some(Err(error)) = self.bounds.get_mut(index).map(|bound| bound.apply(0, logits)) {
+        if let Some(Err(error)) = self.bounds.get_mut(index).map(|bound| bound.apply(0, logits, false)) {
             self.fault.get_or_insert(RequestError::Constraint(error));
         }
         let len = self.search.row_len().max(self.logprobs.unwrap_or(0));

@@ -82,6 +82,29 @@ impl Independent {
         }
     }
 
+    /// What was sampled for sequence `id` is told to its client; it goes on or ends.
+    fn conclude(&mut self, id: SequenceId, prompt: &Prompt, stage: &mut Stage<'_>) {
+        let sequence = stage.scheduler.get_mut(id);
+        let Some(continuation) = sequence.and_then(|sequence| sequence.continuation.as_mut()) else { return };
+        if let Some(error) = continuation.fault.take() {
+            let sequence = stage.scheduler.remove(id);
+            return sequence.into_iter().for_each(|sequence| self.fail(sequence, &error, stage));
+        }
+        let (count, outcome) = continuation.deliver();
+        stage.totals.generation_tokens += count as u64;
+        // Before the parent has a token that they do not have.
+        for other in std::mem::take(&mut self.unbegun) {
+            self.begin(other, id, prompt, stage);
+        }
+        match outcome {
+            Ok(token) => stage.scheduler.push_token(id, token),
+            Err(reason) => {
+                let ended = self.end(id, stage).and_then(|sequence| sequence.continuation);
+                ended.iter().for_each(|continuation| stage.finish(continuation, reason));
+            }
+        }
+    }
+
     /// Takes sequence `id` out of every structure, and gives its blocks back.
     fn end(&mut self, id: SequenceId, stage: &mut Stage<'_>) -> Option<Sequence> {
         self.sequences.retain(|&other| other != id);
@@ -125,7 +148,7 @@ impl Policy for Independent {
         entry: &PlannedTokens,
         position: usize,
         mut logits: Logits<'_>,
-        Sampling { sampler, eos }: Sampling<'_>,
+        Sampling { sampler, eos, late }: Sampling<'_>,
     ) {
         let next = position + 1;
         // The number of drafts before the token that is sampled from this row, if one is.
@@ -155,12 +178,14 @@ impl Policy for Independent {
             };
             for other in &mut self.unbegun {
                 other.share_masks(continuation);
-                other.sample(sampler, &self.params, &mut logits, eos);
+                other.sample(sampler, &self.params, &mut logits, eos, None);
                 if let Logits::All(logits) = &mut logits {
                     logits.copy_from_slice(&row);
                 }
             }
-            continuation.sample(sampler, &self.params, &mut logits, eos);
+            // Continuations that have not begun need the row now.
+            let late = self.unbegun.is_empty().then_some(late);
+            continuation.sample(sampler, &self.params, &mut logits, eos, late);
         }
     }
 
@@ -184,19 +209,19 @@ impl Policy for Independent {
         if !self.prompt_done {
             self.tell_prompt_done(continuation, prompt);
         }
-        let (count, outcome) = continuation.deliver();
-        stage.totals.generation_tokens += count as u64;
-        // Before the parent has a token that they do not have.
-        for other in std::mem::take(&mut self.unbegun) {
-            self.begin(other, entry.id, prompt, stage);
+        if !continuation.is_late() {
+            self.conclude(entry.id, prompt, stage);
         }
-        match outcome {
-            Ok(token) => stage.scheduler.push_token(entry.id, token),
-            Err(reason) => {
-                let ended = self.end(entry.id, stage).and_then(|sequence| sequence.continuation);
-                ended.iter().for_each(|continuation| stage.finish(continuation, reason));
-            }
+    }
+
+    fn resume(&mut self, id: SequenceId, prompt: &Prompt, sampling: Sampling<'_>, stage: &mut Stage<'_>) {
+        let sequence = stage.scheduler.get_mut(id);
+        let Some(continuation) = sequence.and_then(|sequence| sequence.continuation.as_mut()) else { return };
+        continuation.resume(sampling.sampler, &self.params, sampling.eos);
+        if continuation.fault.is_none() {
+            continuation.accept(&self.params, prompt.len, stage.ends);
         }
+        self.conclude(id, prompt, stage);
     }
 
     fn drop_cancelled(&mut self, prompt: &Prompt, stage: &mut Stage<'_>) {

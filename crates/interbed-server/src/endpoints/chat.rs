@@ -110,7 +110,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let mut preparing = begin(app, &body)?;
     let mut common = common::<Chats>(app, body.json())?;
-    common.constraint = constraint(app, body.json(), &mut preparing.share)?;
+    common.constraint = constraint(body.json(), &mut preparing.share)?;
     let fields: Fields = read(body.json())?;
     let top_logprobs = sent(fields.top_logprobs);
     common.params.logprobs = match (sent(fields.logprobs).unwrap_or(false), top_logprobs) {

@@ -93,7 +93,7 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let Received { body, .. } = received;
     let mut share = Preparing::begin(app, &body, 0)?.share;
     let mut common = common::<Completions>(app, body.json())?;
-    common.constraint = constraint(app, body.json(), &mut share)?;
+    common.constraint = constraint(body.json(), &mut share)?;
     let fields: Fields<'_> = read(body.json())?;
     let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));
     let add_special = sent(fields.add_special_tokens).unwrap_or(true);

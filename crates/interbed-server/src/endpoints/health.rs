@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::metrics;
 
-/// 200 while the engine makes progress or has nothing to do, otherwise 503 with the reason.
+/// 200 while the engine makes progress or has nothing to do, and schemas can be compiled; otherwise 503 with the reason.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let status = app.engine.status();
     match status.health {
@@ -22,7 +22,16 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
             let body = json!({"status": "draining", "sequences_in_flight": left});
             (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
         }
-        Health::Ok => (StatusCode::OK, Json(json!({"status": "ok"}))).into_response(),
+        Health::Ok => match app.schemas.stuck() {
+            (0, _) => (StatusCode::OK, Json(json!({"status": "ok"}))).into_response(),
+            (stuck, places) if stuck < places => {
+                (StatusCode::OK, Json(json!({"status": "ok", "schema_workers_stuck": stuck}))).into_response()
+            }
+            (stuck, _) => {
+                let message = format!("all {stuck} workers that compile schemas and grammars are stuck");
+                ApiError::overloaded(message).into_response()
+            }
+        },
         Health::Stalled(reason) => {
             ApiError::overloaded(format!("the engine makes no progress: {reason}")).into_response()
         }

@@ -230,7 +230,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
     common.max_tokens = sent(fields.max_output_tokens);
     common.stream = sent(fields.stream).unwrap_or(false);
-    let format = format(app, sent(fields.text), &mut common, &mut preparing.share)?;
+    let format = format(sent(fields.text), &mut common, &mut preparing.share)?;
     let choice = choice(fields.tool_choice)?;
     let tool_choice = match &choice {
         None => json!("none"),
@@ -342,19 +342,14 @@ fn check_supported(fields: &Fields<'_>) -> Result<(), ApiError> {
 }
 
 /// What the answer has to be, to which `common` is bound, as the response tells it.
-fn format(
-    app: &App,
-    text: Option<Object<Text<'_>>>,
-    common: &mut Common,
-    share: &mut Share,
-) -> Result<Value, ApiError> {
+fn format(text: Option<Object<Text<'_>>>, common: &mut Common, share: &mut Share) -> Result<Value, ApiError> {
     let plain = json!({"type": "text"});
     let Some(Object(Text { format: Some(Field(Object(format))), .. })) = text else { return Ok(plain) };
     let Format { kind, schema, name, strict } = format;
     match kind.map_or("null", RawValue::get) {
         r#""text""# => Ok(plain),
         r#""json_object""# => {
-            common.constraint = Some(json_constraint(app, None, "text.format", share)?);
+            common.constraint = Some(json_constraint(None, "text.format", share)?);
             Ok(json!({"type": "json_object"}))
         }
         r#""json_schema""# => {
@@ -362,7 +357,7 @@ fn format(
             let Some(raw) = schema else {
                 return refuse(path, "is missing; send the schema that the answer is to have".into());
             };
-            common.constraint = Some(json_constraint(app, Some(raw), path, share)?);
+            common.constraint = Some(json_constraint(Some(raw), path, share)?);
             // It was read just now.
             let schema: Value = serde_json::from_str(raw.get()).unwrap_or_default();
             let strict = sent(strict).unwrap_or(true);

@@ -21,6 +21,7 @@ mod plan;
 mod refusals;
 mod replay;
 mod run;
+mod schemas;
 mod serve;
 mod stream;
 mod support;

@@ -1,0 +1,228 @@
+//! What it costs to intersect regular expressions, known before the library does it.
+//!
+//! The library follows an intersection by the bytes that may come next. Each of the expressions that it joins has sets
+//! of them, and a step goes through every choice of one set from each that have a byte in common: a product. The
+//! library counts that work and stops where there is too much of it, but only between steps, so a step must be small.
+
+use std::collections::{HashMap, HashSet};
+
+use llguidance::derivre::raw::ExprSet;
+use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
+use llguidance::earley::lexerspec::LexerSpec;
+
+/// Most choices in a step of one intersection, and in one of all that a grammar has.
+const CHOICES_MAX: u64 = 100_000;
+const CHOICES_OF_ALL_MAX: u64 = 4_000_000;
+/// Most expressions that are looked at; those that several intersections share count in each.
+const LOOKED_AT_MAX: usize = 2_000_000;
+
+/// How much a grammar asks for of what is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooMany {
+    /// What is counted.
+    pub(crate) unit: &'static str,
+    pub(crate) got: usize,
+    pub(crate) limit: usize,
+}
+
+/// Checks the intersections in a grammar's terminals.
+///
+/// # Errors
+/// A step through one of them, or through all together, would take too long.
+pub(crate) fn check(spec: &LexerSpec) -> Result<(), TooMany> {
+    let exprs = spec.regex_builder.exprset();
+    let mut look = Look { exprs, kinds: Kinds::new(), joined: HashMap::new(), left: LOOKED_AT_MAX };
+    let mut of_all = 0u64;
+    for id in 1..exprs.len() as u32 {
+        let expr = ExprRef::new(id);
+        if look.kind(expr) != look.kinds.and {
+            continue;
+        }
+        let choices = look.choices(expr)?;
+        of_all = of_all.saturating_add(choices);
+        limit("ways in which patterns for one text overlap", choices, CHOICES_MAX)?;
+        limit("ways in which patterns overlap", of_all, CHOICES_OF_ALL_MAX)?;
+    }
+    Ok(())
+}
+
+fn limit(unit: &'static str, got: u64, limit: u64) -> Result<(), TooMany> {
+    let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    if got > limit { Err(TooMany { unit, got: size(got), limit: size(limit) }) } else { Ok(()) }
+}
+
+/// The library's numbers for kinds of expressions, whose names it does not export.
+struct Kinds {
+    and: u8,
+    not: u8,
+    set: u8,
+    /// Those that begin with one byte.
+    single: [u8; 3],
+}
+
+impl Kinds {
+    fn new() -> Self {
+        let mut builder = RegexBuilder::new();
+        let mut kind = |ast: RegexAst| {
+            let expr = builder.mk(&ast).unwrap_or(ExprRef::NO_MATCH);
+            builder.exprset().get_tag(expr) as u8
+        };
+        let regex = |text: &str| RegexAst::Regex(text.into());
+        Self {
+            and: kind(RegexAst::And(vec![regex("[ab]*c"), regex("[bc]*")])),
+            not: kind(RegexAst::Not(Box::new(regex("[ab]*")))),
+            set: kind(regex("[ab]")),
+            single: [kind(regex("a")), kind(regex("ab")), kind(RegexAst::MultipleOf(3, 0))],
+        }
+    }
+}
+
+/// In how many of an expression's sets each byte is, and which these are: a number that is the same for bytes that are
+/// in the same sets.
+#[derive(Clone)]
+struct Sets {
+    counts: Box<[u64; 256]>,
+    which: Box<[u64; 256]>,
+}
+
+impl Sets {
+    fn none() -> Self {
+        Self { counts: Box::new([0; 256]), which: Box::new([0; 256]) }
+    }
+
+    /// One more set, which has a number.
+    fn add(&mut self, number: u64, has: impl Fn(u8) -> bool) {
+        for byte in (0..=u8::MAX).filter(|&byte| has(byte)) {
+            self.counts[usize::from(byte)] = self.counts[usize::from(byte)].saturating_add(1);
+            self.mix(byte, number);
+        }
+    }
+
+    fn mix(&mut self, byte: u8, number: u64) {
+        let which = &mut self.which[usize::from(byte)];
+        *which = which.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number + 1).rotate_left(29);
+    }
+}
+
+struct Look<'a> {
+    exprs: &'a ExprSet,
+    kinds: Kinds,
+    /// The sets of intersections.
+    joined: HashMap<ExprRef, Sets>,
+    /// Expressions that may still be looked at.
+    left: usize,
+}
+
+impl Look<'_> {
+    fn kind(&self, expr: ExprRef) -> u8 {
+        self.exprs.get_tag(expr) as u8
+    }
+
+    /// How many choices there are in a step of an intersection.
+    fn choices(&mut self, expr: ExprRef) -> Result<u64, TooMany> {
+        let sets = self.joined_sets(expr)?;
+        // Bytes that are in the same sets are one case.
+        let cases: HashMap<u64, u64> = sets.which.iter().copied().zip(sets.counts.iter().copied()).collect();
+        Ok(cases.values().fold(0, |sum: u64, &count| sum.saturating_add(count)))
+    }
+
+    /// The sets of an intersection. Expressions in it come before it, so that this ends.
+    fn joined_sets(&mut self, expr: ExprRef) -> Result<Sets, TooMany> {
+        if let Some(known) = self.joined.get(&expr) {
+            return Ok(known.clone());
+        }
+        let mut joined = Sets { counts: Box::new([1; 256]), which: Box::new([0; 256]) };
+        for &part in self.exprs.get_args(expr) {
+            let sets = self.sets(part)?;
+            for byte in 0..=u8::MAX {
+                let (index, which) = (usize::from(byte), sets.which[usize::from(byte)]);
+                // On the way to the whole product, a part that lacks the byte has not been asked yet.
+                joined.counts[index] = joined.counts[index].saturating_mul(sets.counts[index].max(1));
+                joined.mix(byte, which);
+            }
+        }
+        self.joined.insert(expr, joined.clone());
+        Ok(joined)
+    }
+
+    /// The sets of bytes that can come next anywhere in an expression.
+    fn sets(&mut self, expr: ExprRef) -> Result<Sets, TooMany> {
+        let mut sets = Sets::none();
+        let mut stack = vec![expr];
+        let (mut seen, mut has_single) = (HashSet::from([expr]), false);
+        while let Some(next) = stack.pop() {
+            if self.left == 0 {
+                return Err(TooMany {
+                    unit: "parts of patterns for one text",
+                    got: LOOKED_AT_MAX + 1,
+                    limit: LOOKED_AT_MAX,
+                });
+            }
+            self.left -= 1;
+            let (kind, exprs) = (self.kind(next), self.exprs);
+            if kind == self.kinds.and {
+                let joined = self.joined_sets(next)?;
+                for byte in 0..=u8::MAX {
+                    let index = usize::from(byte);
+                    sets.counts[index] = sets.counts[index].saturating_add(joined.counts[index]);
+                    sets.mix(byte, joined.which[index]);
+                }
+                continue;
+            }
+            if kind == self.kinds.not {
+                // What it excludes is cut into sets that have no byte in common.
+                sets.add(u64::from(next.as_u32()), |_| true);
+                continue;
+            }
+            if kind == self.kinds.set {
+                sets.add(u64::from(next.as_u32()), |byte| exprs.get(next).matches_byte(byte));
+            }
+            has_single |= self.kinds.single.contains(&kind);
+            stack.extend(exprs.get_args(next).iter().copied().filter(|&part| seen.insert(part)));
+        }
+        if has_single {
+            // Each byte may stand alone.
+            for byte in 0..=u8::MAX {
+                sets.add(u64::MAX >> 1, |other| other == byte);
+                sets.mix(byte, 0);
+            }
+        }
+        Ok(sets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(patterns: &[RegexAst]) -> LexerSpec {
+        let mut spec = LexerSpec::new().unwrap();
+        spec.setup_lexeme_class(RegexAst::NoMatch).unwrap();
+        spec.add_greedy_lexeme("T".into(), RegexAst::And(patterns.to_vec()), false, None, usize::MAX).unwrap();
+        spec
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        let kinds = Kinds::new();
+        let all = [kinds.and, kinds.not, kinds.set, kinds.single[0], kinds.single[1], kinds.single[2]];
+        assert_eq!(HashSet::from(all).len(), all.len(), "{all:?}");
+    }
+
+    #[test]
+    fn a_product_is_seen_before_it_is_computed() {
+        let search = |text: String| RegexAst::SearchRegex(text);
+        let few: Vec<_> = (0..3).map(|least| search(format!("a{{{least},}}b"))).collect();
+        assert_eq!(check(&spec(&few)), Ok(()));
+        for many in [
+            (0..26).map(|least| search(format!("a{{{least},}}"))).collect::<Vec<_>>(),
+            (0..26).map(|least| search(format!("[a-m]{{{least},}}[f-z]"))).collect(),
+            (0..20)
+                .map(|least| RegexAst::Not(Box::new(search(format!("x{{{least}}}y")))))
+                .chain((0..20).map(|least| search(format!("(x|y){{{least}}}[xyz]"))))
+                .collect(),
+        ] {
+            assert!(check(&spec(&many)).is_err());
+        }
+    }
+}

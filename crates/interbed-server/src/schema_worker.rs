@@ -1,0 +1,198 @@
+//! The process in which schemas and grammars are compiled for the first time: one that never ends, or takes all memory,
+//! takes this process with it and nothing else.
+//!
+//! It reads frames (a `u32` of their length, little-endian, and so many bytes): a vocabulary, then one schema or grammar
+//! after another. It answers each with a frame, of which the first byte says whether it may be used; the rest is why
+//! not.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use interbed_engine::{Binding, GrammarError, Vocabulary};
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
+
+/// The argument by which a program is asked to be this process.
+pub const SCHEMA_WORKER: &str = "schema-worker";
+
+/// Processor time that compiling may take.
+pub(crate) const WORK_MAX: Duration = Duration::from_secs(1);
+/// Memory that compiling may take.
+pub(crate) const BYTES_MAX: usize = 24 << 20;
+/// What the process may have kept of that when it has answered; beyond it, another takes its place.
+const KEPT_MAX: usize = 8 << 20;
+/// How often is looked whether time is up.
+const LOOK: Duration = Duration::from_millis(20);
+/// How much others come before this process.
+const NICE: i32 = 5;
+/// Longest frame: a vocabulary.
+const FRAME_MAX: usize = 256 << 20;
+
+/// What a frame of an answer begins with: it may be used, or it may not.
+pub(crate) const FITS: u8 = b'+';
+pub(crate) const REFUSED: u8 = b'-';
+
+/// Compiles what comes by standard input, until that ends. A program that serves calls this where its only argument is
+/// [`SCHEMA_WORKER`], and does nothing else then.
+pub fn run_schema_worker() -> ExitCode {
+    // What it says is for nobody.
+    std::panic::set_hook(Box::new(|_| {}));
+    let _ = nice(NICE);
+    limit(Resource::Core, 0);
+    match serve(&mut io::stdin().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve(input: &mut impl Read) -> io::Result<()> {
+    let Some(bytes) = read_frame(input)? else { return Ok(()) };
+    let vocabulary = Vocabulary::from_bytes(&bytes).map(|vocabulary| vocabulary.with_memory(usize::MAX));
+    drop(bytes);
+    let vocabulary = vocabulary.map_err(io::Error::other)?;
+    let watch = Watch::start()?;
+    let resident = status("VmRSS:").unwrap_or(0);
+    answer(FITS, "")?;
+    while let Some(text) = read_frame(input)? {
+        if let Some(data) = status("VmData:") {
+            limit(Resource::Data, (data + BYTES_MAX + Vocabulary::STACK_BYTES) as u64);
+        }
+        watch.begin();
+        let tried = try_out(&vocabulary, &text);
+        watch.end();
+        match tried {
+            Ok(()) => answer(FITS, "")?,
+            Err(problem) => answer(REFUSED, &problem)?,
+        }
+        if status("VmRSS:").is_some_and(|now| now > resident + KEPT_MAX) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Compiles one on a stack that is large enough.
+fn try_out(vocabulary: &Vocabulary, text: &[u8]) -> Result<(), String> {
+    let binding = std::str::from_utf8(text).ok().and_then(Binding::from_text);
+    let binding = binding.ok_or("it was sent in a form that is not known")?;
+    let compiled = thread::scope(|scope| {
+        let work = || vocabulary.bind(&binding).map(drop);
+        let thread = thread::Builder::new().stack_size(Vocabulary::STACK_BYTES).spawn_scoped(scope, work);
+        thread.map_err(|error| format!("no thread could be started: {error}"))?.join().map_err(|_| crashed())
+    })?;
+    compiled.map_err(|error: GrammarError| error.to_string())
+}
+
+fn crashed() -> String {
+    "the schema or grammar cannot be compiled".into()
+}
+
+/// Ends the process when time is up.
+struct Watch {
+    /// Processor time of the process at which that is, in milliseconds; none while nothing is compiled.
+    until: Arc<AtomicU64>,
+}
+
+impl Watch {
+    fn start() -> io::Result<Self> {
+        let until = Arc::new(AtomicU64::new(u64::MAX));
+        let watched = until.clone();
+        let watch = move || {
+            loop {
+                thread::sleep(LOOK);
+                if processor_time() > watched.load(Ordering::Relaxed) {
+                    let _ = answer(REFUSED, &too_long());
+                    std::process::abort();
+                }
+            }
+        };
+        thread::Builder::new().name("watch".into()).spawn(watch)?;
+        Ok(Self { until })
+    }
+
+    fn begin(&self) {
+        self.until.store(processor_time() + WORK_MAX.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.until.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+/// Why one is refused that takes too long.
+pub(crate) fn too_long() -> String {
+    format!(
+        "compiling it takes more than {} s; simplify it: fewer or shorter patterns, lengths, repetitions and \
+         combinations of alternatives",
+        WORK_MAX.as_secs_f32()
+    )
+}
+
+/// Why one is refused that takes too much memory.
+pub(crate) fn too_much() -> String {
+    format!(
+        "compiling it takes more than {} MiB of memory; simplify it: fewer or shorter patterns, lengths, repetitions \
+         and combinations of alternatives",
+        BYTES_MAX >> 20
+    )
+}
+
+/// Processor time of this process in milliseconds; where the system does not tell it, all time.
+fn processor_time() -> u64 {
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let ticks = || {
+        let stat = fs::read_to_string("/proc/self/stat").ok()?;
+        // Behind the name, which may be anything: in user mode and in the kernel.
+        let mut times = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+        let mut time = || times.next()?.parse::<u64>().ok();
+        Some(time()? + time()?)
+    };
+    let elapsed = BEGIN.elapsed().as_millis() as u64;
+    ticks().map_or(elapsed, |ticks| ticks * 1000 / clock_ticks_per_second().max(1))
+}
+
+/// Lowers a limit of this process, or raises it again as far as the system lets it.
+fn limit(resource: Resource, most: u64) {
+    let Rlimit { maximum, .. } = getrlimit(resource);
+    let current = Some(maximum.map_or(most, |maximum| maximum.min(most)));
+    // Where the system knows no such limit, the other ones are left.
+    let _ = setrlimit(resource, Rlimit { current, maximum });
+}
+
+/// A size in bytes that the system tells of this process; `None` where it tells none.
+fn status(name: &str) -> Option<usize> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib << 10)
+}
+
+/// The next frame; `None` at the end.
+fn read_frame(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut length = [0; 4];
+    match input.read_exact(&mut length) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length > FRAME_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = Vec::new();
+    let got = input.take(length as u64).read_to_end(&mut bytes)?;
+    if got < length { Ok(None) } else { Ok(Some(bytes)) }
+}
+
+/// Writes one whole frame at once, whichever thread does.
+fn answer(first: u8, text: &str) -> io::Result<()> {
+    let mut frame = (text.len() as u32 + 1).to_le_bytes().to_vec();
+    frame.push(first);
+    frame.extend(text.as_bytes());
+    let mut output = io::stdout().lock();
+    output.write_all(&frame)?;
+    output.flush()
+}

@@ -1,0 +1,386 @@
+//! Schemas and grammars of requests, compiled in turns: apart from the texts that are tokenized, a bounded number at a
+//! time, an equal share for each tenant, and first in a [process of its own](crate::schema_worker), which is ended
+//! where it takes too long or too much. So what is compiled here is known to end.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use blake3::Hash;
+use interbed_engine::{Binding, Constraint, GrammarError, GrammarSource, Preface, Vocabulary};
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::error::ApiError;
+use crate::schema_worker::{BYTES_MAX, FITS, SCHEMA_WORKER, too_long, too_much};
+use crate::tenant::Tenant;
+use crate::turns::Turns;
+
+/// Schemas that are compiled at a time.
+const PLACES: usize = 2;
+/// Time for which a request waits for its turn.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+/// Time in which a worker answers: several times the processor time that it has, for the processors may be busy.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Time in which a worker reads the vocabulary, which is long for a large one on busy processors.
+const START_MAX: Duration = Duration::from_secs(30);
+/// A turn that has made no progress for so long is stuck.
+const STUCK: Duration = Duration::from_secs(20);
+/// Schemas that are known to compile; they need not be tried again.
+const KNOWN_MAX: usize = 512;
+/// Longest answer of a worker.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// What a worker takes beside the schema that it compiles.
+const WORKER_BYTES: usize = 10 << 20;
+
+/// Memory that schemas and grammars take in all: those that are compiled, in workers or here, and those in use.
+pub const SCHEMA_BYTES: usize = PLACES * (WORKER_BYTES + BYTES_MAX) + COMPILED_BYTES;
+/// What those in use take together.
+pub(crate) const COMPILED_BYTES: usize = 28 << 20;
+
+/// What the answers to a request have to be.
+#[derive(Debug)]
+pub(crate) struct Bond {
+    /// The field that asks for it.
+    pub(crate) param: String,
+    /// The first of these that can be enforced.
+    bindings: Vec<Binding>,
+    preface: Option<Preface>,
+    heading: Option<GrammarSource>,
+}
+
+impl Bond {
+    /// The first of `bindings` that can be enforced, of which there is at least one; `param` asks for it.
+    pub(crate) fn new(param: &str, bindings: Vec<Binding>) -> Self {
+        Self { param: param.to_owned(), bindings, preface: None, heading: None }
+    }
+
+    /// See [`Constraint::behind`].
+    pub(crate) fn behind(self, preface: Preface) -> Self {
+        Self { preface: Some(preface), ..self }
+    }
+
+    /// See [`Constraint::headed`]. The heading is the server's own.
+    pub(crate) fn headed(self, heading: GrammarSource) -> Self {
+        Self { heading: Some(heading), ..self }
+    }
+}
+
+/// Who compiles schemas, and whose turn it is.
+pub(crate) struct Schemas {
+    /// The program that is a worker with the argument [`SCHEMA_WORKER`].
+    program: Mutex<Option<PathBuf>>,
+    turns: Mutex<Turns<oneshot::Sender<Turn>>>,
+    /// When each turn under way last made progress.
+    progress: Mutex<Vec<(u64, Instant)>>,
+    /// Workers that have nothing to do.
+    idle: Mutex<Vec<Worker>>,
+    known: Mutex<VecDeque<Hash>>,
+}
+
+/// A place among those who compile, until this is dropped.
+struct Turn {
+    schemas: Arc<Schemas>,
+    tenant: Tenant,
+    number: u64,
+    since: Instant,
+}
+
+impl Schemas {
+    pub(crate) fn new(program: Option<PathBuf>, several_tenants: bool) -> Arc<Self> {
+        Arc::new(Self {
+            program: Mutex::new(program),
+            turns: Mutex::new(Turns::new(PLACES, several_tenants)),
+            progress: Mutex::default(),
+            idle: Mutex::default(),
+            known: Mutex::default(),
+        })
+    }
+
+    /// Turns that make no progress, and how many there can be.
+    pub(crate) fn stuck(&self) -> (usize, usize) {
+        (lock(&self.progress).iter().filter(|(_, last)| last.elapsed() > STUCK).count(), PLACES)
+    }
+
+    /// Compiles what the answers to a request of `tenant` have to be. Dropping the future ends the work.
+    ///
+    /// # Errors
+    /// The schema cannot be used, or there is no memory for it now.
+    pub(crate) async fn compile(
+        self: &Arc<Self>,
+        tenant: Tenant,
+        bond: &Bond,
+        vocabulary: &Arc<Vocabulary>,
+    ) -> Result<Constraint, ApiError> {
+        let turn = Arc::new(self.turn(tenant).await?);
+        let mut compiled = Err(failed());
+        for binding in &bond.bindings {
+            compiled = compile_one(vocabulary, &turn, binding, &bond.param).await;
+            if compiled.is_ok() {
+                break;
+            }
+        }
+        let mut constraint = compiled?;
+        if let Some(heading) = &bond.heading {
+            let heading = bind(vocabulary, &turn, Binding::whole(heading.clone()), &bond.param).await?;
+            constraint = constraint.headed(heading);
+        }
+        if let Some(preface) = &bond.preface {
+            constraint = constraint.behind(preface.clone());
+        }
+        Ok(constraint)
+    }
+
+    /// Waits for a turn.
+    async fn turn(self: &Arc<Self>, tenant: Tenant) -> Result<Turn, ApiError> {
+        let (give, given) = oneshot::channel();
+        lock(&self.turns).wait(tenant, give);
+        self.give_turns();
+        let waited = timeout(WAIT_MAX, given).await;
+        waited.ok().and_then(Result::ok).ok_or_else(|| {
+            let seconds = WAIT_MAX.as_secs();
+            ApiError::overloaded(format!("no schema or grammar could be compiled within {seconds} s; try again later"))
+        })
+    }
+
+    /// Gives places that are free to who comes next.
+    fn give_turns(self: &Arc<Self>) {
+        loop {
+            let next = {
+                let mut turns = lock(&self.turns);
+                turns.retain(|give| !give.is_closed());
+                turns.next()
+            };
+            let Some((tenant, give)) = next else { return };
+            let number = lock(&self.progress).iter().map(|&(number, _)| number + 1).max().unwrap_or(0);
+            let turn = Turn { schemas: self.clone(), tenant, number, since: Instant::now() };
+            turn.go_on();
+            // Whoever waited may have gone: then the turn comes back, and goes to the next.
+            drop(give.send(turn));
+        }
+    }
+
+    /// A worker with this vocabulary; `None` where there is no program to be one.
+    async fn worker(&self, vocabulary: &Arc<Vocabulary>) -> Result<Option<Worker>, ApiError> {
+        loop {
+            let Some(worker) = lock(&self.idle).pop() else { break };
+            if worker.is_alive() {
+                return Ok(Some(worker));
+            }
+        }
+        let Some(program) = lock(&self.program).clone() else { return Ok(None) };
+        match Worker::start(&program) {
+            Ok(worker) => worker.taught(vocabulary).await.map(Some),
+            Err(error) => {
+                tracing::warn!(
+                    "{} could not be started: {error}; schemas are compiled without a process of their own from now on",
+                    program.display()
+                );
+                *lock(&self.program) = None;
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Turn {
+    /// Notes that it makes progress.
+    fn go_on(&self) {
+        let mut progress = lock(&self.schemas.progress);
+        match progress.iter_mut().find(|(number, _)| *number == self.number) {
+            Some((_, last)) => *last = Instant::now(),
+            None => progress.push((self.number, Instant::now())),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.schemas.progress).retain(|&(number, _)| number != self.number);
+        let had = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        lock(&self.schemas.turns).leave(self.tenant, had);
+        self.schemas.give_turns();
+    }
+}
+
+async fn compile_one(
+    vocabulary: &Arc<Vocabulary>,
+    turn: &Arc<Turn>,
+    binding: &Binding,
+    param: &str,
+) -> Result<Constraint, ApiError> {
+    let schemas = &turn.schemas;
+    let text = binding.to_text();
+    let name = blake3::hash(text.as_bytes());
+    if !lock(&schemas.known).contains(&name)
+        && let Some(worker) = schemas.worker(vocabulary).await?
+    {
+        turn.go_on();
+        let problem = match worker.ask(text.into_bytes(), ANSWER_MAX).await {
+            Answer::Fits(worker) => {
+                lock(&schemas.idle).push(worker);
+                let mut known = lock(&schemas.known);
+                known.push_back(name);
+                if known.len() > KNOWN_MAX {
+                    known.pop_front();
+                }
+                None
+            }
+            Answer::Refused(worker, problem) => {
+                lock(&schemas.idle).push(worker);
+                Some(problem)
+            }
+            Answer::Gone => Some(too_much()),
+            Answer::Late => Some(too_long()),
+        };
+        if let Some(problem) = problem {
+            return Err(ApiError::invalid(param, format!("{param}: {problem}")));
+        }
+    }
+    turn.go_on();
+    let bound = bind(vocabulary, turn, binding.clone(), param);
+    // Without a worker, nothing is known of it. The turn lasts until it has ended, which `/health` may tell.
+    let bound = timeout(ANSWER_MAX, bound).await;
+    bound.map_err(|_| ApiError::invalid(param, format!("{param}: {}", too_long())))?
+}
+
+/// Compiles on a stack that is large enough, as long as `turn` lasts.
+async fn bind(
+    vocabulary: &Arc<Vocabulary>,
+    turn: &Arc<Turn>,
+    binding: Binding,
+    param: &str,
+) -> Result<Constraint, ApiError> {
+    let (vocabulary, turn) = (vocabulary.clone(), turn.clone());
+    let (tell, told) = oneshot::channel();
+    let work = move || {
+        // Whoever asked may have gone.
+        let _ = tell.send(vocabulary.bind(&binding));
+        drop(turn);
+    };
+    let thread = std::thread::Builder::new().name("schema".into()).stack_size(Vocabulary::STACK_BYTES).spawn(work);
+    thread.map_err(|error| ApiError::internal(format!("no thread could be started: {error}")))?;
+    match told.await.map_err(|_| failed())? {
+        Ok(constraint) => Ok(constraint),
+        Err(error @ GrammarError::NoMemory) => Err(ApiError::overloaded(error.to_string())),
+        Err(error) => Err(ApiError::invalid(param, format!("{param}: {error}"))),
+    }
+}
+
+fn failed() -> ApiError {
+    ApiError::internal("compiling the schema or grammar failed")
+}
+
+/// What a worker says.
+enum Answer {
+    Fits(Worker),
+    Refused(Worker, String),
+    /// It has ended.
+    Gone,
+    /// Nothing in time; it has been ended.
+    Late,
+}
+
+/// A process that compiles, ended when this is dropped.
+struct Worker {
+    process: Arc<Process>,
+    input: ChildStdin,
+    output: ChildStdout,
+}
+
+struct Process(Mutex<Child>);
+
+impl Process {
+    /// Whoever reads from it or writes to it then finds it gone.
+    fn end(&self) {
+        let mut child = lock(&self.0);
+        // It may have ended by itself.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Ends a process when this is dropped, unless it was let go.
+struct Ending(Option<Arc<Process>>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|process| process.end());
+    }
+}
+
+impl Worker {
+    fn start(program: &Path) -> io::Result<Self> {
+        let mut command = Command::new(program);
+        command.arg(SCHEMA_WORKER).env_clear().current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn()?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let process = Arc::new(Process(Mutex::new(child)));
+        let (input, output) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { process, input, output })
+    }
+
+    /// The same when it has learned the vocabulary.
+    async fn taught(self, vocabulary: &Arc<Vocabulary>) -> Result<Self, ApiError> {
+        let told = vocabulary.clone();
+        let bytes = spawn_blocking(move || told.to_bytes()).await.map_err(|_| failed())?;
+        match self.ask(bytes, START_MAX).await {
+            Answer::Fits(worker) => Ok(worker),
+            _ => Err(ApiError::overloaded("the process that compiles schemas could not be started; try again later")),
+        }
+    }
+
+    /// Sends a frame, and waits `most` for what the worker thinks of it. Dropping the future ends the worker.
+    async fn ask(mut self, bytes: Vec<u8>, most: Duration) -> Answer {
+        let mut ending = Ending(Some(self.process.clone()));
+        let asking = spawn_blocking(move || {
+            let verdict = self.exchange(&bytes);
+            (self, verdict)
+        });
+        match timeout(most, asking).await {
+            Err(_) => Answer::Late,
+            Ok(Err(_)) | Ok(Ok((_, None))) => Answer::Gone,
+            Ok(Ok((worker, Some(verdict)))) => {
+                ending.0 = None;
+                match verdict {
+                    Ok(()) => Answer::Fits(worker),
+                    Err(problem) => Answer::Refused(worker, problem),
+                }
+            }
+        }
+    }
+
+    fn exchange(&mut self, bytes: &[u8]) -> Option<Result<(), String>> {
+        self.input.write_all(&u32::try_from(bytes.len()).ok()?.to_le_bytes()).ok()?;
+        self.input.write_all(bytes).ok()?;
+        let mut length = [0; 4];
+        self.output.read_exact(&mut length).ok()?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length == 0 || length > ANSWER_BYTES_MAX {
+            return None;
+        }
+        let mut answer = vec![0; length];
+        self.output.read_exact(&mut answer).ok()?;
+        let problem = String::from_utf8_lossy(&answer[1..]).into_owned();
+        Some(if answer[0] == FITS { Ok(()) } else { Err(problem) })
+    }
+
+    fn is_alive(&self) -> bool {
+        matches!(lock(&self.process.0).try_wait(), Ok(None))
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
