@@ -33,7 +33,6 @@ async fn serve() -> Result<()> {
     let template = ChatTemplate::from_dir(Path::new(&dir)).ok().map(Arc::new);
     let config = ServerConfig {
         model_names: vec!["mine".into()],
-        model_root: dir,
         eos_token_ids: model.end_tokens,
         schema_worker: std::env::current_exe().ok(),
         ..ServerConfig::default()

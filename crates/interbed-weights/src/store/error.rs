@@ -9,8 +9,8 @@ use super::checksum::Checksum;
 pub enum StoreProblem {
     /// It does not begin as a store does.
     #[error(
-        "this is no packed store of Interbed, or one that is older than version 1: it begins with {found:02x?}; pack the \
-         model with `interbed pack`"
+        "this is no packed store of Interbed, or one that is older than version 1: it begins with {found:02x?}; pack \
+         the model with `interbed pack`"
     )]
     NotAStore {
         /// Its first bytes.

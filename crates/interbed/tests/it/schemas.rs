@@ -78,7 +78,8 @@ fn what_would_take_long_is_refused_and_nobody_waits_for_it() {
         let senders: Vec<_> = hostile
             .iter()
             .map(|(fields, told)| {
-                scope.spawn(|| {
+                let post = &post;
+                scope.spawn(move || {
                     let mut body = fields.clone();
                     body["max_tokens"] = 4.into();
                     let path = match fields.get("tools") {
