@@ -37,7 +37,7 @@ use crate::live::Board;
 use crate::masks::MaskWorkers;
 use crate::runner::{PassError, Runner};
 use crate::sampler::Sampler;
-use crate::scheduler::{Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
+use crate::scheduler::{Admitted, Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
 use crate::sequence::{Continuation, Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
 use crate::{EngineHandle, Limits, RequestError, TokenId};
@@ -415,12 +415,7 @@ impl Worker {
             self.groups.get(&sequence.group).into_iter().for_each(|group| group.preempted(sequence, swapped));
         }
         for admitted in plan.admitted.drain(..) {
-            if let Some(miss) = &admitted.miss {
-                let cached = admitted.cached;
-                tracing::debug!("{}: {cached} tokens of its prompt were cached: {}", admitted.id, miss.reason);
-            }
-            let group = self.scheduler.sequence(admitted.id).group;
-            self.on_group(group, |group, stage| group.admitted(&admitted, stage));
+            self.tell_admitted(admitted);
         }
         for Rejected { sequence, need, limit } in plan.rejected.drain(..) {
             self.fail(sequence, &RequestError::TooLarge { need, limit });
@@ -432,6 +427,24 @@ impl Worker {
             self.scheduler.look_ahead(plan);
         }
         self.begin_swaps(plan);
+    }
+
+    /// A sequence has got all of its prompt that was kept, in memory or below.
+    fn tell_admitted(&mut self, mut admitted: Admitted) {
+        let sequence = self.scheduler.sequence(admitted.id);
+        if let Some(miss) = &mut admitted.miss {
+            if miss.matched_tokens != admitted.cached {
+                // Blocks may have been computed before those that came from below.
+                let came = admitted.below.filter(|below| below.loaded + below.remote > 0);
+                let found = admitted.cached + came.map_or(0, |below| below.computed);
+                *miss = self.scheduler.blocks().explain_behind(sequence.tokens(), &sequence.hashes, found);
+                miss.matched_tokens = admitted.cached;
+            }
+            let cached = admitted.cached;
+            tracing::debug!("{}: {cached} tokens of its prompt were cached: {}", admitted.id, miss.reason);
+        }
+        let group = sequence.group;
+        self.on_group(group, |group, stage| group.admitted(&admitted, stage));
     }
 
     /// Computes the pass, and samples each row as it comes.

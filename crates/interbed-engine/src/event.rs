@@ -108,8 +108,8 @@ pub enum Event {
         cached_tokens: usize,
         /// What of it came from below memory; `None` without a tier there.
         below: Option<FoundBelow>,
-        /// Where the prefix stopped matching and why, when `explain_miss` was set: before the first pass, whatever
-        /// happened later.
+        /// Where the prefix stopped matching and why, when `explain_miss` was set. What came from below memory has
+        /// matched, so that this agrees with `cached_tokens`.
         miss: Option<Miss>,
         /// One entry per prompt token when `prompt_logprobs` was set (the first is `None`), else empty.
         logprobs: Vec<Option<PositionLogprobs>>,

@@ -6,13 +6,14 @@ use serde::Deserialize;
 use thiserror::Error;
 
 /// Small files that are taken wherever a model has them.
-const SMALL_FILES: [&str; 10] = [
+const SMALL_FILES: [&str; 11] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
     "special_tokens_map.json",
     "added_tokens.json",
     "model.safetensors.index.json",

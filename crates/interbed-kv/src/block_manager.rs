@@ -187,6 +187,14 @@ impl BlockManager {
         Miss { matched_tokens: num_matched * self.config.block_size, reason }
     }
 
+    /// Why no more than the first `found_tokens` tokens of a prompt were found, where some of them came from a tier
+    /// below. Costs as much as hashing these tokens.
+    pub fn explain_behind(&self, token_ids: &[TokenId], hashes: &PrefixHashes, found_tokens: usize) -> Miss {
+        let num_found = found_tokens / self.config.block_size;
+        let reason = self.cache.explain_behind(token_ids, hashes, num_found, None);
+        Miss { matched_tokens: found_tokens, reason }
+    }
+
     /// Gives sequence `id` blocks for all `token_ids`: published blocks for the longest prefix that is cached under the
     /// root of `hashes`, and fresh blocks from the first miss on. `hashes` must be the hashes of `token_ids`. The
     /// watermark does not apply here.

@@ -203,20 +203,34 @@ impl Cache {
     pub(crate) fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> (usize, MissReason) {
         let mut last = None;
         let num_matched = self.walk(token_ids, hashes, |block, _| last = Some(block));
-        let Some(root) = hashes.root_hash() else { return (num_matched, MissReason::NotCacheable) };
-        let Some(missed) = findable(token_ids).chunks_exact(self.block_size).nth(num_matched) else {
-            return (num_matched, MissReason::PartialBlock);
-        };
-        let previous = last.and_then(|block| self.contents.hash(self.blocks.content(block))).unwrap_or(root);
-        let loss = self.losses.loss(hashes.get_or_hash(num_matched, previous, missed));
-        let reason = loss.map(MissReason::from).unwrap_or_else(|| {
+        let last = last.and_then(|block| self.contents.hash(self.blocks.content(block)));
+        (num_matched, self.explain_behind(token_ids, hashes, num_matched, last))
+    }
+
+    /// Why a look-up that has found `num_found` blocks, wherever they were, finds no more. `last` is the hash of the
+    /// last of them; it is computed if it is not given.
+    pub(crate) fn explain_behind(
+        &self,
+        token_ids: &[TokenId],
+        hashes: &PrefixHashes,
+        num_found: usize,
+        last: Option<BlockHash>,
+    ) -> MissReason {
+        let Some(root) = hashes.root_hash() else { return MissReason::NotCacheable };
+        let blocks = findable(token_ids).chunks_exact(self.block_size);
+        let Some(missed) = blocks.clone().nth(num_found) else { return MissReason::PartialBlock };
+        let previous = last.unwrap_or_else(|| {
+            let found = blocks.take(num_found).enumerate();
+            found.fold(root, |previous, (index, tokens)| hashes.get_or_hash(index, previous, tokens))
+        });
+        let loss = self.losses.loss(hashes.get_or_hash(num_found, previous, missed));
+        loss.map(MissReason::from).unwrap_or_else(|| {
             let tokens = self.hasher().block(BlockHash(0), missed);
-            match num_matched == 0 && self.losses.other_root(tokens, previous) {
+            match num_found == 0 && self.losses.other_root(tokens, previous) {
                 true => MissReason::OtherSalt,
                 false => MissReason::NeverSeen,
             }
-        });
-        (num_matched, reason)
+        })
     }
 
     /// Counts one more look-up: look-ups are the clock for the ages of losses.

@@ -5,6 +5,7 @@
 //! The engine counts steps; for what grows within one, the template is rewritten (`metered.rs`), the engine's filters
 //! have a look before they work (`bounded.rs`), and each rendering has an allowance (`allowance.rs`).
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -15,7 +16,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
 
-use crate::tokenizer::{TokenizerError, read_json, read_limited};
+use crate::tokenizer::{TokenizerConfig, TokenizerError, read_limited};
 
 mod allowance;
 mod arguments;
@@ -49,11 +50,12 @@ const MAX_RECURSION: usize = 200;
 /// Why there is no prompt.
 #[derive(Debug, ThisError)]
 pub enum TemplateError {
-    /// Neither `chat_template.jinja` nor `chat_template` in `tokenizer_config.json`, nor `tokenizer.chat_template` in a
-    /// GGUF file.
+    /// Neither `chat_template.jinja` nor `chat_template` in `tokenizer_config.json` or `chat_template.json`, nor
+    /// `tokenizer.chat_template` in a GGUF file.
     #[error(
-        "the model in {} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
-         tokenizer.chat_template in a GGUF file); send a plain prompt to /v1/completions instead",
+        "the model in {} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json or in \
+         chat_template.json, or tokenizer.chat_template in a GGUF file); send a plain prompt to /v1/completions \
+         instead",
         dir.display()
     )]
     Missing {
@@ -135,15 +137,9 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// The tokens that a parsed `tokenizer_config.json` names.
-    pub fn from_config(config: &Json) -> Self {
-        let names = ["bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"];
-        let tokens = names.iter().filter_map(|&name| {
-            let token = config.get(name)?;
-            let content = token.as_str().or_else(|| token.get("content")?.as_str())?;
-            Some((name.to_owned(), content.to_owned()))
-        });
-        Self { tokens: tokens.collect() }
+    /// The tokens that the model names.
+    pub fn of(config: &TokenizerConfig) -> Self {
+        Self { tokens: config.named().into_iter().map(|(name, token)| (name, token.content)).collect() }
     }
 }
 
@@ -164,43 +160,55 @@ pub struct ChatTemplate {
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
 
+const JINJA_FILE: &str = "chat_template.jinja";
+const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
+const JSON_FILE: &str = "chat_template.json";
+/// The files that may hold a template, beside those of the tokenizer.
+pub const FILES: [&str; 3] = [JINJA_FILE, TOOL_USE_FILE, JSON_FILE];
+
 impl ChatTemplate {
-    /// Loads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`.
+    /// Loads the template of a directory: `chat_template.jinja`, with `additional_chat_templates/tool_use.jinja` for
+    /// tools; else `chat_template` of `tokenizer_config.json`, or of `chat_template.json`.
     ///
     /// # Errors
     /// There is none, or it is too large or not valid.
     pub fn from_dir(dir: &Path) -> Result<Self, TemplateError> {
-        let config = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or(Json::Null);
-        let template = read_limited(&dir.join("chat_template.jinja"), MAX_SOURCE_BYTES as u64)?;
-        Self::from_files(template, &config, dir)
+        let config = TokenizerConfig::from_dir(dir)?;
+        Self::from_files(&config, dir, |name| Ok(read_limited(&dir.join(name), MAX_SOURCE_BYTES as u64)?))
     }
 
-    /// As [`ChatTemplate::from_dir`], from the contents of `chat_template.jinja` and `tokenizer_config.json`, which
-    /// were found in `dir`, a directory or a file.
+    /// As [`ChatTemplate::from_dir`], from what `config` says and the contents of the [`FILES`] of `dir`, a directory
+    /// or a file, by their names.
     ///
     /// # Errors
-    /// There is none, or it is too large or not valid.
-    pub fn from_files(template: Option<Vec<u8>>, config: &Json, dir: &Path) -> Result<Self, TemplateError> {
-        let special_tokens = SpecialTokens::from_config(config);
-        if let Some(bytes) = template {
-            let path = dir.join("chat_template.jinja");
-            let source = String::from_utf8(bytes).map_err(|error| TemplateError::Syntax {
-                problem: format!("{} is not UTF-8: {error}", path.display()),
-            })?;
-            return Self::new(&source, special_tokens);
+    /// There is none, or it is too large or not valid; and what reading a file comes to.
+    pub fn from_files<E: From<TemplateError>>(
+        config: &TokenizerConfig,
+        dir: &Path,
+        mut content: impl FnMut(&'static str) -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<Self, E> {
+        let special_tokens = SpecialTokens::of(config);
+        let mut text = |name: &'static str| {
+            let Some(bytes) = content(name)? else { return Ok::<_, E>(None) };
+            let no_text = |error| TemplateError::Syntax {
+                problem: format!("{} is not UTF-8: {error}", dir.join(name).display()),
+            };
+            Ok(Some(String::from_utf8(bytes).map_err(no_text)?))
+        };
+        if let Some(source) = text(JINJA_FILE)? {
+            let tool_use = text(TOOL_USE_FILE)?;
+            return Ok(Self::with_tool_template(&source, tool_use.as_deref(), special_tokens)?);
         }
-        let missing = || TemplateError::Missing { dir: dir.to_owned() };
-        match config.get("chat_template") {
-            Some(Json::String(source)) => Self::new(source, special_tokens),
-            Some(Json::Array(named)) => {
-                let source_of = |wanted: &str| {
-                    let entry = named.iter().find(|entry| entry["name"] == wanted)?;
-                    entry["template"].as_str()
-                };
-                let default = source_of(DEFAULT).ok_or_else(missing)?;
-                Self::with_tool_template(default, source_of(TOOL_USE), special_tokens)
-            }
-            _ => Err(missing()),
+        if let Some((default, tool_use)) = config.get("chat_template").and_then(sources) {
+            return Ok(Self::with_tool_template(default, tool_use, special_tokens)?);
+        }
+        let malformed = |error| TemplateError::Syntax {
+            problem: format!("{} is not valid: {error}", dir.join(JSON_FILE).display()),
+        };
+        let json = text(JSON_FILE)?.map(|text| serde_json::from_str::<Json>(&text)).transpose().map_err(malformed)?;
+        match json.as_ref().and_then(|json| sources(json.get("chat_template")?)) {
+            Some((default, tool_use)) => Ok(Self::with_tool_template(default, tool_use, special_tokens)?),
+            None => Err(TemplateError::Missing { dir: dir.to_owned() }.into()),
         }
     }
 
@@ -222,7 +230,9 @@ impl ChatTemplate {
                 return Err(TemplateError::SourceTooLarge { bytes });
             }
         }
-        let (default, tool_use) = (generation_tag::removed(source), tool_source.map(generation_tag::removed));
+        let source = with_line_feeds(source);
+        let default = generation_tag::removed(&source);
+        let tool_use = tool_source.map(|source| generation_tag::removed(&with_line_feeds(source)));
         // The parser recurses on what it parses.
         on_large_stack(|| {
             for (name, source) in [(DEFAULT, Some(&default)), (TOOL_USE, tool_use.as_ref())] {
@@ -234,7 +244,8 @@ impl ChatTemplate {
             Ok(())
         })?;
         let (environment, arguments, contents) = (environment(), OnceLock::new(), OnceLock::new());
-        Ok(Self { environment, special_tokens, source: source.to_owned(), default, tool_use, arguments, contents })
+        let source = source.into_owned();
+        Ok(Self { environment, special_tokens, source, default, tool_use, arguments, contents })
     }
 
     /// How it wants the arguments of calls in a conversation, which is tried once. Blocking, and CPU-bound.
@@ -330,6 +341,26 @@ impl ChatTemplate {
                 Err(error) => Err(render_error(&error, fuel, limit)),
             }
         })
+    }
+}
+
+/// The template, and the one for tools, of `chat_template` in a file: a text, or a list of templates by name.
+fn sources(template: &Json) -> Option<(&str, Option<&str>)> {
+    if let Json::String(source) = template {
+        return Some((source, None));
+    }
+    let named = |wanted: &str| match template {
+        Json::Array(list) => list.iter().find(|entry| entry["name"] == wanted)?["template"].as_str(),
+        _ => template.get(wanted)?.as_str(),
+    };
+    Some((named(DEFAULT)?, named(TOOL_USE)))
+}
+
+/// A source with `\n` at each line's end: Jinja takes `\r\n` and `\r` for it.
+fn with_line_feeds(source: &str) -> Cow<'_, str> {
+    match source.contains('\r') {
+        true => source.replace("\r\n", "\n").replace('\r', "\n").into(),
+        false => source.into(),
     }
 }
 

@@ -130,9 +130,9 @@ pub struct ModelConfig {
     pub norm_place: NormPlace,
     /// The layers that do not rotate, where that does not follow from their windows; empty if all do.
     pub unrotated: Vec<bool>,
-    /// Whether the head is the embedding.
+    /// Whether the head is the embedding. The weight files settle it, see [`HeadSource`](crate::HeadSource).
     pub tied_embeddings: bool,
-    /// Whether `config.json` says so; if not, the architecture's default holds until [`ModelConfig::settle_head`].
+    /// Whether `config.json` says so; if not, it is the architecture's default.
     pub tie_is_stated: bool,
     /// For each layer: how many positions a token sees (itself included), or `None` for all.
     pub sliding_windows: Vec<Option<usize>>,
@@ -148,8 +148,11 @@ pub struct ModelConfig {
     pub dtype: Option<DType>,
     /// The token that begins a text.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end a text; all below `vocab_size`.
+    /// The tokens that end a text; all below `vocab_size`. Other files may name more, see
+    /// [`end_tokens`](crate::end_tokens()).
     pub eos_token_ids: Vec<u32>,
+    /// Whether `config.json` names them; if not, they are the architecture's default.
+    pub ends_are_stated: bool,
 }
 
 impl ModelConfig {
@@ -220,14 +223,6 @@ impl ModelConfig {
     pub fn window_rope(&self) -> Option<RopeConfig> {
         let differs = (0..self.num_layers).any(|layer| self.rope_of(layer) == LayerRope::OfWindow);
         differs.then(|| RopeConfig { scaling: RopeScaling::Default, factors: None, ..self.rope.clone() })
-    }
-
-    /// If `config.json` does not say whether the head is the embedding, the weight files decide: a model with a head of
-    /// its own uses it. Copies of MiniCPM's configuration class disagree on the default.
-    pub fn settle_head(&mut self, has_head: bool) {
-        if !self.tie_is_stated {
-            self.tied_embeddings = !has_head;
-        }
     }
 
     /// Settles which of two sets of factors holds, if the model has two: the one for sequences beyond its original
@@ -314,6 +309,12 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
         Some(is_tied) => (is_tied, true),
         None => (config.tied_embeddings, false),
     };
+    if let Some(ids) = whole.token_ids("eos_token_id")? {
+        let stated = if config.ends_are_stated { config.eos_token_ids } else { Vec::new() };
+        let more = ids.into_iter().filter(|id| (*id as usize) < config.vocab_size && !stated.contains(id));
+        config.eos_token_ids = stated.iter().copied().chain(more).collect();
+        config.ends_are_stated = true;
+    }
     config.dtype = config.dtype.or(read_dtype(&whole));
     Ok(config)
 }
@@ -424,6 +425,7 @@ fn parse_fields(fields: &Fields<'_>) -> Result<ModelConfig, ConfigProblem> {
         dtype: read_dtype(&fields),
         bos_token_id,
         eos_token_ids,
+        ends_are_stated: fields.is_written("eos_token_id"),
     };
     match config.count_parameters() {
         Some(count) if count <= ModelConfig::PARAMETERS_MAX => Ok(config),

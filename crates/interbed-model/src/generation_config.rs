@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::config::fields::{Fields, parse_object, read_text};
-use crate::config::{ConfigError, ConfigProblem, ModelConfig};
+use crate::config::{ConfigError, ConfigProblem};
 
 /// The authors' sampling defaults. A field is `None` or empty if the file does not give it; a request overrides any of
 /// them.
@@ -11,7 +11,7 @@ use crate::config::{ConfigError, ConfigProblem, ModelConfig};
 pub struct GenerationConfig {
     /// The token that begins a text.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end a text; if the file names none, this is empty and those of `config.json` hold.
+    /// The tokens that end a text, as far as the file names some; see [`end_tokens`](crate::end_tokens()).
     pub eos_token_ids: Vec<u32>,
     /// Whether to sample, rather than take the likeliest token.
     pub do_sample: Option<bool>,
@@ -51,11 +51,6 @@ impl GenerationConfig {
     /// As [`from_dir`](Self::from_dir).
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         parse(text).map_err(|problem| ConfigError { file: "generation_config.json".into(), problem })
-    }
-
-    /// The tokens that end a sequence: those named in this file, else those of `config.json`.
-    pub fn end_tokens<'a>(&'a self, config: &'a ModelConfig) -> &'a [u32] {
-        if self.eos_token_ids.is_empty() { &config.eos_token_ids } else { &self.eos_token_ids }
     }
 }
 

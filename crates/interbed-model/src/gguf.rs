@@ -21,7 +21,7 @@ use crate::chat_template::{ChatTemplate, SpecialTokens, TemplateError};
 use crate::config::{ConfigError, ConfigProblem, ModelConfig};
 use crate::generation_config::GenerationConfig;
 use crate::pooling::Pooling;
-use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
+use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerConfig, TokenizerError};
 
 /// A GGUF model's metadata, to be read as what a Hugging Face directory has files for.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl<'a> GgufModel<'a> {
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         let files = tokenizer::read(self)?;
         let TokenizerFiles { tokenizer, config } = files;
-        let (text, config) = (tokenizer.to_string(), config.to_string());
+        let text = tokenizer.to_string();
         // It is about to be parsed into objects again; memory is not planned for two of them at once.
         drop(tokenizer);
         let (bytes, limit) = (text.len() as u64, MAX_TOKENIZER_BYTES);
@@ -113,7 +113,7 @@ impl<'a> GgufModel<'a> {
             return Err(TokenizerError::TooLarge { path: self.path.clone(), bytes, limit });
         }
         let malformed = |problem| TokenizerError::Malformed { path: self.path.clone(), problem };
-        Tokenizer::from_bytes(text.as_bytes(), Some(config.as_bytes())).map_err(malformed)
+        Tokenizer::new(text.as_bytes(), &config).map_err(malformed)
     }
 
     /// The chat template: `tokenizer.chat_template`, and beside it the one for tools.
@@ -128,7 +128,7 @@ impl<'a> GgufModel<'a> {
         let Some(source) = text("tokenizer.chat_template")? else {
             return Err(TemplateError::Missing { dir: self.path.clone() });
         };
-        let special_tokens = SpecialTokens::from_config(&tokenizer::config_json(self)?);
+        let special_tokens = SpecialTokens::of(&tokenizer::names(self)?);
         ChatTemplate::with_tool_template(source, text("tokenizer.chat_template.tool_use")?, special_tokens)
     }
 
@@ -140,7 +140,7 @@ impl<'a> GgufModel<'a> {
 /// `tokenizer.json` and `tokenizer_config.json`.
 struct TokenizerFiles {
     tokenizer: Value,
-    config: Value,
+    config: TokenizerConfig,
 }
 
 #[cfg(test)]

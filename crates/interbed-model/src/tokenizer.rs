@@ -11,12 +11,15 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use thiserror::Error;
 
+mod added;
+mod config;
 mod decoder;
 mod detokenizer;
 mod growth;
 mod pieces;
 
 use crate::bounded_file::{self, Fault};
+pub use config::{ADDED_FILE, CONFIG_FILE, SPECIAL_FILE, TokenizerConfig};
 use decoder::DecoderKind;
 pub use detokenizer::Detokenizer;
 use growth::Growth;
@@ -111,29 +114,36 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Loads `tokenizer.json`, and the special tokens of `tokenizer_config.json` where there is one.
+    /// Loads `tokenizer.json`, and what the files beside it say of its tokens.
     ///
     /// # Errors
     /// A file is missing (only `tokenizer.json` is required), too large, or malformed.
     pub fn from_dir(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join("tokenizer.json");
         let bytes = read_limited(&path, MAX_TOKENIZER_BYTES)?.ok_or(TokenizerError::Missing { path: path.clone() })?;
-        let config = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or(Value::Null);
-        Self::build(&bytes, &config).map_err(|problem| TokenizerError::Malformed { path, problem })
+        let config = TokenizerConfig::from_dir(dir)?;
+        Self::new(&bytes, &config).map_err(|problem| TokenizerError::Malformed { path, problem })
     }
 
-    /// As [`Tokenizer::from_dir`], from the contents of `tokenizer.json` and `tokenizer_config.json`.
+    /// As [`Tokenizer::new`], from the contents of `tokenizer.json` and `tokenizer_config.json`.
     ///
     /// # Errors
     /// What is wrong with the tokenizer.
     pub fn from_bytes(tokenizer_json: &[u8], config_json: Option<&[u8]>) -> Result<Self, String> {
         let config = config_json.map(serde_json::from_slice).transpose().map_err(|error| error.to_string())?;
-        Self::build(tokenizer_json, &config.unwrap_or(Value::Null))
+        Self::new(tokenizer_json, &TokenizerConfig::from_json(config.unwrap_or(Value::Null)))
     }
 
-    fn build(tokenizer_json: &[u8], config: &Value) -> Result<Self, String> {
-        let json: Value = serde_json::from_slice(tokenizer_json).map_err(|error| error.to_string())?;
+    /// The tokenizer of the content of `tokenizer.json`, and of what is said beside it.
+    ///
+    /// # Errors
+    /// What is wrong with the tokenizer.
+    pub fn new(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, String> {
+        let mut json: Value = serde_json::from_slice(tokenizer_json).map_err(|error| error.to_string())?;
         check_merges(&json)?;
+        let known = added::of(&json);
+        let to_add = config.tokens_to_add(&known)?;
+        added::put(&mut json, &to_add);
         let growth = Growth::of(&json)?;
         let decoder = DecoderKind::from_json(json.get("decoder").unwrap_or(&Value::Null));
         let pieces = Pieces::of(&json);
@@ -144,14 +154,26 @@ impl Tokenizer {
         // Both are settings of the training script, left in by many models; a truncated prompt is a wrong answer.
         inner.with_truncation(None).map_err(|error| error.to_string())?;
         inner.with_padding(None);
+        // Those of the vocabulary keep their ids; others get the next ones, as in `transformers`.
+        if !to_add.is_empty() {
+            guarded(|| inner.add_tokens(to_add))?;
+        }
+        let moved = config.listed()?.into_iter().find_map(|(id, token)| {
+            let other = inner.token_to_id(&token.content).filter(|&other| other != id)?;
+            Some((token.content, id, other))
+        });
+        if let Some((content, id, other)) = moved {
+            tracing::warn!("{CONFIG_FILE} says that {content:?} has id {id}, but with tokenizer.json it is {other}");
+        }
 
         let vocabulary = guarded(|| Ok(inner.get_vocab(true)))?;
         let vocab_size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
         let longest_entry = vocabulary.keys().map(String::len).max().unwrap_or(0);
         drop(vocabulary);
-        let special_ids =
-            inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        let [bos, eos] = ["bos_token", "eos_token"].map(|key| config.get(key).and_then(token_content));
+        // One that `tokenizer.json` calls special has no text either way, as in `transformers`.
+        let special = known.into_iter().chain(inner.get_added_tokens_decoder()).filter(|(_, token)| token.special);
+        let special_ids = special.map(|(id, _)| id).collect();
+        let [bos, eos] = ["bos_token", "eos_token"].map(|key| config.token(key).map(str::to_owned));
         let id_of = |token: &Option<String>| token.as_ref().and_then(|token| inner.token_to_id(token));
         let (bos_id, eos_id) = (id_of(&bos), id_of(&eos));
         let add_bos = config.get("add_bos_token").and_then(Value::as_bool).unwrap_or(false);
@@ -290,6 +312,14 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
+    /// The longest token that `text` begins with, of those that are found in texts as they stand and are more than
+    /// white space.
+    pub fn added_token_at(&self, text: &str) -> Option<u32> {
+        let added = self.inner.get_added_tokens_decoder().into_iter();
+        let found = added.filter(|(_, token)| !token.content.trim().is_empty() && text.starts_with(&token.content));
+        found.max_by_key(|(_, token)| token.content.len()).map(|(id, _)| id)
+    }
+
     /// Whether `skip_special` leaves this token out.
     pub fn is_special(&self, id: u32) -> bool {
         self.special_ids.contains(&id)
@@ -358,11 +388,6 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, T
         Fault::Read(source) => TokenizerError::Read { path: path.to_owned(), source },
         Fault::TooLong(bytes) => TokenizerError::TooLarge { path: path.to_owned(), bytes, limit },
     })
-}
-
-/// Special tokens are strings, or objects with their `content`.
-fn token_content(token: &Value) -> Option<String> {
-    token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
 }
 
 /// The crate cuts the second half of a merge at the length of `continuing_subword_prefix` without looking, and merges

@@ -49,6 +49,7 @@ mod speech;
 mod stream;
 mod structured;
 mod tenant;
+mod text_offset;
 mod thinking;
 mod tls;
 mod tool_calls;

@@ -20,15 +20,15 @@ pub(crate) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    /// Adds a token, whose text begins `offset` characters into the answer; returns where the next one's begins. The
-    /// first token of a prompt has no log-probabilities.
+    /// Adds a token, whose text begins `offset` characters into the choice's. The first token of a prompt has no
+    /// log-probabilities.
     pub(crate) fn push(
         &mut self,
         tokenizer: &Tokenizer,
         token: TokenId,
         logprobs: Option<&PositionLogprobs>,
         offset: usize,
-    ) -> usize {
+    ) {
         push(&mut self.tokens, &spelling(tokenizer, token).into());
         push(&mut self.token_logprobs, &logprobs.map_or(Value::Null, |logprobs| finite(logprobs.chosen.logprob)));
         let top = logprobs.map_or(Value::Null, |logprobs| {
@@ -41,7 +41,6 @@ impl CompletionLogprobs {
         });
         push(&mut self.top_logprobs, &top);
         push(&mut self.text_offset, &offset.into());
-        offset + tokenizer.token_text(token).chars().count()
     }
 
     pub(crate) fn into_text(self) -> String {

@@ -26,6 +26,10 @@ use rearranged::{Rearranged, RearrangedFile};
 /// The longest shard index that is read, in bytes; those of the largest models are under 10 MB.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
 
+/// Bytes of two tensors that are compared at first, and then at a time.
+const COMPARED_FIRST: u64 = 64 << 10;
+const COMPARED_AT_A_TIME: u64 = 4 << 20;
+
 /// Where one tensor lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogEntry {
@@ -332,6 +336,46 @@ impl Catalog {
     /// The tensor with that name, if there is one.
     pub fn get(&self, name: &str) -> Option<&CatalogEntry> {
         self.tensors.get(name)
+    }
+
+    /// Whether two tensors have the same shape, type and content; of that, at most `compared` bytes of each are read.
+    ///
+    /// # Errors
+    /// If a read fails.
+    pub fn is_same(&self, one: &str, other: &str, compared: u64) -> Result<bool, WeightError> {
+        let (Some(one), Some(other)) = (self.get(one), self.get(other)) else { return Ok(false) };
+        let shape = |entry: &CatalogEntry| (entry.bytes, entry.shape.clone(), entry.element_type.clone());
+        if shape(one) != shape(other) || one.scales.is_some() || other.scales.is_some() {
+            return Ok(false);
+        }
+        if (one.file, one.offset) == (other.file, other.offset) {
+            return Ok(true);
+        }
+        let mut buffers = [const { Vec::new() }; 2];
+        let (mut at, end) = (0, one.bytes.min(compared));
+        while at < end {
+            // Two that differ mostly do so at once.
+            let count = if at == 0 { COMPARED_FIRST } else { COMPARED_AT_A_TIME }.min(end - at);
+            for (buffer, entry) in buffers.iter_mut().zip([one, other]) {
+                buffer.resize(count as usize, 0);
+                self.files[entry.file].read_exact_at(buffer, entry.offset + at)?;
+            }
+            if buffers[0] != buffers[1] {
+                return Ok(false);
+            }
+            at += count;
+        }
+        Ok(true)
+    }
+
+    /// Calls the tensor `from`, if there is one, `to` from now on.
+    pub fn rename(&mut self, from: &str, to: &str) {
+        let in_file = self.name_in_file(from);
+        if let Some(entry) = self.tensors.remove(from) {
+            self.in_file.remove(from);
+            self.in_file.insert(to.to_owned(), in_file.into());
+            self.tensors.insert(to.to_owned(), entry);
+        }
     }
 
     /// All tensors, by name.

@@ -9,6 +9,7 @@ use clap::Args;
 use interbed_device::Bytes;
 use interbed_model::config::{Mixture, ModelConfig, RopeScaling};
 use interbed_model::tokenizer::{Tokenizer, TokenizerError};
+use interbed_model::{HeadSource, end_tokens};
 use interbed_sim::words::{grouped, short};
 use serde_json::{Map, Value, json};
 
@@ -45,7 +46,7 @@ pub struct InfoArgs {
 /// # Errors
 /// The directory holds no supported model.
 pub fn run(args: InfoArgs) -> Result<()> {
-    let dir = hub::glance(args.model.model.as_deref(), &args.model.limits.hub)?;
+    let mut dir = hub::glance(args.model.model.as_deref(), &args.model.limits.hub)?;
     let tokenizer = match dir.tokenizer() {
         Ok(tokenizer) => Ok(tokenizer),
         // Everything else about the model can still be reported.
@@ -55,7 +56,9 @@ pub fn run(args: InfoArgs) -> Result<()> {
             _ => return Err(error),
         },
     };
-    let has_template = dir.template()?.is_some();
+    let template = dir.template()?;
+    let has_template = template.is_some();
+    dir.end_tokens = end_tokens(&dir.generation, &dir.config, tokenizer.as_ref().ok(), template.as_ref());
     let footprint = Footprint::of(tokenizer.as_ref().ok());
     let memory = Memory::of(&dir, &args.model, footprint)?;
     let mut out = stdout().lock();
@@ -92,7 +95,12 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     row("context", format!("{} tokens", grouped(config.context() as u64)));
     row("window", windows(config));
     row("rope", rope(config));
-    let head = if config.tied_embeddings { "tied to the embedding" } else { "of its own" };
+    let head = match dir.head {
+        HeadSource::Own => "of its own",
+        HeadSource::OwnDespiteTie => "of its own: it differs from the embedding, to which config.json ties it",
+        HeadSource::Embedding => "tied to the embedding",
+        HeadSource::ForEmbedding => "the embedding too: no other is stored",
+    };
     row("head", head.into());
     row("vocabulary", format!("{} tokens", grouped(config.vocab_size as u64)));
     row(
@@ -110,7 +118,7 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
             Err(reason) => format!("none ({reason}): it cannot be run or served"),
         },
     );
-    let ends: Vec<String> = dir.generation.end_tokens(&dir.config).iter().map(u32::to_string).collect();
+    let ends: Vec<String> = dir.end_tokens.iter().map(u32::to_string).collect();
     row("ends at", if ends.is_empty() { "no token".into() } else { format!("token {}", ends.join(", ")) });
     row(
         "chat template",
@@ -209,7 +217,7 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
         "tied_head": config.tied_embeddings,
         "vocab_size": config.vocab_size,
         "tokenizer": tokenizer,
-        "eos_token_ids": dir.generation.end_tokens(&dir.config),
+        "eos_token_ids": dir.end_tokens,
         "chat_template": has_template,
         "format": match (dir.catalog.store(), dir.catalog.metadata()) {
             (Some(_), _) => "interbed",

@@ -62,6 +62,8 @@ pub struct Loaded {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<Arc<ChatTemplate>>,
     pub generation: GenerationConfig,
+    /// The tokens that end a text.
+    pub end_tokens: Vec<u32>,
     /// How it pools hidden states, or why it makes no embeddings.
     pub pooling: Result<Pooling, String>,
     pub config: ModelConfig,
@@ -81,8 +83,20 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
     let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
     let pooling = small_files::pooling(&dir.catalog, &dir.path);
-    let ModelDir { config, generation, .. } = dir;
-    Ok(Loaded { name, engine, tokenizer, template, generation, pooling, config, budget, request_bytes, streamed })
+    let ModelDir { config, generation, end_tokens, .. } = dir;
+    Ok(Loaded {
+        name,
+        engine,
+        tokenizer,
+        template,
+        generation,
+        end_tokens,
+        pooling,
+        config,
+        budget,
+        request_bytes,
+        streamed,
+    })
 }
 
 /// A model in memory, and how the budget around it was divided.
@@ -230,7 +244,7 @@ fn start_engine(
             max_beam_width: MAX_BEAM_WIDTH.min(limits.max_num_seqs.get()),
             max_waiting,
         },
-        eos_token_ids: dir.generation.end_tokens(&dir.config).to_vec(),
+        eos_token_ids: dir.end_tokens.clone(),
         stall: if streamed.is_some() { STALL_STREAMED } else { STALL },
         idle_turn: IDLE_TURN,
         check_invariants: false,

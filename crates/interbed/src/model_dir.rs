@@ -12,8 +12,8 @@ use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::gguf::GgufModel;
-use interbed_model::layers;
 use interbed_model::tokenizer::Tokenizer;
+use interbed_model::{HeadSource, layers};
 use interbed_weights::{
     BAND_LEAST, Catalog, CatalogEntry, ElementType, GroupSpec, StreamPlan, WeightError, model_name, plan_bytes,
 };
@@ -30,13 +30,20 @@ use crate::{small_files, swap};
 /// The model that ships with the repository, as seen from its root.
 const BUNDLED_MODEL: &str = "models/storyteller";
 
+/// Bytes of the embedding and the head that are compared where the weights are not here.
+const COMPARED_ELSEWHERE: u64 = 64 << 10;
+
 /// The contents of a directory, a GGUF file or a packed store, checked, with nothing large in memory yet.
 pub struct ModelDir {
     /// The directory, the file or the device.
     pub path: PathBuf,
     pub config: ModelConfig,
     pub generation: GenerationConfig,
+    /// The tokens that end a text, as far as they are known without the tokenizer.
+    pub end_tokens: Vec<u32>,
     pub catalog: Catalog,
+    /// What the head's weights are.
+    pub head: HeadSource,
     pub specs: Vec<GroupSpec>,
     pub weight_bytes: Bytes,
 }
@@ -60,10 +67,8 @@ impl ModelDir {
         if path.is_dir() && !is_gguf(&opened) && !path.join("config.json").exists() {
             return Err(no_configuration(&path, !matches!(opened, Err(WeightError::NoWeights { .. }))));
         }
-        let (mut config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
-        let catalog = opened?;
-        config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
-        Self::check(path, config, generation, catalog)
+        let (config, generation) = small_files::configuration(opened.as_ref().ok(), &path)?;
+        Self::check(path, config, generation, opened?, u64::MAX)
     }
 
     /// What the headers in `catalog` and the small files in `path` say, wherever the weights themselves are.
@@ -71,18 +76,25 @@ impl ModelDir {
     /// # Errors
     /// A model that cannot be computed, or whose weights are not those of its configuration.
     pub fn of(path: PathBuf, catalog: Catalog) -> Result<Self> {
-        let (mut config, generation) = small_files::configuration(Some(&catalog), &path)?;
-        config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
-        Self::check(path, config, generation, catalog)
+        let (config, generation) = small_files::configuration(Some(&catalog), &path)?;
+        Self::check(path, config, generation, catalog, COMPARED_ELSEWHERE)
     }
 
-    fn check(path: PathBuf, config: ModelConfig, generation: GenerationConfig, catalog: Catalog) -> Result<Self> {
+    fn check(
+        path: PathBuf,
+        mut config: ModelConfig,
+        generation: GenerationConfig,
+        mut catalog: Catalog,
+        compared: u64,
+    ) -> Result<Self> {
+        let head = HeadSource::settle(&mut config, &mut catalog, compared)?;
+        let end_tokens = interbed_model::end_tokens(&generation, &config, None, None);
         let specs = layers::group_specs(&config);
         if let Some(gguf) = GgufModel::of(&catalog) {
             gguf.check_tensors(&specs)?;
         }
         let weight_bytes = Bytes(plan_bytes(&catalog, &specs)?);
-        Ok(Self { path, config, generation, catalog, specs, weight_bytes })
+        Ok(Self { path, config, generation, end_tokens, catalog, head, specs, weight_bytes })
     }
 
     /// The last part of the path, which clients see as the model's name; of a file, without ending and numbers.

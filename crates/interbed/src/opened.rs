@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::tokenizer::Tokenizer;
+use interbed_model::{HeadSource, end_tokens};
 
 use crate::failure::Advised;
 use crate::footprint::Footprint;
@@ -26,7 +27,7 @@ impl Opened {
     /// # Errors
     /// A model that cannot be computed, or has no tokenizer.
     pub fn open(model: Option<&Path>) -> Result<Self> {
-        let dir = ModelDir::open(model)?;
+        let mut dir = ModelDir::open(model)?;
         let tokenizer = dir.tokenizer()?;
         if tokenizer.vocab_size() > dir.config.vocab_size {
             // Ids beyond the embedding would be read from beyond its end.
@@ -37,6 +38,17 @@ impl Opened {
             );
         }
         let template = dir.template()?.map(Arc::new);
+        dir.end_tokens = end_tokens(&dir.generation, &dir.config, Some(&tokenizer), template.as_deref());
+        match dir.head {
+            HeadSource::Own | HeadSource::Embedding => {}
+            HeadSource::OwnDespiteTie => tracing::warn!(
+                "config.json ties the head to the embedding (tie_word_embeddings), but the weights have a head that \
+                 differs; the head is used"
+            ),
+            HeadSource::ForEmbedding => {
+                tracing::warn!("the weights have a head and no embedding; the head is used for both");
+            }
+        }
         let footprint = Footprint::of(Some(&tokenizer));
         Ok(Self { dir, tokenizer: Arc::new(tokenizer), template, footprint })
     }
@@ -49,8 +61,8 @@ impl Opened {
         self.template.clone().ok_or_else(|| {
             Advised::input(
                 format!(
-                    "{} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
-                     tokenizer.chat_template in a GGUF file)",
+                    "{} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json or in \
+                     chat_template.json, or tokenizer.chat_template in a GGUF file)",
                     self.dir.name()
                 ),
                 "let it continue plain text instead: interbed run MODEL --prompt TEXT",

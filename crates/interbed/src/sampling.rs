@@ -94,7 +94,7 @@ impl SamplingOptions {
         TextOptions {
             stop: self.stop.clone(),
             skip_special_tokens: true,
-            end_tokens: loaded.generation.end_tokens(&loaded.config).to_vec(),
+            end_tokens: loaded.end_tokens.clone(),
             ..TextOptions::default()
         }
     }
@@ -103,10 +103,13 @@ impl SamplingOptions {
 /// The model's `generation_config.json` over the API's defaults.
 pub fn model_defaults(generation: &GenerationConfig) -> SamplingParams {
     let defaults = SamplingParams::default();
-    // Only a file that says so outright means greedy; most leave the key out.
-    let usual = if generation.do_sample == Some(false) { 0.0 } else { defaults.temperature };
+    // Only a file that says so outright means greedy, whatever temperature it gives; most leave the key out.
+    let temperature = match generation.do_sample {
+        Some(false) => 0.0,
+        _ => generation.temperature.unwrap_or(defaults.temperature),
+    };
     SamplingParams {
-        temperature: generation.temperature.unwrap_or(usual),
+        temperature,
         top_k: generation.top_k.map_or(defaults.top_k, |top_k| all_if_0(top_k as usize)),
         top_p: generation.top_p.unwrap_or(defaults.top_p),
         min_p: generation.min_p.unwrap_or(defaults.min_p),
@@ -162,5 +165,9 @@ mod tests {
         assert_eq!((params.temperature, params.top_k, params.top_p), (1.0, None, 0.9));
         let greedy = GenerationConfig { do_sample: Some(false), ..GenerationConfig::default() };
         assert_eq!(model_defaults(&greedy).temperature, 0.0);
+        let greedy = GenerationConfig { temperature: Some(0.6), top_k: Some(20), ..greedy };
+        assert_eq!((model_defaults(&greedy).temperature, model_defaults(&greedy).top_k), (0.0, Some(20)));
+        let sampled = GenerationConfig { do_sample: Some(true), ..greedy };
+        assert_eq!(model_defaults(&sampled).temperature, 0.6);
     }
 }

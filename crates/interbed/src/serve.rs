@@ -328,7 +328,7 @@ fn own_program() -> Option<PathBuf> {
 fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
     ServerConfig {
         default_sampling: model_defaults(&loaded.generation),
-        eos_token_ids: loaded.generation.end_tokens(&loaded.config).to_vec(),
+        eos_token_ids: loaded.end_tokens.clone(),
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
         request_bytes_max: loaded.request_bytes,
         memory_bytes: loaded.budget.0,

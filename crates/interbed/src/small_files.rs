@@ -5,25 +5,30 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use interbed_io::{ExactFile, IoError, RandomAccessFile};
-use interbed_model::chat_template::{ChatTemplate, MAX_SOURCE_BYTES, TemplateError};
+use interbed_model::chat_template::{self, ChatTemplate, MAX_SOURCE_BYTES, TemplateError};
 use interbed_model::config::{ConfigError, ConfigProblem, ModelConfig};
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::gguf::GgufModel;
-use interbed_model::tokenizer::{MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
+use interbed_model::tokenizer::{
+    ADDED_FILE, CONFIG_FILE, MAX_CONFIG_BYTES, MAX_TOKENIZER_BYTES, SPECIAL_FILE, Tokenizer, TokenizerConfig,
+    TokenizerError,
+};
 use interbed_model::{POOLING_FILE, Pooling};
 use interbed_weights::{Catalog, Store};
-use serde_json::Value;
 
 /// The small files that a packed store contains: those that Interbed reads, those that other programs read, and
 /// licences.
-const FILES: [(&str, u64); 13] = [
+const FILES: [(&str, u64); 16] = [
     ("config.json", MAX_CONFIG_BYTES),
     ("generation_config.json", MAX_CONFIG_BYTES),
     ("tokenizer.json", MAX_TOKENIZER_BYTES),
-    ("tokenizer_config.json", MAX_CONFIG_BYTES),
-    ("special_tokens_map.json", MAX_CONFIG_BYTES),
-    ("added_tokens.json", MAX_CONFIG_BYTES),
-    ("chat_template.jinja", MAX_SOURCE_BYTES as u64),
+    (CONFIG_FILE, MAX_CONFIG_BYTES),
+    (SPECIAL_FILE, MAX_CONFIG_BYTES),
+    (ADDED_FILE, MAX_CONFIG_BYTES),
+    (chat_template::FILES[0], MAX_SOURCE_BYTES as u64),
+    (chat_template::FILES[1], MAX_SOURCE_BYTES as u64),
+    (chat_template::FILES[2], MAX_SOURCE_BYTES as u64),
+    (POOLING_FILE, MAX_CONFIG_BYTES),
     ("README.md", MAX_CONFIG_BYTES),
     ("LICENSE", MAX_CONFIG_BYTES),
     ("LICENSE.md", MAX_CONFIG_BYTES),
@@ -32,8 +37,10 @@ const FILES: [(&str, u64); 13] = [
     ("USE_POLICY.md", MAX_CONFIG_BYTES),
 ];
 
-/// The name of [`POOLING_FILE`] in a store, which has no directories.
-const POOLING_IN_STORE: &str = "1_Pooling_config.json";
+/// The name of a file in a store, which has no directories.
+fn name_in_store(path: &str) -> String {
+    path.replace('/', "_")
+}
 
 /// The configuration, and how to sample. Without a catalog (there are no weights, or damaged ones) they are looked for
 /// in the directory `path`.
@@ -68,29 +75,29 @@ pub fn tokenizer(catalog: &Catalog, path: &Path) -> Result<Tokenizer> {
     let Some(tokenizer) = in_store(store, "tokenizer.json", MAX_TOKENIZER_BYTES)? else {
         return Err(TokenizerError::Missing { path }.into());
     };
-    let config = in_store(store, "tokenizer_config.json", MAX_CONFIG_BYTES)?;
-    let built = Tokenizer::from_bytes(&tokenizer, config.as_deref());
+    let built = Tokenizer::new(&tokenizer, &tokenizer_config(store)?);
     Ok(built.map_err(|problem| TokenizerError::Malformed { path, problem })?)
 }
 
 /// The chat template, where the model has one. `path` is where the catalog was opened.
 pub fn template(catalog: &Catalog, path: &Path) -> Result<Option<ChatTemplate>> {
     let template = match (GgufModel::of(catalog), catalog.store()) {
-        (Some(gguf), _) => gguf.chat_template(),
-        (None, None) => ChatTemplate::from_dir(path),
-        (None, Some(store)) => {
-            let config = match in_store(store, "tokenizer_config.json", MAX_CONFIG_BYTES)? {
-                Some(text) => serde_json::from_slice(&text).context("tokenizer_config.json is not valid")?,
-                None => Value::Null,
-            };
-            ChatTemplate::from_files(in_store(store, "chat_template.jinja", MAX_SOURCE_BYTES as u64)?, &config, path)
-        }
+        (Some(gguf), _) => gguf.chat_template().map_err(anyhow::Error::from),
+        (None, None) => ChatTemplate::from_dir(path).map_err(anyhow::Error::from),
+        (None, Some(store)) => ChatTemplate::from_files(&tokenizer_config(store)?, path, |name| {
+            in_store(store, name, MAX_SOURCE_BYTES as u64)
+        }),
     };
     match template {
         Ok(template) => Ok(Some(template)),
-        Err(TemplateError::Missing { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) if matches!(error.downcast_ref(), Some(TemplateError::Missing { .. })) => Ok(None),
+        Err(error) => Err(error),
     }
+}
+
+/// What the files of a store say of the tokenizer.
+fn tokenizer_config(store: &Store) -> Result<TokenizerConfig> {
+    TokenizerConfig::from_files(|name| in_store(store, name, MAX_CONFIG_BYTES))
 }
 
 /// How the model pools hidden states to embeddings, or why it makes none. `path` is where the catalog was opened.
@@ -99,7 +106,7 @@ pub fn pooling(catalog: &Catalog, path: &Path) -> Result<Pooling, String> {
         return gguf.pooling();
     }
     let content = match catalog.store() {
-        Some(store) => in_store(store, POOLING_IN_STORE, MAX_CONFIG_BYTES),
+        Some(store) => in_store(store, POOLING_FILE, MAX_CONFIG_BYTES),
         None => read(&path.join(POOLING_FILE), MAX_CONFIG_BYTES),
     };
     match content.map_err(|error| format!("{error:#}"))? {
@@ -121,14 +128,8 @@ pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
             None if catalog.metadata().is_none() => read(&path.join(name), limit)?,
             None => None,
         };
-        files.extend(content.map(|content| (name.to_owned(), content)));
+        files.extend(content.map(|content| (name_in_store(name), content)));
     }
-    let pooling = match catalog.store() {
-        Some(store) => in_store(store, POOLING_IN_STORE, MAX_CONFIG_BYTES)?,
-        None if catalog.metadata().is_none() => read(&path.join(POOLING_FILE), MAX_CONFIG_BYTES)?,
-        None => None,
-    };
-    files.extend(pooling.map(|content| (POOLING_IN_STORE.to_owned(), content)));
     Ok(files)
 }
 
@@ -147,8 +148,9 @@ fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
-fn in_store(store: &Store, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
-    if let Some(file) = store.manifest().files.iter().find(|file| file.name == name) {
+fn in_store(store: &Store, path: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+    let name = &name_in_store(path);
+    if let Some(file) = store.manifest().files.iter().find(|file| file.name == *name) {
         check_length(&store.file().path().join(name).display().to_string(), file.bytes, limit)?;
     }
     Ok(store.read_file(name)?)

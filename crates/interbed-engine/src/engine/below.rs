@@ -203,7 +203,6 @@ impl Worker {
             }
             false => self.scheduler.finish_fetch(ended.id, filled),
         }?;
-        let group = self.scheduler.sequence(sequence).group;
         let below = admitted.below.map(|below| FoundBelow {
             loaded: below.loaded + of_disk.filled * block_size,
             remote: behind * block_size,
@@ -211,8 +210,7 @@ impl Worker {
             remote_seconds: of_remote.seconds,
             ..below
         });
-        let admitted = Admitted { cached, below, ..admitted };
-        self.on_group(group, |group, stage| group.admitted(&admitted, stage));
+        self.tell_admitted(Admitted { cached, below, ..admitted });
         Some(sequence)
     }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use interbed_engine::{
-    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, PreemptionMode, Recompute, Request,
+    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, Miss, MissReason, PreemptionMode, Recompute,
+    Request,
 };
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
@@ -122,6 +123,37 @@ fn the_beginning_of_a_prefix_is_computed_while_the_rest_is_read() {
         assert_eq!((status.shared, status.recomputed), (u64::from(share < 1.0), u64::from(share == 1.0)));
         assert_idle_and_whole(&engine);
     }
+}
+
+#[test]
+fn what_came_from_disk_has_matched() {
+    let space = Arc::new(FaultySegments::new(1));
+    let asked = |prompt: Vec<u32>| Request { explain_miss: true, ..greedy(prompt, 4) };
+    let first = prompt(3, 70);
+    let (engine, _) = start(Shape::default(), &space, KvDiskMode::Eager);
+    collect(engine.handle().submit(asked(first.clone())).unwrap());
+    let space = end(engine, &space, false);
+    let cases = [
+        // All full blocks; a prompt that goes on, and one that differs early; one with another beginning.
+        (first.clone(), 68, MissReason::PartialBlock),
+        ([&first[..], &prompt(4, 30)].concat(), 68, MissReason::NeverSeen),
+        ([&first[..9], &prompt(5, 30)].concat(), 8, MissReason::NeverSeen),
+        (prompt(6, 30), 0, MissReason::NeverSeen),
+    ];
+    for (prompt, matched_tokens, reason) in cases {
+        let space = Arc::new(space.after_power_failure());
+        let (engine, _) = start(Shape::default(), &space, KvDiskMode::Evict);
+        let ended = collect(engine.handle().submit(asked(prompt.clone())).unwrap());
+        assert_eq!((ended.cached_tokens, ended.miss), (matched_tokens, Some(Miss { matched_tokens, reason })));
+        // In memory it is found as well.
+        let again = collect(engine.handle().submit(asked(prompt)).unwrap());
+        assert!(again.cached_tokens >= matched_tokens);
+    }
+    // Of 17 blocks, 8 are computed while the rest is read.
+    let space = Arc::new(space.after_power_failure());
+    let (engine, _) = start_with(Shape::default(), &space, KvDiskMode::Evict, IDLE_AFTER, Recompute::Share(0.5));
+    let ended = collect(engine.handle().submit(asked(first)).unwrap());
+    assert_eq!(ended.miss, Some(Miss { matched_tokens: 36, reason: MissReason::PartialBlock }));
 }
 
 #[test]

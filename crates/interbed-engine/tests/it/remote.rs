@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use interbed_engine::{Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvRemoteStatus, Recompute};
+use interbed_engine::{
+    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvRemoteStatus, Miss, MissReason, Recompute, Request,
+};
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::FaultySegments;
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
@@ -83,8 +85,10 @@ fn what_one_server_has_computed_another_finds() {
     let mut other = request.clone();
     other.prompt[9] ^= 1;
     let (third, _) = start(Shape::default(), &store, Patience::Fixed(LONG));
+    other.explain_miss = true;
     let ended = collect(third.handle().submit(other.clone()).unwrap());
     assert_eq!((ended.tokens, ended.cached_tokens), (expected_greedy(&other.prompt, &other.params), 8));
+    assert_eq!(ended.miss, Some(Miss { matched_tokens: 8, reason: MissReason::NeverSeen }));
     let status = remote(&second.handle().status());
     assert_eq!((status.fetches, status.fetched_tokens), (2, 68));
     [first, second, third].iter().for_each(assert_idle_and_whole);
@@ -107,8 +111,9 @@ fn what_the_disk_does_not_have_comes_from_the_store_at_the_same_time() {
     wait_until_stored(&second, 17);
     let space = Arc::new(space.after_power_failure());
     let (third, _) = start_with(Shape::default(), &store, Patience::Fixed(LONG), Some(&space));
-    let ended = collect(third.handle().submit(long.clone()).unwrap());
+    let ended = collect(third.handle().submit(Request { explain_miss: true, ..long.clone() }).unwrap());
     assert_eq!((ended.tokens, ended.cached_tokens), (expected_greedy(&long.prompt, &long.params), 68));
+    assert_eq!(ended.miss, Some(Miss { matched_tokens: 68, reason: MissReason::PartialBlock }));
     let status = third.handle().status();
     let of_disk = status.kv_disk.expect("there is a disk").fetched_tokens;
     assert_eq!((of_disk, remote(&status).fetched_tokens), (36, 32));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use interbed_engine::{
-    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, Limits, PassError,
+    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, Limits, Miss, PassError,
     PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig, StripMemory, SwapStore,
 };
 use interbed_kernels::SEGMENT;
@@ -440,6 +440,7 @@ pub fn teach_short_answers(engine: &Engine) {
 pub struct Ended {
     pub tokens: Vec<u32>,
     pub cached_tokens: usize,
+    pub miss: Option<Miss>,
     pub reason: FinishReason,
     pub preemptions: u64,
     pub swaps: u64,
@@ -447,15 +448,23 @@ pub struct Ended {
 
 /// Reads a stream to its end, which must be a good one.
 pub fn collect(mut stream: EventStream) -> Ended {
-    let mut ended =
-        Ended { tokens: Vec::new(), cached_tokens: 0, reason: FinishReason::Length, preemptions: 0, swaps: 0 };
+    let mut ended = Ended {
+        tokens: Vec::new(),
+        cached_tokens: 0,
+        miss: None,
+        reason: FinishReason::Length,
+        preemptions: 0,
+        swaps: 0,
+    };
     let mut prompt_done = false;
     while let Some(event) = stream.blocking_next() {
         match event {
-            Event::PromptDone { cached_tokens, .. } => {
+            Event::PromptDone { cached_tokens, miss, .. } => {
                 assert!(!prompt_done, "the prompt is reported once");
                 prompt_done = true;
-                ended.cached_tokens = cached_tokens;
+                (ended.cached_tokens, ended.miss) = (cached_tokens, miss);
+                // Wherever they were found.
+                assert!(miss.is_none_or(|miss| miss.matched_tokens == cached_tokens), "{miss:?}, {cached_tokens}");
             }
             Event::Token { id, .. } => {
                 ended.tokens.push(id);

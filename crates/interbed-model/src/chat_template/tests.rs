@@ -3,7 +3,8 @@ use serde_json::json;
 use super::*;
 
 fn render(source: &str, messages: Json) -> Result<String, TemplateError> {
-    let tokens = SpecialTokens::from_config(&json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}}));
+    let config = json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}});
+    let tokens = SpecialTokens::of(&TokenizerConfig::from_json(config));
     let Json::Array(messages) = messages else { panic!("messages must be a list") };
     ChatTemplate::new(source, tokens)?.render(&messages, None, true, &Map::new())
 }
@@ -107,6 +108,58 @@ fn templates_are_found_where_models_keep_them() {
     std::fs::write(path.join("chat_template.jinja"), "from the file, {{ extra }}\n").unwrap();
     let kwargs = Map::from_iter([("extra".to_owned(), json!("with more"))]);
     assert_eq!(load().unwrap().render(&[], None, false, &kwargs).unwrap(), "from the file, with more");
+    std::fs::create_dir(path.join("additional_chat_templates")).unwrap();
+    std::fs::write(path.join("additional_chat_templates/tool_use.jinja"), "for tools").unwrap();
+    assert_eq!(load().unwrap().render(&[], Some(&[json!({})]), false, &kwargs).unwrap(), "for tools");
+    assert_eq!(load().unwrap().render(&[], None, false, &kwargs).unwrap(), "from the file, with more");
+}
+
+#[test]
+fn a_template_in_a_file_of_json_is_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let file = |name: &str, content: Json| std::fs::write(path.join(name), content.to_string()).unwrap();
+    let render = |tools: Option<&[Json]>| ChatTemplate::from_dir(path)?.render(&[], tools, false, &Map::new());
+    file("chat_template.json", json!({"chat_template": "{{ bos_token }}alone"}));
+    assert_eq!(render(None).unwrap(), "alone");
+    // The older file of special tokens has what templates write.
+    file("special_tokens_map.json", json!({"bos_token": {"content": "<s>"}}));
+    assert_eq!(render(None).unwrap(), "<s>alone");
+    let named = |default: &str, tools: &str| {
+        let entry = |name: &str, template: &str| json!({"name": name, "template": template});
+        json!([entry("default", default), entry("tool_use", tools)])
+    };
+    file("chat_template.json", json!({"chat_template": named("plain", "tools")}));
+    assert_eq!((render(None).unwrap(), render(Some(&[])).unwrap()), ("plain".into(), "tools".into()));
+    // The tokenizer's own wins; one without a default is none.
+    file("tokenizer_config.json", json!({"chat_template": [{"name": "rag", "template": "no"}]}));
+    assert_eq!(render(None).unwrap(), "plain");
+    file("tokenizer_config.json", json!({"chat_template": "of the tokenizer"}));
+    assert_eq!(render(None).unwrap(), "of the tokenizer");
+    std::fs::remove_file(path.join("tokenizer_config.json")).unwrap();
+    file("chat_template.json", json!({"audio_tokenizer": 1}));
+    assert!(matches!(render(None), Err(TemplateError::Missing { .. })));
+    std::fs::write(path.join("chat_template.json"), "{").unwrap();
+    assert!(matches!(render(None), Err(TemplateError::Syntax { .. })));
+}
+
+#[test]
+fn line_ends_are_line_feeds_wherever_a_template_lies() {
+    let source = "{% for message in messages %}\r\n{{ message.content }}\r\n{% endfor %}\r{{ 'a\r\nb' }}\r\n";
+    let messages = [json!({"content": "kept\r\n as sent"})];
+    let expected = "kept\r\n as sent\na\nb";
+    let dir = tempfile::tempdir().unwrap();
+    let config = json!({"chat_template": source}).to_string();
+    for (name, content) in
+        [("chat_template.json", &*config), ("tokenizer_config.json", &config), ("chat_template.jinja", source)]
+    {
+        std::fs::write(dir.path().join(name), content).unwrap();
+        let rendered = ChatTemplate::from_dir(dir.path()).unwrap().render(&messages, None, false, &Map::new());
+        assert_eq!(rendered.unwrap(), expected, "{name}");
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let tools = ChatTemplate::with_tool_template("", Some("a\r\nb\rc"), SpecialTokens::default()).unwrap();
+    assert_eq!(tools.render(&[], Some(&[]), false, &Map::new()).unwrap(), "a\nb\nc");
 }
 
 #[test]

@@ -488,21 +488,3 @@ proptest! {
         let _ = GenerationConfig::from_json(&value.to_string());
     }
 }
-
-#[test]
-fn an_unstated_tie_is_settled_by_the_files() {
-    for (stated, has_head, tied) in
-        [(None, true, false), (None, false, true), (Some(true), true, true), (Some(false), false, false)]
-    {
-        let mut text = json!({
-            "model_type": "minicpm", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8,
-            "num_hidden_layers": 1, "num_attention_heads": 2
-        });
-        if let Some(stated) = stated {
-            text["tie_word_embeddings"] = json!(stated);
-        }
-        let mut config = ModelConfig::from_json(&text.to_string()).unwrap();
-        config.settle_head(has_head);
-        assert_eq!(config.tied_embeddings, tied, "{stated:?} {has_head}");
-    }
-}

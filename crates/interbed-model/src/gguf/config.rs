@@ -279,7 +279,7 @@ impl Keys<'_> {
             "head_dim": head_dim,
             "max_position_embeddings": context,
             "rms_norm_eps": eps,
-            "tie_word_embeddings": self.model.catalog.get(HEAD_TENSOR).is_none(),
+            "tie_word_embeddings": self.is_tied(),
             "rope_theta": self.number("rope.freq_base")?.unwrap_or(10_000.0),
             "bos_token_id": tokenizer::bos_id(self.model.metadata)?,
             "eos_token_id": tokenizer::end_ids(self.model.metadata)?,
@@ -361,8 +361,16 @@ impl Keys<'_> {
     }
 
     /// Rows of the embedding if the file has it; otherwise the value of a key, and loading will name what is missing.
+    /// Files have no key for it: a head is stored unless it is the embedding, or stands for that too.
+    fn is_tied(&self) -> bool {
+        [EMBEDDING_TENSOR, HEAD_TENSOR].iter().any(|name| self.model.catalog.get(name).is_none())
+    }
+
     fn vocab_size(&self) -> Result<u64, ConfigProblem> {
-        let Some(embedding) = self.model.catalog.get(EMBEDDING_TENSOR) else { return self.required("vocab_size") };
+        let stored = |name| Some((name, self.model.catalog.get(name)?));
+        let Some((name, embedding)) = [EMBEDDING_TENSOR, HEAD_TENSOR].into_iter().find_map(stored) else {
+            return self.required("vocab_size");
+        };
         let rows = embedding.shape.first().map_or(0, |&rows| rows as u64);
         // A token without a row would be read from beyond the end. Rows without a token are padding.
         let tokens = tokenizer::num_tokens(self.model.metadata)?;
@@ -370,10 +378,7 @@ impl Keys<'_> {
             return Err(ConfigProblem::OutOfRange {
                 key: tokenizer::TOKENS.to_owned(),
                 found: format!("a list of {tokens} tokens"),
-                limit: format!(
-                    "at most {rows}, as many as {} has rows",
-                    self.model.catalog.name_in_file(EMBEDDING_TENSOR)
-                ),
+                limit: format!("at most {rows}, as many as {} has rows", self.model.catalog.name_in_file(name)),
             });
         }
         Ok(rows)

@@ -7,6 +7,7 @@ use interbed_weights::{MetadataValue, Number, Numbers, TensorMeta, Texts, write_
 
 use super::sentencepiece::{Piece, merges};
 use super::*;
+use crate::HeadSource;
 use crate::config::{QkNorm, RopeScaling};
 
 /// The keys of a small model of `architecture`.
@@ -303,6 +304,68 @@ fn what_surrounds_a_text_is_as_the_file_says() {
     metadata.set("tokenizer.ggml.bos_token_id", 1_000_000u32);
     metadata.set("tokenizer.ggml.add_bos_token", true);
     assert_eq!(tokenizer(&metadata).unwrap().encode("the", true).unwrap(), [257, 259], "no such token");
+}
+
+#[test]
+fn a_key_makes_no_token_special() {
+    let mut metadata = vocabulary("gpt-2");
+    for key in ["padding", "unknown"] {
+        metadata.set(format!("tokenizer.ggml.{key}_token_id"), 257u32);
+    }
+    let tokenizer = tokenizer(&metadata).unwrap();
+    assert!(!tokenizer.is_special(257));
+    assert_eq!(tokenizer.decode(&tokenizer.encode("the the", false).unwrap(), true), "the the");
+}
+
+#[test]
+fn a_lone_head_is_the_embedding_too() {
+    const HEAD: (&str, &[usize]) = ("output.weight", &[40, 32]);
+    let metadata = shape("llama");
+    let settled = |tensors: &[(&str, &[usize])]| {
+        let mut catalog = catalog(&metadata, tensors);
+        let mut config = GgufModel::of(&catalog).unwrap().config().unwrap();
+        let source = HeadSource::settle(&mut config, &mut catalog, u64::MAX).unwrap();
+        (source, config.tied_embeddings, config.vocab_size, catalog.name_in_file("model.embed_tokens.weight"))
+    };
+    let embedding = || EMBEDDING.0.to_owned();
+    assert_eq!(settled(&[EMBEDDING]), (HeadSource::Embedding, true, 40, embedding()));
+    assert_eq!(settled(&[HEAD]), (HeadSource::ForEmbedding, true, 40, HEAD.0.to_owned()));
+    // llama.cpp uses what is stored, without a look at it.
+    assert_eq!(settled(&[EMBEDDING, HEAD]), (HeadSource::Own, false, 40, embedding()));
+}
+
+#[test]
+fn templates_have_line_feeds() {
+    let mut metadata = vocabulary("gpt-2");
+    metadata.set("tokenizer.chat_template", "a\r\nb\rc");
+    metadata.set("tokenizer.chat_template.tool_use", "tools\r\nb");
+    let catalog = catalog(&metadata, &[EMBEDDING]);
+    let template = GgufModel::of(&catalog).unwrap().chat_template().unwrap();
+    let render = |tools: Option<&[Value]>| template.render(&[], tools, false, &serde_json::Map::new()).unwrap();
+    assert_eq!((render(None), render(Some(&[]))), ("a\nb\nc".to_owned(), "tools\nb".to_owned()));
+}
+
+#[test]
+fn white_space_behind_the_markers_of_phi_3_is_left_out() {
+    let strips = |edit: &dyn Fn(&mut Metadata)| {
+        let mut metadata = vocabulary("gpt-2");
+        edit(&mut metadata);
+        // <s>, <|im_end|>, and white space that only the second of them takes.
+        tokenizer(&metadata).unwrap().encode("<s> \nthe<|im_end|> \n\tthe", false).unwrap()
+    };
+    let whole = strips(&|_| {});
+    for name in ["Phi-3 Mini", "my-phi3.5-tune"] {
+        let stripped = strips(&|metadata| metadata.set("general.name", name));
+        assert_eq!(stripped, [&whole[..5], &[257]].concat(), "{name}");
+    }
+    assert_eq!(strips(&|metadata| metadata.set("general.name", "Phi-4")), whole);
+    let sentencepiece = |architecture: &str| {
+        let mut metadata = sentencepiece();
+        metadata.set("general.architecture", architecture);
+        tokenizer(&metadata).unwrap().encode("</s> \na<s> a", false).unwrap()
+    };
+    // Not behind <s>.
+    assert_eq!((sentencepiece("phi3"), sentencepiece("llama")), (vec![2, 5, 1, 3, 5], vec![2, 3, 3, 17, 4, 1, 3, 5]));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::sentencepiece::{Piece, merges};
 use super::{GgufModel, TokenizerFiles, pre_tokenizer};
-use crate::tokenizer::{MAX_TOKENIZER_BYTES, TokenizerError};
+use crate::end_tokens::{HARMONY_ENDS, MESSAGE_END};
+use crate::tokenizer::{MAX_TOKENIZER_BYTES, TokenizerConfig, TokenizerError};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -36,17 +37,15 @@ const END_NAMES: [&str; 9] = [
     "<EOT>",
 ];
 
-/// What ends an answer in harmony, the form of gpt-oss. Where both are tokens, [`MESSAGE_END`] ends but a message,
-/// after which the answer goes on.
-const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
-const MESSAGE_END: &str = "<|end|>";
-
 /// Most tokens of a vocabulary. The largest in use have 262,144.
 const TOKENS_MAX: usize = 1 << 20;
 /// Most tokens that are found as they stand; each costs a matcher's states. Real files have some thousands.
 const ADDED_MAX: usize = 1 << 16;
 /// Most merges of byte-pair encoding; the largest in use have 446,189.
 const MERGES_MAX: usize = 4_000_000;
+
+/// The tokens of Phi-3 behind which white space counts.
+const STRIP_NOTHING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 /// SentencePiece's mark for a space.
 const SPACE: &str = "▁";
@@ -120,11 +119,11 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<TokenizerFiles, TokenizerErr
             )));
         }
     };
-    Ok(TokenizerFiles { tokenizer, config: config_json(model)? })
+    Ok(TokenizerFiles { tokenizer, config: names(model)? })
 }
 
 /// `tokenizer_config.json`: the special tokens as text.
-pub(super) fn config_json(model: &GgufModel<'_>) -> Result<Value, TokenizerError> {
+pub(super) fn names(model: &GgufModel<'_>) -> Result<TokenizerConfig, TokenizerError> {
     let problem =
         |problem: GgufProblem| TokenizerError::Unsupported { path: model.path.clone(), problem: problem.to_string() };
     let metadata = model.metadata;
@@ -141,7 +140,7 @@ pub(super) fn config_json(model: &GgufModel<'_>) -> Result<Value, TokenizerError
             json.insert(name.to_owned(), token.into());
         }
     }
-    Ok(Value::Object(json))
+    Ok(TokenizerConfig::of_names(json))
 }
 
 /// Tokens of the vocabulary; none where there is no tokenizer.
@@ -247,8 +246,9 @@ impl<'a> Vocabulary<'a> {
         Value::Object(entries.map(|(id, token)| (token.to_owned(), id.into())).collect())
     }
 
-    /// `added_tokens`: tokens that are found in a text verbatim, before all else.
-    fn added(&self, ids: &HashMap<&str, u32>) -> Value {
+    /// `added_tokens`: tokens that are found in a text verbatim, before all else. If `strips`, white space behind most
+    /// of them is left out.
+    fn added(&self, ids: &HashMap<&str, u32>, strips: bool) -> Value {
         let mut added = Vec::new();
         for (id, (token, kind)) in self.entries().enumerate() {
             if !kind.is_added() {
@@ -257,7 +257,8 @@ impl<'a> Vocabulary<'a> {
             let special = kind != Kind::UserDefined;
             if ids.get(token) == Some(&(id as u32)) {
                 added.push(json!({
-                    "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+                    "id": id, "content": token, "single_word": false, "lstrip": false,
+                    "rstrip": strips && !STRIP_NOTHING.contains(&token),
                     // One that holds the mark for spaces can only be found once spaces are marks.
                     "normalized": !special && token.contains(SPACE), "special": special,
                 }));
@@ -303,7 +304,7 @@ fn byte_level_json(
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": vocabulary.added(&ids),
+        "added_tokens": vocabulary.added(&ids, strips(metadata)?),
         "normalizer": pre.normalizer,
         "pre_tokenizer": pre.json,
         "post_processor": surroundings(metadata, vocabulary, pre.add_bos)?,
@@ -355,7 +356,7 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": vocabulary.added(&ids),
+        "added_tokens": vocabulary.added(&ids, strips(metadata)?),
         "normalizer": normalizer,
         "pre_tokenizer": null,
         "post_processor": surroundings(metadata, vocabulary, true)?,
@@ -366,6 +367,16 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
             "vocab": vocabulary.json(&ids), "merges": merges,
         },
     }))
+}
+
+/// Whether white space behind tokens that are found verbatim is left out, as behind Phi-3's markers. The format has no
+/// key for it. llama.cpp knows that model by its name; files whose name is written otherwise show by architecture and
+/// vocabulary that they have the same tokenizer.
+fn strips(metadata: &Metadata) -> Result<bool, String> {
+    let text = |key| metadata.text(key).map_err(|problem| problem.to_string());
+    let name = text("general.name")?.unwrap_or_default().to_lowercase();
+    let is_phi3 = text("general.architecture")? == Some("phi3") && text(MODEL)? == Some("llama");
+    Ok(is_phi3 || ["phi-3", "phi3"].iter().any(|part| name.contains(part)))
 }
 
 /// `post_processor`: BOS before and EOS after a text, as the file says.

@@ -12,6 +12,7 @@ mod nested;
 mod reference_device;
 mod streamed;
 mod templates;
+mod tokenizers;
 mod vulkan;
 
 /// Whether blocks are mapped side by side. The tests run both ways: see `tests/in_strips`.

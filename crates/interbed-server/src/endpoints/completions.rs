@@ -22,6 +22,7 @@ use crate::random::random;
 use crate::sampling::{Common, common, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
 use crate::structured::{constraint, structured_part};
+use crate::text_offset::TextOffsets;
 use crate::unsupported::Completions;
 
 /// Tokens generated where the request does not say, as OpenAI has it.
@@ -194,14 +195,16 @@ struct Writer {
     /// Most likely tokens that are told of each, if any are.
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
-    /// Characters of each sequence's text so far, by its tokens.
-    offsets: Vec<usize>,
+    /// Where the tokens of each sequence begin.
+    offsets: Vec<TextOffsets>,
 }
 
 impl Writer {
     fn new(app: &Arc<App>, prompts: Vec<Prompt>, common: &Common, echo: bool) -> Self {
         let Common { n, prompt_logprobs, .. } = *common;
-        let (logprobs, offsets) = (common.params.logprobs, vec![0; prompts.len() * n]);
+        let logprobs = common.params.logprobs;
+        let offsets = || TextOffsets::new(app.tokenizer.clone(), common.text.skip_special_tokens);
+        let offsets = (0..prompts.len() * n).map(|_| offsets()).collect();
         Self { app: app.clone(), prompts, n, echo, logprobs, prompt_logprobs, offsets }
     }
 
@@ -212,7 +215,7 @@ impl Writer {
         let mut text = self.echoed(index, &output.prompt, &mut logprobs);
         text.push_str(&output.text);
         for (token, position) in &output.tokens {
-            self.offsets[index] = logprobs.push(&self.app.tokenizer, *token, Some(position), self.offsets[index]);
+            logprobs.push(&self.app.tokenizer, *token, Some(position), self.offsets[index].next(*token));
         }
         let logprobs = self.logprobs.map(|_| logprobs.into_text());
         Choice { choice: self.choice(index, text, Value::Null, output.cause), logprobs, prompt_logprobs }
@@ -222,11 +225,11 @@ impl Writer {
     fn echoed(&mut self, index: usize, prompt: &PromptDone, logprobs: &mut CompletionLogprobs) -> String {
         let Some(echoed) = self.prompts.get(index / self.n).filter(|_| self.echo) else { return String::new() };
         if let Some(top) = self.logprobs {
-            for (&token, position) in echoed.ids.iter().zip(&prompt.logprobs) {
-                let offset = self.offsets[index];
+            let offsets = self.offsets[index].of_prompt(&echoed.ids, &echoed.echo);
+            for ((&token, position), offset) in echoed.ids.iter().zip(&prompt.logprobs).zip(offsets) {
                 // More may have been computed for `prompt_logprobs`.
                 let position = position.as_ref().map(|position| position.best(top));
-                self.offsets[index] = logprobs.push(&self.app.tokenizer, token, position.as_ref(), offset);
+                logprobs.push(&self.app.tokenizer, token, position.as_ref(), offset);
             }
         }
         echoed.echo.clone()
@@ -250,7 +253,7 @@ impl Choices for Writer {
         text.push_str(&delta.text);
         let mut has_logprobs = self.logprobs.is_some() && !text.is_empty();
         if let Some((token, Some(position))) = delta.token {
-            self.offsets[index] = logprobs.push(&self.app.tokenizer, token, Some(&position), self.offsets[index]);
+            logprobs.push(&self.app.tokenizer, token, Some(&position), self.offsets[index].next(token));
             has_logprobs = true;
         }
         let cause = delta.finished.and_then(Result::ok);

@@ -119,7 +119,19 @@ async fn logprobs_have_the_shape_of_completions() {
     assert_eq!(logprobs["token_logprobs"], json!([null, -0.5, -0.5, -0.5, -0.5, -0.5]));
     assert_eq!(logprobs["top_logprobs"][0], json!(null));
     assert_eq!(logprobs["top_logprobs"][3], json!({"h": -0.5}));
-    assert_eq!(logprobs["text_offset"], json!([0, 3, 4, 5, 6, 7]));
+    assert_eq!(logprobs["text_offset"], json!([0, 0, 1, 2, 3, 3]), "<s> is not in the text");
+    let offsets = async |body: Value| {
+        let answer = server.post("/v1/completions", &body).await.ok();
+        answer["choices"][0]["logprobs"]["text_offset"].clone()
+    };
+    assert_eq!(offsets(json!({"prompt": "ab", "max_tokens": 4, "logprobs": 0})).await, json!([0, 1, 1, 2]));
+    let ids = |more: Value| {
+        let mut body = json!({"prompt": [256, 97, 257, 98], "max_tokens": 1, "logprobs": 0, "echo": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    assert_eq!(offsets(ids(json!({}))).await, json!([0, 0, 1, 1, 2]));
+    assert_eq!(offsets(ids(json!({"skip_special_tokens": false}))).await, json!([0, 3, 4, 8, 9]));
 
     // The prompt alone, with and without its log-probabilities.
     let answer = server

@@ -50,7 +50,7 @@ async fn echo_streams_the_prompt_first() {
     assert_eq!(texts(&chunks, |choice| choice["text"].as_str()), "abc");
     assert_eq!(chunks[0]["choices"][0]["logprobs"]["tokens"], json!(["<s>", "a"]));
     let offsets = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["text_offset"].as_array());
-    assert_eq!(offsets.flatten().cloned().collect::<Vec<_>>(), [0, 3, 4, 5, 6]);
+    assert_eq!(offsets.flatten().cloned().collect::<Vec<_>>(), [0, 0, 1, 2, 3]);
 }
 
 #[tokio::test]

@@ -10,7 +10,12 @@ use serde_json::{Value, json};
 
 use super::median;
 use super::server::{Server, disk_rate, used_rate};
+use crate::failure::Advised;
+use crate::model_dir::ModelDir;
 use crate::progress;
+
+/// Tokens of prompt and answer where the command line does not say.
+const CONTEXT: usize = 32_768;
 
 /// Of what lies behind the last whole segment of a prompt, as much is brought up as memory allows.
 const SEGMENT: usize = 1024;
@@ -27,7 +32,7 @@ const SEGMENT: usize = 1024;
     interbed bench kv-beyond models/1b --kv-disk /var/tmp/kv --memory 8G\n  \
     interbed bench kv-beyond models/1b --context 16384 --kv-memory 128M --json")]
 pub struct KvBeyondArgs {
-    /// A Hugging Face directory, a GGUF file or a packed store; without it the model that ships with Interbed
+    /// A model whose context is longer than --kv-memory holds: a directory, a GGUF file or a packed store
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
@@ -36,9 +41,9 @@ pub struct KvBeyondArgs {
     #[arg(long, value_name = "DIR")]
     pub kv_disk: Option<PathBuf>,
 
-    /// Tokens of prompt and answer
-    #[arg(long, value_name = "TOKENS", default_value = "32768")]
-    pub context: NonZeroUsize,
+    /// Tokens of prompt and answer; without it 32768, or as many as the model's context has
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<NonZeroUsize>,
 
     /// Tokens of the answer
     #[arg(long, value_name = "TOKENS", default_value = "32")]
@@ -79,7 +84,8 @@ pub fn run(args: KvBeyondArgs) -> Result<()> {
     }
     let number = |name: &str| measured[name].as_f64().unwrap_or(f64::NAN);
     let bytes = |name: &str| Bytes(number(name) as u64);
-    println!("a context of {} tokens, the same text with all KV in memory and with {}", args.context, args.kv_memory);
+    let context = &measured["context"];
+    println!("a context of {context} tokens, the same text with all KV in memory and with {}", args.kv_memory);
     println!("  a token, all in memory       {:>9.3} s", number("ample_token_s"));
     println!("  a token                      {:>9.3} s", number("token_s"));
     println!("  bound, {:>9} of KV read {:>9.3} s", bytes("read_bytes").to_string(), number("bound_s"));
@@ -89,10 +95,27 @@ pub fn run(args: KvBeyondArgs) -> Result<()> {
     Ok(())
 }
 
+/// Tokens of prompt and answer.
+fn context(args: &KvBeyondArgs) -> Result<usize> {
+    let dir = ModelDir::open(args.model.as_deref())?;
+    let context = args.context.map_or(CONTEXT.min(dir.config.context()), NonZeroUsize::get);
+    if context <= 2 * SEGMENT {
+        return Err(Advised::input(
+            format!(
+                "{context} tokens of {} are too few: KV that memory does not hold comes from disk in parts of \
+                 {SEGMENT} tokens",
+                dir.name()
+            ),
+            "give a MODEL with a longer context, or a longer --context",
+        ));
+    }
+    Ok(context)
+}
+
 fn measure(args: &KvBeyondArgs, directory: &Path) -> Result<Value> {
-    let bar = progress::steps("measuring", args.repeat.get() as u64 + 1);
     let answer = args.answer.get().max(4);
-    let length = args.context.get().saturating_sub(answer).max(1);
+    let length = context(args)?.saturating_sub(answer).max(1);
+    let bar = progress::steps("measuring", args.repeat.get() as u64 + 1);
     let prompt: Vec<usize> = (0..length).map(|at| (at * at * 31 + at * 7919) % 199 + 5).collect();
     let store = directory.display().to_string();
     let (memory, context) = (args.memory.0.to_string(), (length + answer).to_string());

@@ -1,5 +1,6 @@
 //! `interbed bench kv-layout`: KV side by side in addresses to which blocks are mapped, beside KV in blocks anywhere.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -60,9 +61,10 @@ pub struct KvLayoutArgs {
     #[arg(long, value_name = "N", default_value = "32")]
     pub sequences: NonZeroUsize,
 
-    /// Steps of the engine in which nothing comes or goes; a quarter as many of each kind where requests do
-    #[arg(long, value_name = "N", default_value = "1000")]
-    pub steps: NonZeroUsize,
+    /// Steps of the engine in which nothing comes or goes, without it 1000 or as many as the model's context has room
+    /// for; a quarter as many of each kind where requests do
+    #[arg(long, value_name = "N")]
+    pub steps: Option<NonZeroUsize>,
 
     /// One JSON object a line on stdout instead of the table
     #[arg(long)]
@@ -77,10 +79,10 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
     let mut limits = args.limits.clone();
     limits.kv_layout = KvLayoutOption::Virtual;
     // Before anything large was loaded: what the process takes is measured.
-    let footprint = Opened::open(args.model.as_deref())?.footprint;
+    let Opened { dir, footprint, .. } = Opened::open(args.model.as_deref())?;
+    let steps = steps(args.steps, &dir)?;
     let (speeds, block) = speeds(&args, &limits)?;
     speeds.iter().for_each(|line| args.print(line));
-    let dir = ModelDir::open(args.model.as_deref())?;
     let layout = dir.kv_layout(&limits);
     let context = speeds.iter().filter_map(|line| line["params"]["context"].as_u64()).max().unwrap_or(0) as usize;
     let pages = kv_pages::measure(&dir.config, &layout, threads(&limits), context, args.repeat.get())?;
@@ -93,7 +95,6 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
         ("without_eager", Hiding { eager: false, ..Hiding::ALL }),
         ("none", Hiding::NONE),
     ];
-    let steps = args.steps.get() as u64;
     let mut lines = vec![serve(&args, &limits, footprint, "steady", &hidings[0], steps)?];
     bar.inc(1);
     lines.push(simulate(&args, &lines[0], block)?);
@@ -104,6 +105,22 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
     bar.finish_and_clear();
     lines.iter().for_each(|line| args.print(line));
     Ok(())
+}
+
+/// Steps in which no sequence ends.
+fn steps(asked: Option<NonZeroUsize>, dir: &ModelDir) -> Result<u64> {
+    let context = dir.config.context();
+    let most = context.saturating_sub(AROUND_STEPS);
+    match asked.map_or(STEPS.min(most), NonZeroUsize::get) {
+        0 => bail!(
+            "{} has a context of {context} tokens, but sequences that do not end need more than {AROUND_STEPS}",
+            dir.name()
+        ),
+        steps if steps > most => {
+            bail!("--steps {steps} is more than the context of {} has room for; give at most {most}", dir.name())
+        }
+        steps => Ok(steps as u64),
+    }
 }
 
 /// The speed of both layouts at each context.
@@ -121,7 +138,7 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Blo
     if !fits(&chunk) {
         bail!("memory holds {room} tokens, which is too little to measure anything; give more --memory");
     }
-    let contexts: Vec<usize> = match &args.context[..] {
+    let contexts: BTreeSet<usize> = match &args.context[..] {
         [] => [1024, 8192, 32768].into_iter().map(|context| context.min(room - behind)).collect(),
         asked => asked.iter().map(|context| context.get()).collect(),
     };
@@ -254,7 +271,7 @@ fn serve(
     let mut limits = LimitOptions { hiding: *hiding, max_num_seqs: args.sequences, ..limits.clone() };
     let is_steady = load_of == "steady";
     // All of a sequence's tokens, where none may end.
-    let most = if is_steady { PROMPT_MOST + WARM_UP as usize + steps as usize + 16 } else { PROMPT_MOST + ANSWER_MOST };
+    let most = if is_steady { AROUND_STEPS + steps as usize } else { PROMPT_MOST + ANSWER_MOST };
     limits.max_model_len = NonZeroUsize::new(most);
     let waiting = if is_steady { 0 } else { WAITING };
     let opened = Opened { footprint, ..Opened::open(args.model.as_deref())? };
@@ -327,8 +344,14 @@ fn simulate(args: &KvLayoutArgs, steady: &Value, block: Block) -> Result<Value> 
 /// Steps on the virtual clock.
 const SIMULATED_STEPS: usize = 10_000;
 
+/// Steps where the command line does not say.
+const STEPS: usize = 1000;
+
 /// Steps before figures count.
 const WARM_UP: u64 = 60;
+
+/// Tokens that a sequence has before and after the steps that count.
+const AROUND_STEPS: usize = PROMPT_MOST + WARM_UP as usize + 16;
 
 /// Requests that wait where requests come and go.
 const WAITING: usize = 4;

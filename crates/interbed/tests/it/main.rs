@@ -15,6 +15,7 @@ mod kv_layout;
 mod kv_load;
 mod memory;
 mod mixtures;
+mod model_files;
 mod operations;
 mod pack;
 mod plan;

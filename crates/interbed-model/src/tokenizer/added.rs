@@ -1,0 +1,39 @@
+//! The `added_tokens` of `tokenizer.json`: tokens that are found in a text as they stand, before all else.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use tokenizers::AddedToken;
+
+/// The tokens that `tokenizer.json` adds, with their ids.
+pub(super) fn of(json: &Value) -> Vec<(u32, AddedToken)> {
+    let entries = json["added_tokens"].as_array().into_iter().flatten();
+    entries.filter_map(|entry| Some((u32::try_from(entry["id"].as_u64()?).ok()?, token(entry)?))).collect()
+}
+
+/// Writes `tokens` into `json` as `tokenizer.json` would have them, without ids.
+pub(super) fn put(json: &mut Value, tokens: &[AddedToken]) {
+    if tokens.is_empty() {
+        return;
+    }
+    let mut entries = json["added_tokens"].as_array().cloned().unwrap_or_default();
+    let contents: HashSet<&str> = tokens.iter().map(|token| token.content.as_str()).collect();
+    entries.retain(|entry| entry["content"].as_str().is_none_or(|content| !contents.contains(content)));
+    entries.extend(tokens.iter().map(|token| {
+        json!({
+            "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip,
+            "rstrip": token.rstrip, "normalized": token.normalized, "special": token.special,
+        })
+    }));
+    json["added_tokens"] = Value::Array(entries);
+}
+
+/// A token with its flags.
+pub(super) fn token(value: &Value) -> Option<AddedToken> {
+    let flag = |name: &str| value.get(name).and_then(Value::as_bool);
+    let is = |name| flag(name).unwrap_or(false);
+    let special = is("special");
+    let token = AddedToken::from(value.get("content")?.as_str()?, special);
+    let token = token.single_word(is("single_word")).lstrip(is("lstrip")).rstrip(is("rstrip"));
+    Some(token.normalized(flag("normalized").unwrap_or(!special)))
+}
