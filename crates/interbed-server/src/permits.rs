@@ -2,19 +2,27 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use crate::tenant::Tenant;
 
-/// A number of permits that tenants share: while several wait, the next goes to the one that has the fewest, and among
-/// equals to the one that has waited for longest since its last. Within a tenant, they go in the order of coming.
+/// Time after its last work for which a tenant may come again and find its share.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// A number of permits that tenants share: each of those that have come lately may have an equal part of them, at least
+/// one, and one that is alone all. While several wait, the next goes to the one that has the fewest, and among equals to
+/// the one that has waited for longest since its last. Within a tenant, they go in the order of coming.
 pub(crate) struct Permits {
     line: Mutex<Line>,
 }
 
 struct Line {
+    all: usize,
     free: usize,
+    /// When each tenant that has come lately did so.
+    recent: HashMap<Tenant, Instant>,
     /// Of all that have a permit or wait for one.
     tenants: HashMap<Tenant, Place>,
     /// Permits given so far.
@@ -39,7 +47,9 @@ pub(crate) struct Permit {
 impl Permits {
     /// So many at a time, at least one.
     pub(crate) fn new(count: usize) -> Arc<Self> {
-        Arc::new(Self { line: Mutex::new(Line { free: count.max(1), tenants: HashMap::new(), given: 0 }) })
+        let all = count.max(1);
+        let line = Line { all, free: all, recent: HashMap::new(), tenants: HashMap::new(), given: 0 };
+        Arc::new(Self { line: Mutex::new(line) })
     }
 
     /// Waits for one.
@@ -47,7 +57,8 @@ impl Permits {
         let permit = || Permit { permits: Some(self.clone()), tenant };
         let coming = {
             let mut line = self.line();
-            if line.free > 0 {
+            line.note(tenant, Instant::now());
+            if line.free > 0 && line.may_have_more(tenant) {
                 line.free -= 1;
                 line.count(tenant);
                 return permit();
@@ -60,28 +71,21 @@ impl Permits {
         coming.await.unwrap_or_else(|_| Permit { permits: None, tenant })
     }
 
-    /// A permit of `tenant` has been given up: it goes to the next that still waits.
-    fn give_back(self: &Arc<Self>, mut tenant: Tenant) {
+    /// A permit of `tenant` has been given up: those that still wait and may have it get it.
+    fn give_back(self: &Arc<Self>, tenant: Tenant) {
+        self.line().uncount(tenant);
         loop {
             let mut line = self.line();
-            let place = line.place(tenant);
-            place.permits -= 1;
-            if place.permits == 0 && place.waiting.is_empty() {
-                line.tenants.remove(&tenant);
-            }
-            let Some((next, sender)) = line.next() else {
-                line.free += 1;
-                return;
-            };
+            let Some((next, sender)) = line.next() else { return };
+            line.free -= 1;
             line.count(next);
             drop(line);
             // Dropping what it sends may give it back in turn, so nothing is locked here.
-            match sender.send(Permit { permits: Some(self.clone()), tenant: next }) {
-                Ok(()) => return,
+            if let Err(mut unwanted) = sender.send(Permit { permits: Some(self.clone()), tenant: next }) {
                 // Nobody waits there any more.
-                Err(mut permit) => permit.permits = None,
+                unwanted.permits = None;
+                self.line().uncount(next);
             }
-            tenant = next;
         }
     }
 
@@ -104,11 +108,34 @@ impl Line {
         (place.permits, place.last) = (place.permits + 1, given);
     }
 
-    /// The tenant whose turn it is, and who waits there.
+    /// `tenant` has one less, which is free.
+    fn uncount(&mut self, tenant: Tenant) {
+        self.free += 1;
+        let place = self.place(tenant);
+        place.permits -= 1;
+        if place.permits == 0 && place.waiting.is_empty() {
+            self.tenants.remove(&tenant);
+        }
+    }
+
+    /// Notes that `tenant` has come.
+    fn note(&mut self, tenant: Tenant, now: Instant) {
+        self.recent.retain(|_, came| now.saturating_duration_since(*came) < RECENT);
+        self.recent.insert(tenant, now);
+    }
+
+    /// Whether one more is within its share.
+    fn may_have_more(&self, tenant: Tenant) -> bool {
+        let share = self.all / self.recent.len().max(1);
+        self.tenants.get(&tenant).is_none_or(|place| place.permits < share.max(1))
+    }
+
+    /// The tenant whose turn it is, if a permit is free, and who waits there.
     fn next(&mut self) -> Option<(Tenant, oneshot::Sender<Permit>)> {
-        let waiting = self.tenants.iter_mut().filter(|(_, place)| !place.waiting.is_empty());
-        let (&tenant, place) = waiting.min_by_key(|(_, place)| (place.permits, place.last))?;
-        Some((tenant, place.waiting.pop_front()?))
+        let waiting =
+            self.tenants.iter().filter(|(tenant, place)| !place.waiting.is_empty() && self.may_have_more(**tenant));
+        let (&tenant, _) = waiting.min_by_key(|(_, place)| (place.permits, place.last)).filter(|_| self.free > 0)?;
+        Some((tenant, self.place(tenant).waiting.pop_front()?))
     }
 }
 
@@ -166,6 +193,26 @@ mod tests {
         assert_eq!(served(&[b, b, b, b, b, a, c], b).await[..3].iter().filter(|&&next| next != b).count(), 2);
         assert_eq!(served(&[a, a, b, b, c, c], a).await.len(), 6);
         assert_eq!(served(&[b, b, b], b).await, [b, b, b]);
+    }
+
+    #[tokio::test]
+    async fn who_has_come_lately_finds_a_permit() {
+        let [a, b, _] = tenants();
+        let permits = Permits::new(2);
+        let alone = [permits.take(b).await, permits.take(b).await];
+        drop(alone);
+        let is_given = async |tenant| timeout(Duration::from_millis(20), permits.take(tenant)).await.ok();
+        drop(is_given(a).await.expect("one is free"));
+        // The other keeps to its half from now on, though nobody has the rest.
+        let of_b = is_given(b).await.expect("its share");
+        assert!(is_given(b).await.is_none());
+        let of_a = is_given(a).await.expect("its share");
+        assert!(is_given(a).await.is_none());
+        drop((of_a, of_b));
+        // Once the first has not come for a while, the other may have all.
+        permits.line().recent.remove(&a);
+        let all = [is_given(b).await, is_given(b).await];
+        assert!(all.iter().all(Option::is_some));
     }
 
     #[tokio::test]
