@@ -26,6 +26,7 @@ mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
+mod tiers_below;
 mod unread;
 mod vocabulary;
 
@@ -54,5 +55,6 @@ pub use request::*;
 pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMemory, WeightMemory};
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use status::*;
+pub use tiers_below::{LaterTiers, TiersBelow};
 pub use unread::UnreadBudget;
 pub use vocabulary::vocabulary_of;
