@@ -6,6 +6,7 @@ mod below;
 mod disk;
 mod gone;
 mod idle_blocks;
+mod later;
 mod long;
 mod remote;
 mod report;
@@ -26,13 +27,11 @@ use interbed_kv::{
     BlockCopy, BlockManager, CacheChanges, CacheWatcher, ChainRoot, FetchId, IdHasher, KvConfig, KvConfigError,
     SequenceId,
 };
-use interbed_kv_remote::RemoteTier;
 use interbed_model::{BatchSequence, LogitRow, Logits, Pooling, SequenceBlocks};
 use thiserror::Error;
 
 use crate::group::{Sampling, SequenceGroup, Stage};
 use crate::handle::{EngineShared, Submission};
-use crate::kv_disk::{KvDisk, KvDiskMode};
 use crate::live::Board;
 use crate::masks::MaskWorkers;
 use crate::runner::{PassError, Runner};
@@ -40,6 +39,7 @@ use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
 use crate::sequence::{Continuation, Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
+use crate::tiers_below::{LaterTiers, TiersBelow};
 use crate::{EngineHandle, Limits, RequestError, TokenId};
 use below::Waits;
 use disk::Disk;
@@ -71,10 +71,10 @@ pub struct EngineConfig {
 /// What an engine may have beside its runner.
 #[derive(Default)]
 pub struct Attachments {
-    /// KV on disk, whose blocks are those of [`Runner::block_bytes`].
-    pub kv_disk: Option<KvDisk>,
-    /// KV in a store that servers share. With `kv_disk` as well, both have to name contents alike.
-    pub kv_remote: Option<RemoteTier>,
+    /// KV below memory.
+    pub below: TiersBelow,
+    /// KV below memory that is attached later, instead.
+    pub later: Option<LaterTiers>,
     /// Who is told after each step what the prefix cache has gained and lost.
     pub cache_watcher: Option<Box<dyn CacheWatcher>>,
 }
@@ -123,9 +123,9 @@ impl Engine {
     pub fn start_with(
         mut config: EngineConfig,
         mut runner: Box<dyn Runner>,
-        Attachments { kv_disk: disk, kv_remote: remote, cache_watcher }: Attachments,
+        Attachments { below, later, cache_watcher }: Attachments,
     ) -> Result<Self, StartError> {
-        let mut swap = runner.take_swap().filter(|_| runner.block_bytes().is_some());
+        let swap = runner.take_swap().filter(|_| runner.block_bytes().is_some());
         match (config.kv.num_swap_blocks, swap.as_ref().map(|swap| swap.num_slots())) {
             (wanted, Some(got)) if wanted > got => return Err(StartError::SwapSlots { wanted, got }),
             (_, Some(_)) => {}
@@ -145,15 +145,8 @@ impl Engine {
         if let Some(swap) = &swap {
             scheduler.set_swap_trial(block_bytes, swap.trial());
         }
-        if let Some(KvDisk { tier, mode, .. }) = &disk {
-            swap.iter_mut().for_each(|swap| swap.share_threads(tier.threads()));
-            scheduler.name_contents(tier.key_chain().clone(), *mode == KvDiskMode::Mirror);
-            if runner.streams_kv() {
-                scheduler.allow_long(tier.capacity_tokens());
-            }
-        }
-        if let Some(remote) = remote.as_ref().filter(|_| disk.is_none()) {
-            scheduler.name_contents(remote.key_chain().clone(), false);
+        if let Some(later) = later.as_ref().filter(|_| runner.streams_kv()) {
+            scheduler.await_long(later.long_tokens);
         }
         let strips = runner.strips().map(|strips| Strips::new(strips.config()));
         let (shared, submissions) =
@@ -164,8 +157,9 @@ impl Engine {
             scheduler,
             runner,
             swaps: Swaps::new(swap),
-            disk: disk.map(|disk| Disk::new(disk, config.kv.num_blocks)),
-            remote: remote.map(|remote| Remote::new(remote, config.kv.num_blocks)),
+            disk: None,
+            remote: None,
+            later,
             waiting: HashMap::new(),
             long: HashMap::new(),
             sampler: Sampler::default(),
@@ -185,6 +179,7 @@ impl Engine {
             settled: true,
             show: Show::default(),
         };
+        worker.attach(below);
         // Whoever asks for figures at once gets them.
         worker.publish();
         let thread = std::thread::Builder::new()
@@ -228,6 +223,8 @@ struct Worker {
     swaps: Swaps,
     disk: Option<Disk>,
     remote: Option<Remote>,
+    /// What will be below memory.
+    later: Option<LaterTiers>,
     /// Those who wait for a fetch.
     waiting: HashMap<FetchId, Waits>,
     /// Sequences that are longer than memory.
@@ -284,6 +281,7 @@ impl Worker {
         }
         self.drop_cancelled();
         self.poll_swaps(Duration::ZERO);
+        self.attach_later();
         self.poll_below(Duration::ZERO);
         self.balance();
         if self.scheduler.has_sequences() {
@@ -312,7 +310,7 @@ impl Worker {
             if self.shared.stopping() {
                 return false;
             }
-            let settled = self.settled && self.is_settled_below();
+            let settled = self.settled && self.is_settled_below() && self.later.is_none();
             let turn = (!settled).then_some(self.config.idle_turn);
             let submission = match (self.scheduler.is_idle(), turn.into_iter().chain(self.show_within()).min()) {
                 (true, None) => self.submissions.recv().map_err(|_| TryRecvError::Disconnected),
@@ -564,6 +562,9 @@ impl Worker {
             self.poll_swaps(SWAP_WAIT);
         } else if self.num_fetches() > 0 {
             self.poll_below(SWAP_WAIT);
+        } else if self.scheduler.awaits_long() {
+            self.idle_steps = 0;
+            std::thread::sleep(SWAP_WAIT);
         } else {
             // Masks come, or take too long; either is known soon.
             self.idle_steps = if self.late.is_empty() { self.idle_steps + 1 } else { 0 };

@@ -16,6 +16,13 @@ pub enum KvDiskMode {
     Mirror,
 }
 
+impl KvDiskMode {
+    /// Whether what was generated goes there as soon as it is computed.
+    pub(crate) fn stores_generated(self) -> bool {
+        self == Self::Mirror
+    }
+}
+
 /// Which part of a prefix that is on disk is computed rather than read.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Recompute {

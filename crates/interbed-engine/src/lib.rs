@@ -27,6 +27,7 @@ mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
+mod tiers_below;
 mod unread;
 mod vocabulary;
 
@@ -57,5 +58,6 @@ pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMe
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use sequence::LATE_MAX;
 pub use status::*;
+pub use tiers_below::{LaterTiers, TiersBelow};
 pub use unread::UnreadBudget;
 pub use vocabulary::vocabulary_of;

@@ -191,6 +191,8 @@ pub(crate) struct Scheduler {
     block_bytes: u64,
     /// Whether, and how, sequences may be longer than memory.
     long: Option<LongLimits>,
+    /// Tokens that they may have as soon as there is a tier for them.
+    long_awaited: usize,
     ids: u64,
     arrivals: u64,
     branches: u64,
@@ -229,6 +231,7 @@ impl Scheduler {
             planner: PreemptionPlanner::new(config.preemption),
             block_bytes: 0,
             long: None,
+            long_awaited: 0,
             ids: 0,
             arrivals: 0,
             branches: 0,

@@ -120,8 +120,9 @@ impl DirectRead for DirectFile {
         let mut now = FileIdentity::of(&self.file, &metadata).map_err(open_error)?;
         // A removed name is harmless: the bytes stay as long as the file is open. Another file under the name means
         // that the user wants other weights than these.
-        if let Ok(named) = std::fs::metadata(&self.path) {
-            now.inode = FileIdentity::inode_of(&named);
+        match std::fs::metadata(&self.path) {
+            Ok(named) => now.inode = FileIdentity::inode_of(&named),
+            Err(_) => now = now.without_name(&self.identity),
         }
         match self.identity.change_to(&now) {
             Some(change) => Err(IoError::Changed { path: self.path.clone(), change }),

@@ -32,7 +32,7 @@ pub trait DirectRead: Send + Sync {
     /// [`IoError::BadRequest`] for an unaligned request. `buf` is then partly written and must not be used.
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError>;
 
-    /// Checks that the file is still the one that was opened, by length, time of modification and inode.
+    /// Checks that the file is still the one that was opened, by length, times and inode.
     ///
     /// # Errors
     /// [`IoError::Changed`] if it is not, [`IoError::Open`] if it cannot be examined.

@@ -76,6 +76,14 @@ pub enum IoError {
         /// What has changed.
         change: FileChange,
     },
+    /// Other users could change what is read there, or have something else written to.
+    #[error("{} {problem}", path.display())]
+    NotPrivate {
+        /// The folder or the file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
     /// The caller asked for a read that direct I/O cannot do; this was found before the system was called.
     #[error(
         "refused to read {len} bytes ({needed} needed) at offset {offset} of {}: {problem}; direct reads move whole \
@@ -127,6 +135,9 @@ pub enum FileChange {
     },
     /// It was written to: its time of modification has changed.
     Modified,
+    /// It was changed, although its time of modification is as before: written to with the time put back, or given
+    /// other rights or links.
+    Touched,
     /// Another file has its name.
     Replaced,
 }
@@ -136,6 +147,9 @@ impl fmt::Display for FileChange {
         match self {
             FileChange::Length { opened, now } => write!(f, "it had {opened} bytes and has {now}"),
             FileChange::Modified => f.write_str("it was written to"),
+            FileChange::Touched => {
+                f.write_str("it was written to with its time put back, or its rights or links changed")
+            }
             FileChange::Replaced => f.write_str("another file lies under its name"),
         }
     }
@@ -152,6 +166,7 @@ impl IoError {
             IoError::NotRegular { .. }
             | IoError::Ended { .. }
             | IoError::Changed { .. }
+            | IoError::NotPrivate { .. }
             | IoError::BadRequest { .. }
             | IoError::Panicked { .. } => None,
         }

@@ -3,17 +3,22 @@
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
 
 use crate::FileChange;
 
 /// The properties by which a changed file is recognised.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct FileIdentity {
     pub(crate) len: u64,
     /// Device and inode, and for a block device the device that it refers to.
     pub(crate) inode: (u64, u64, u64),
     /// Seconds and nanoseconds; `None` for a block device, whose node does not record writes to the device.
     modified: Option<(i64, i64)>,
+    /// The same of the last change of any kind. Unlike the time of modification, no program can put it back.
+    changed: Option<(i64, i64)>,
+    /// Names that it has.
+    links: u64,
 }
 
 impl FileIdentity {
@@ -22,7 +27,8 @@ impl FileIdentity {
         // A block device's node has no length; seeking to its end finds it.
         let len = if regular { metadata.len() } else { file.seek(SeekFrom::End(0))? };
         let modified = regular.then(|| (metadata.mtime(), metadata.mtime_nsec()));
-        Ok(Self { len, inode: Self::inode_of(metadata), modified })
+        let changed = regular.then(|| (metadata.ctime(), metadata.ctime_nsec()));
+        Ok(Self { len, inode: Self::inode_of(metadata), modified, changed, links: metadata.nlink() })
     }
 
     pub(crate) fn inode_of(metadata: &Metadata) -> (u64, u64, u64) {
@@ -37,8 +43,102 @@ impl FileIdentity {
             Some(FileChange::Length { opened: self.len, now: now.len })
         } else if self.modified != now.modified {
             Some(FileChange::Modified)
+        } else if self.changed != now.changed {
+            Some(FileChange::Touched)
         } else {
             None
         }
+    }
+
+    /// The same of a file whose name is gone, since `before`: that is a change too, and harmless.
+    pub(crate) fn without_name(self, before: &Self) -> Self {
+        let changed = if self.links < before.links { before.changed } else { self.changed };
+        Self { changed, ..self }
+    }
+
+    /// When the file was last changed in any way; `None` if that is not known: of a block device, and where the file
+    /// system tells no such time.
+    pub fn changed_at(&self) -> Option<SystemTime> {
+        let time = |(seconds, nanoseconds): (i64, i64)| {
+            let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
+            SystemTime::UNIX_EPOCH.checked_add(since)
+        };
+        let changed = time(self.changed.filter(|&(seconds, _)| seconds > 0)?)?;
+        let modified = self.modified.and_then(time);
+        Some(modified.map_or(changed, |modified| modified.max(changed)))
+    }
+
+    /// The properties as bytes, to be compared with those that another process has noted. The device's number is not
+    /// among them: many systems give another one at each start.
+    pub fn to_bytes(&self) -> [u8; 48] {
+        let (modified, changed) = (self.modified.unwrap_or_default(), self.changed.unwrap_or_default());
+        let numbers = [modified.0, modified.1, changed.0, changed.1].map(i64::to_le_bytes);
+        let mut bytes = [0; 48];
+        bytes[..8].copy_from_slice(&self.len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.inode.1.to_le_bytes());
+        bytes[16..].copy_from_slice(numbers.as_flattened());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn of(path: &std::path::Path) -> FileIdentity {
+        let file = File::open(path).unwrap();
+        FileIdentity::of(&file, &file.metadata().unwrap()).unwrap()
+    }
+
+    /// Time in which the file system's clock is sure to go on.
+    fn tick() {
+        std::thread::sleep(Duration::from_millis(30));
+    }
+
+    #[test]
+    fn what_is_put_back_is_noticed_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        fs::write(&path, [1; 100]).unwrap();
+        let before = of(&path);
+        assert_eq!(before.change_to(&of(&path)), None);
+        assert_eq!(before.to_bytes(), of(&path).to_bytes());
+        tick();
+        let file = File::options().write(true).open(&path).unwrap();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[2], 50).unwrap();
+        file.set_modified(modified).unwrap();
+        let after = of(&path);
+        assert_eq!(before.modified, after.modified);
+        assert_eq!(before.change_to(&after), Some(FileChange::Touched));
+        assert_ne!(before.to_bytes(), after.to_bytes());
+        assert!(after.changed_at() > before.changed_at());
+    }
+
+    #[test]
+    fn a_copy_with_the_same_times_is_another_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, copy] = ["weights", "copy"].map(|name| folder.path().join(name));
+        fs::write(&path, [1; 100]).unwrap();
+        let before = of(&path);
+        fs::write(&copy, [2; 100]).unwrap();
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        File::options().write(true).open(&copy).unwrap().set_modified(modified).unwrap();
+        fs::rename(&copy, &path).unwrap();
+        assert_eq!(before.change_to(&of(&path)), Some(FileChange::Replaced));
+        assert_ne!(before.to_bytes(), of(&path).to_bytes());
+    }
+
+    #[test]
+    fn a_time_in_the_future_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        fs::write(&path, [1; 100]).unwrap();
+        let later = SystemTime::now() + Duration::from_secs(1000);
+        File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+        assert!(of(&path).changed_at().unwrap() > SystemTime::now() + Duration::from_secs(900));
     }
 }

@@ -1,17 +1,17 @@
 //! A file of fixed length under a name, written and read in whole blocks past the page cache.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::direct_read::{check_request, read_blocks};
-use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError};
+use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, PrivateFolder};
 
 /// What segments of a store need of a file. In tests, memory that fails.
 pub trait SegmentWrite: DirectWrite {
@@ -33,20 +33,18 @@ pub struct SegmentFile {
 }
 
 impl SegmentFile {
-    /// Opens the file of `len` bytes at `path`, which is created, or brought to that length, if need be.
+    /// Opens the file `name` of `len` bytes in `folder`, which is created, or brought to that length, if need be.
     ///
     /// # Errors
-    /// [`IoError::BadRequest`] if `len` is no multiple of [`DIRECT_ALIGN`], [`IoError::Open`] if the path cannot be
-    /// opened or is no regular file, [`IoError::Write`] if the disk has no room.
-    pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Self, IoError> {
-        let path = path.as_ref().to_owned();
+    /// [`IoError::BadRequest`] if `len` is no multiple of [`DIRECT_ALIGN`], those of [`PrivateFolder::open_file`],
+    /// [`IoError::Write`] if the disk has no room.
+    pub fn create(folder: &PrivateFolder, name: &str, len: u64) -> Result<Self, IoError> {
+        let path = folder.path().join(name);
         if len == 0 || !len.is_multiple_of(DIRECT_ALIGN as u64) || i64::try_from(len).is_err() {
             let problem = "the length is not a number of blocks";
             return Err(IoError::BadRequest { path, offset: 0, len: 0, needed: 0, problem });
         }
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false);
-        let file = open(&path, &mut options)?;
+        let file = folder.open_or_create(name)?;
         let fault = |action| {
             let path = path.clone();
             move |source| IoError::Write { path, action, source }
@@ -62,7 +60,7 @@ impl SegmentFile {
             Err(errno) => {
                 // What was not there before is not left behind half made.
                 if before == 0 {
-                    let _ = std::fs::remove_file(&path);
+                    let _ = folder.remove(name);
                 }
                 return Err(fault("reserve room for")(errno.into()));
             }
@@ -70,13 +68,15 @@ impl SegmentFile {
         Self::settle(file, path, len)
     }
 
-    /// Opens an existing file.
+    /// Opens an existing file of `folder`.
     ///
     /// # Errors
-    /// [`IoError::Open`] if there is none, or it is no regular file.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
-        let path = path.as_ref().to_owned();
-        let file = open(&path, &mut OpenOptions::new())?;
+    /// [`IoError::Open`] if there is none, and those of [`PrivateFolder::open_file`].
+    pub fn open(folder: &PrivateFolder, name: &str) -> Result<Self, IoError> {
+        let path = folder.path().join(name);
+        let Some(file) = folder.open_file(name)? else {
+            return Err(IoError::Open { path, source: io::ErrorKind::NotFound.into() });
+        };
         let len = file.metadata().map_err(|source| IoError::Open { path: path.clone(), source })?.len();
         Self::settle(file, path, len / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64)
     }
@@ -155,17 +155,6 @@ impl SegmentWrite for SegmentFile {
     }
 }
 
-/// Opens a regular file for reading and writing; links are not followed, since the directory may be anybody's.
-fn open(path: &Path, options: &mut OpenOptions) -> Result<File, IoError> {
-    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or(0);
-    let fault = |source| IoError::Open { path: path.to_owned(), source };
-    let file = options.read(true).write(true).mode(0o600).custom_flags(flags).open(path).map_err(fault)?;
-    match file.metadata().map_err(fault)?.is_file() {
-        true => Ok(file),
-        false => Err(IoError::NotRegular { path: path.to_owned(), found: "no regular file" }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -174,32 +163,35 @@ mod tests {
 
     #[test]
     fn what_is_written_is_there_when_the_file_is_opened_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("segment");
+        let parent = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::open(parent.path()).unwrap();
         let mut block = AlignedBuffer::new_zeroed(DIRECT_ALIGN).unwrap();
         {
-            let file = SegmentFile::create(&path, 4 * DIRECT_ALIGN as u64).unwrap();
+            let file = SegmentFile::create(&folder, "segment", 4 * DIRECT_ALIGN as u64).unwrap();
             block.as_mut().fill(7);
             file.write_aligned_at(block.as_slice(), 2 * DIRECT_ALIGN as u64).unwrap();
             file.sync().unwrap();
             assert!(file.write_aligned_at(block.as_slice(), 4 * DIRECT_ALIGN as u64).is_err());
         }
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let again = SegmentFile::create(&path, 4 * DIRECT_ALIGN as u64).unwrap();
+        assert_eq!(std::fs::metadata(parent.path().join("segment")).unwrap().permissions().mode() & 0o777, 0o600);
+        let again = SegmentFile::create(&folder, "segment", 4 * DIRECT_ALIGN as u64).unwrap();
         block.as_mut().fill(0);
         again.read_aligned_at(block.as_mut(), 2 * DIRECT_ALIGN as u64, DIRECT_ALIGN).unwrap();
         assert!(block.as_slice().iter().all(|&byte| byte == 7));
-        assert_eq!(SegmentFile::open(&path).unwrap().len(), 4 * DIRECT_ALIGN as u64);
+        assert_eq!(SegmentFile::open(&folder, "segment").unwrap().len(), 4 * DIRECT_ALIGN as u64);
+        assert!(SegmentFile::open(&folder, "other").is_err());
     }
 
     #[test]
     fn links_and_directories_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("mine"), b"mine").unwrap();
-        std::os::unix::fs::symlink(dir.path().join("mine"), dir.path().join("link")).unwrap();
-        assert!(SegmentFile::create(dir.path().join("link"), DIRECT_ALIGN as u64).is_err());
-        assert!(SegmentFile::open(dir.path()).is_err());
-        assert!(SegmentFile::create(dir.path().join("odd"), 5).is_err());
-        assert_eq!(std::fs::read(dir.path().join("mine")).unwrap(), b"mine");
+        let parent = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::open(parent.path()).unwrap();
+        std::fs::write(parent.path().join("mine"), b"mine").unwrap();
+        std::os::unix::fs::symlink(parent.path().join("mine"), parent.path().join("link")).unwrap();
+        std::fs::create_dir(parent.path().join("folder")).unwrap();
+        assert!(SegmentFile::create(&folder, "link", DIRECT_ALIGN as u64).is_err());
+        assert!(SegmentFile::open(&folder, "folder").is_err());
+        assert!(SegmentFile::create(&folder, "odd", 5).is_err());
+        assert_eq!(std::fs::read(parent.path().join("mine")).unwrap(), b"mine");
     }
 }

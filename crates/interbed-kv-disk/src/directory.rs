@@ -1,13 +1,15 @@
 //! The directory of a store: its secret, its lock, and a file for each segment.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{File, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use interbed_io::{IoError, SegmentFile, SegmentWrite};
+use interbed_io::{IoError, PrivateFolder, SegmentFile, SegmentWrite};
 use thiserror::Error;
+
+use crate::{index_file, record};
 
 /// Where segments are kept.
 pub trait SegmentSpace: Send + Sync {
@@ -64,17 +66,31 @@ pub enum DirectoryError {
         path: PathBuf,
     },
     /// The secret is not one.
-    #[error("{} is damaged; remove it, and with it what is stored in its directory", path.display())]
+    #[error("{} {problem}; remove it, and with it what is stored in its directory", path.display())]
     Secret {
         /// The file.
         path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A file has one of our names, and would be overwritten.
+    #[error(
+        "{} is not Interbed's, or is of an older version: it begins with \"{begin}\". Remove it if nobody needs it, or \
+         name another directory",
+        path.display()
+    )]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes, escaped.
+        begin: String,
     },
 }
 
-/// A directory that this process alone uses. Its files can be read by their owner only.
+/// A directory that this process alone uses, and no other user can write to. Its files can be read by their owner only.
 #[derive(Debug)]
 pub struct Directory {
-    path: PathBuf,
+    folder: PrivateFolder,
     secret: [u8; 32],
     /// Locked while it is open.
     _lock: File,
@@ -84,33 +100,32 @@ const SECRET: &str = "secret";
 const LOCK: &str = "lock";
 const INDEX: &str = "index";
 
+/// The longest index that is believed.
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+
 impl Directory {
     /// Opens the directory at `path`, which is created if need be.
     ///
     /// # Errors
-    /// See [`DirectoryError`].
+    /// See [`DirectoryError`]. Nothing of what it holds was changed then.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DirectoryError> {
-        let path = path.as_ref().to_owned();
-        let fault = |action| {
-            let path = path.clone();
-            move |source| IoError::Write { path, action, source }
-        };
-        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(fault("create"))?;
-        if interbed_io::SwapFile::is_in_memory(&path)? {
-            return Err(DirectoryError::InMemory { path });
+        let folder = PrivateFolder::open(path)?;
+        if interbed_io::SwapFile::is_in_memory(folder.path())? {
+            return Err(DirectoryError::InMemory { path: folder.path().to_owned() });
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let lock = options.open(path.join(LOCK)).map_err(fault("open the lock of"))?;
+        let lock = folder.open_or_create(LOCK)?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DirectoryError::Busy { path }),
+            Err(TryLockError::WouldBlock) => return Err(DirectoryError::Busy { path: folder.path().to_owned() }),
             // Some network file systems have no locks; there, the user must avoid two servers.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
-            Err(TryLockError::Error(source)) => return Err(fault("lock")(source).into()),
+            Err(TryLockError::Error(source)) => {
+                return Err(IoError::Write { path: folder.path().to_owned(), action: "lock", source }.into());
+            }
         }
-        let secret = secret(&path)?;
-        Ok(Self { path, secret, _lock: lock })
+        check_ours(&folder)?;
+        let secret = secret(&folder)?;
+        Ok(Self { folder, secret, _lock: lock })
     }
 
     /// Whether `path` was [opened](Self::open) before.
@@ -120,85 +135,94 @@ impl Directory {
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.folder.path()
     }
 
     /// What all names and headers in it are keyed with: made at random when it was first opened.
     pub fn secret(&self) -> [u8; 32] {
         self.secret
     }
+}
 
-    fn segment(&self, number: u32) -> PathBuf {
-        self.path.join(format!("segment-{number:06}"))
+/// The name of a segment.
+fn segment(number: u32) -> String {
+    format!("segment-{number:06}")
+}
+
+/// Which segment has this name, if one has.
+fn number_of(name: &str) -> Option<u32> {
+    name.strip_prefix("segment-")?.parse().ok().filter(|&number| segment(number) == name)
+}
+
+/// Refuses files with our names that were not written by this program: sooner or later they would be overwritten.
+/// Space that was reserved and never written to is zeros.
+fn check_ours(folder: &PrivateFolder) -> Result<(), DirectoryError> {
+    for name in folder.names()? {
+        let magic = match number_of(&name) {
+            Some(_) => record::MAGIC,
+            None if name == INDEX => index_file::MAGIC,
+            None => continue,
+        };
+        let Some(file) = folder.open_file(&name)? else { continue };
+        let path = folder.path().join(name);
+        let mut begin = Vec::new();
+        let read = file.take(magic.len() as u64).read_to_end(&mut begin);
+        read.map_err(|source| IoError::Open { path: path.clone(), source })?;
+        if begin != magic && begin.iter().any(|&byte| byte != 0) {
+            return Err(DirectoryError::NotOurs { path, begin: begin.escape_ascii().to_string() });
+        }
     }
+    Ok(())
 }
 
 impl SegmentSpace for Directory {
     fn existing(&self) -> Result<Vec<u32>, IoError> {
-        let fault = |source| IoError::Open { path: self.path.clone(), source };
-        let mut numbers = Vec::new();
-        for entry in std::fs::read_dir(&self.path).map_err(fault)? {
-            let name = entry.map_err(fault)?.file_name();
-            let number: Option<u32> = name.to_str().and_then(|name| name.strip_prefix("segment-")?.parse().ok());
-            numbers.extend(number);
-        }
-        Ok(numbers)
+        Ok(self.folder.names()?.iter().filter_map(|name| number_of(name)).collect())
     }
 
-    fn open(&self, segment: u32) -> Result<Arc<dyn SegmentWrite>, IoError> {
-        Ok(Arc::new(SegmentFile::open(self.segment(segment))?))
+    fn open(&self, number: u32) -> Result<Arc<dyn SegmentWrite>, IoError> {
+        Ok(Arc::new(SegmentFile::open(&self.folder, &segment(number))?))
     }
 
-    fn create(&self, segment: u32, len: u64) -> Result<Arc<dyn SegmentWrite>, IoError> {
-        Ok(Arc::new(SegmentFile::create(self.segment(segment), len)?))
+    fn create(&self, number: u32, len: u64) -> Result<Arc<dyn SegmentWrite>, IoError> {
+        Ok(Arc::new(SegmentFile::create(&self.folder, &segment(number), len)?))
     }
 
-    fn remove(&self, segment: u32) -> Result<(), IoError> {
-        let path = self.segment(segment);
-        std::fs::remove_file(&path).map_err(|source| IoError::Write { path, action: "remove", source })
+    fn remove(&self, number: u32) -> Result<(), IoError> {
+        self.folder.remove(&segment(number))
     }
 
     fn take_index(&self) -> Option<Vec<u8>> {
-        let path = self.path.join(INDEX);
-        let bytes = std::fs::read(&path).ok();
+        let file = self.folder.open_file(INDEX).ok()??;
+        let mut bytes = Vec::new();
+        let read = file.take(INDEX_BYTES_MAX).read_to_end(&mut bytes);
         // What is written from now on is not in it.
-        std::fs::remove_file(&path).ok().and(bytes)
+        self.folder.remove(INDEX).ok()?;
+        read.ok().map(|_| bytes)
     }
 
     fn leave_index(&self, bytes: &[u8]) -> Result<(), IoError> {
-        let fault = |source| IoError::Write { path: self.path.join(INDEX), action: "write", source };
-        write_whole(&self.path, INDEX, bytes).map_err(fault)
+        self.folder.write_whole(INDEX, bytes)
     }
 }
 
 /// The directory's secret, which is made if there is none.
-fn secret(directory: &Path) -> Result<[u8; 32], DirectoryError> {
-    let path = directory.join(SECRET);
+fn secret(folder: &PrivateFolder) -> Result<[u8; 32], DirectoryError> {
+    let path = folder.path().join(SECRET);
+    let fault = |source| IoError::Open { path: path.clone(), source };
     let mut secret = [0; 32];
-    match File::open(&path) {
-        Ok(mut file) => {
-            let mut rest = [0];
-            let whole = file.read_exact(&mut secret).is_ok() && matches!(file.read(&mut rest), Ok(0));
-            return if whole { Ok(secret) } else { Err(DirectoryError::Secret { path }) };
+    if let Some(mut file) = folder.open_file(SECRET)? {
+        // Who has read it can make records that are believed.
+        if file.metadata().map_err(fault)?.mode() & 0o077 != 0 {
+            return Err(DirectoryError::Secret { path, problem: "can be read by other users" });
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(IoError::Open { path, source }.into()),
+        let mut rest = [0];
+        let whole = file.read_exact(&mut secret).is_ok() && matches!(file.read(&mut rest), Ok(0));
+        return if whole { Ok(secret) } else { Err(DirectoryError::Secret { path, problem: "is damaged" }) };
     }
-    let fault = |source| IoError::Write { path: path.clone(), action: "make a secret in", source };
     File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut secret)).map_err(fault)?;
-    write_whole(directory, SECRET, &secret).map_err(fault)?;
+    folder.write_whole(SECRET, &secret)?;
     Ok(secret)
-}
-
-/// Writes a file under another name until it is whole: a process may be killed at any moment.
-fn write_whole(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let partial = directory.join(format!("{name}.partial"));
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&partial, directory.join(name))?;
-    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]
@@ -230,7 +254,10 @@ mod tests {
         let directory = Directory::open(parent.path()).unwrap();
         assert_eq!(directory.existing().unwrap(), []);
         directory.create(7, 8192).unwrap();
-        std::fs::write(parent.path().join("segment-x"), b"").unwrap();
+        // Other names than ours are nobody's business here.
+        for name in ["segment-x", "segment-8", "segment-+00009", "notes"] {
+            std::fs::write(parent.path().join(name), b"other").unwrap();
+        }
         assert_eq!(directory.existing().unwrap(), [7]);
         assert_eq!(directory.open(7).unwrap().len(), 8192);
         assert!(directory.take_index().is_none());
@@ -238,5 +265,79 @@ mod tests {
         assert_eq!((directory.take_index(), directory.take_index()), (Some(b"what there is".to_vec()), None));
         directory.remove(7).unwrap();
         assert!(directory.open(7).is_err() && directory.existing().unwrap().is_empty());
+    }
+
+    /// Opens a directory in which `prepare` has been at work since it was last used, which must be refused.
+    fn refused(prepare: impl Fn(&Path)) -> String {
+        let parent = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = parent.path().join("kv");
+        Directory::open(&path).unwrap();
+        std::fs::write(parent.path().join("mine"), b"mine").unwrap();
+        prepare(&path);
+        let error = Directory::open(&path).expect_err("it is refused").to_string();
+        assert_eq!(std::fs::read(parent.path().join("mine")).unwrap(), b"mine", "{error}");
+        error
+    }
+
+    #[test]
+    fn files_of_others_and_of_older_versions_are_refused_and_stay() {
+        for (name, content) in
+            [("segment-000000", &b"STRATAKV"[..]), ("index", b"STRATAIX"), ("segment-000005", b"my"), ("index", b"\n")]
+        {
+            let error = refused(|path| std::fs::write(path.join(name), content).unwrap());
+            assert!(error.contains(name) && error.contains("older version"), "{error}");
+        }
+        // What a crash leaves of a segment that was never written to is ours.
+        let parent = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        std::fs::write(parent.path().join("segment-000000"), b"").unwrap();
+        std::fs::write(parent.path().join("segment-000001"), [0; 4096]).unwrap();
+        assert_eq!(Directory::open(parent.path()).unwrap().existing().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn planted_links_and_secrets_are_refused() {
+        let mine = |path: &Path| path.parent().unwrap().join("mine");
+        for name in ["secret", "lock", "index", "segment-000000"] {
+            let link = |path: &Path| {
+                let _ = std::fs::remove_file(path.join(name));
+                std::os::unix::fs::symlink(mine(path), path.join(name)).unwrap();
+            };
+            assert!(refused(link).contains("link"), "{name}");
+            let hard_link = |path: &Path| {
+                let _ = std::fs::remove_file(path.join(name));
+                std::fs::hard_link(mine(path), path.join(name)).unwrap();
+            };
+            assert!(refused(hard_link).contains("another name"), "{name}");
+        }
+        let rights = |path: &Path, name: &str, mode| {
+            std::fs::set_permissions(path.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        assert!(refused(|path| rights(path, SECRET, 0o644)).contains("read by other users"));
+        assert!(refused(|path| rights(path, SECRET, 0o622)).contains("other users"));
+        assert!(refused(|path| rights(path, "", 0o777)).contains("other users"));
+        if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+            for name in ["", SECRET, LOCK] {
+                let given = |path: &Path| std::os::unix::fs::chown(path.join(name), Some(1234), None).unwrap();
+                assert!(refused(given).contains("user 1234"), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_killed_process_left_half_written_is_no_way_out() {
+        let parent = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = parent.path().join("kv");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(parent.path().join("mine"), b"mine").unwrap();
+        for name in ["secret.partial", "index.partial"] {
+            std::os::unix::fs::symlink(parent.path().join("mine"), path.join(name)).unwrap();
+        }
+        let directory = Directory::open(&path).unwrap();
+        directory.leave_index(b"what there is").unwrap();
+        assert_eq!(directory.take_index().as_deref(), Some(&b"what there is"[..]));
+        assert_eq!(std::fs::read(parent.path().join("mine")).unwrap(), b"mine");
+        let secret = directory.secret();
+        drop(directory);
+        assert_eq!(Directory::open(&path).unwrap().secret(), secret);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns};
+use interbed_io::{AlignedBuffer, DIRECT_ALIGN};
 use interbed_kv::{
     BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, KvTierConfig, RecordPlace, SwapId, Tier,
     TierPlace, TokenId, Wanted, WriteBudget,
@@ -142,7 +142,7 @@ impl DiskTier {
             (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
         let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
         let of_workers = (Arc::clone(&space), shape.clone(), seal.clone());
-        let (workers, frames_done) = Workers::start(of_workers.0, of_workers.1, of_workers.2, segment_bytes, ttl)?;
+        let (workers, frames_done) = Workers::start(of_workers, segment_bytes, ttl, options.turns)?;
         let (frame_blocks, num_frames) = options.frames;
         let frames = Frames::new(frames_done, &shape, frame_blocks, num_frames);
         let bytes = Frames::bytes(&shape, frame_blocks);
@@ -225,11 +225,6 @@ impl DiskTier {
         &self.chain
     }
 
-    /// Turns at the disk: what its reads and writes give way to.
-    pub fn turns(&self) -> Arc<DiskTurns> {
-        Arc::clone(self.workers.turns())
-    }
-
     /// What was found at the start.
     pub fn recovered(&self) -> Recovered {
         self.recovered
@@ -254,9 +249,15 @@ impl DiskTier {
     /// Tokens of a sequence that are sure to find room: some segments are always being filled or emptied, and some may
     /// be held for slots.
     pub fn capacity_tokens(&self) -> usize {
-        let config = self.tier.config();
-        let segments = (config.num_segments as usize).saturating_sub(4 + self.most_held_for_slots());
-        segments * config.blocks_per_segment() * self.shape.block_size()
+        capacity_tokens(self.tier.config(), &self.shape)
+    }
+
+    /// The same of a store that is yet to be opened.
+    ///
+    /// # Errors
+    /// [`DiskTierError::TooSmall`].
+    pub fn tokens_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
+        Ok(capacity_tokens(&tier_config(shape, options)?, shape))
     }
 
     /// Whether it has `key`, or is about to.
@@ -686,6 +687,11 @@ impl Drop for DiskTier {
         // The threads finish what was submitted before they end.
         self.flush();
     }
+}
+
+fn capacity_tokens(config: &KvTierConfig, shape: &RecordShape) -> usize {
+    let segments = (config.num_segments as usize).saturating_sub(4 + kept_slots::most_held(config));
+    segments * config.blocks_per_segment() * shape.block_size()
 }
 
 fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<KvTierConfig, DiskTierError> {

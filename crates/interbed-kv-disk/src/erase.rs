@@ -163,6 +163,7 @@ mod tests {
             gate,
             frames: (0, 0),
             names,
+            turns: Arc::default(),
         };
         DiskTier::open(Arc::new(directory), secret, [2; 32], shape(), options).unwrap()
     }
@@ -230,7 +231,9 @@ mod tests {
         bytes[len - DIRECT_ALIGN..].fill(mark(1).0);
         std::fs::write(&segment, &bytes).unwrap();
         // And what nobody can read.
-        std::fs::write(path.join("segment-000003"), vec![mark(1).0; 5 * DIRECT_ALIGN]).unwrap();
+        let mut damaged = vec![mark(1).0; 5 * DIRECT_ALIGN];
+        damaged[..8].copy_from_slice(crate::record::MAGIC);
+        std::fs::write(path.join("segment-000003"), damaged).unwrap();
         let before = TENANTS.iter().enumerate().map(|(tenant, _)| traces(&path, tenant)).collect::<Vec<_>>();
         assert!(before.iter().all(|&(kv, tokens)| kv > 0 && tokens > 0), "{before:?}");
 

@@ -18,7 +18,7 @@ use interbed_kv::{BlockKey, KEY_BYTES, RecordPlace, Tier};
 
 use crate::record::Seal;
 
-const MAGIC: &[u8; 8] = b"INTERBIX";
+pub(crate) const MAGIC: &[u8; 8] = b"INTERBIX";
 const FIXED: usize = 72;
 const MAC: std::ops::Range<usize> = 40..FIXED;
 

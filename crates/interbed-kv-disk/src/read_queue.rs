@@ -37,6 +37,11 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
+    /// One whose reads take these turns.
+    pub(crate) fn taking(turns: Arc<DiskTurns>) -> Self {
+        Self { turns, ..Self::default() }
+    }
+
     pub(crate) fn add_pieces(&self, jobs: Vec<PieceJob>) {
         self.turns.begin(Urgency::Pass, jobs.len());
         self.lock().pieces.extend(jobs);

@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::shape::{HEADER_FIXED, RecordShape, entry_bytes};
 
-const MAGIC: &[u8; 8] = b"INTERBKV";
+pub(crate) const MAGIC: &[u8; 8] = b"INTERBKV";
 const VERSION: u32 = 2;
 
 /// The longest header that is believed.

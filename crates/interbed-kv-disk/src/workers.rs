@@ -70,16 +70,17 @@ pub(crate) struct Workers {
 
 impl Workers {
     pub(crate) fn start(
-        space: Arc<dyn SegmentSpace>,
-        shape: RecordShape,
-        seal: Seal,
+        (space, shape, seal): (Arc<dyn SegmentSpace>, RecordShape, Seal),
         segment_bytes: u64,
         ttl: Option<u64>,
+        turns: Arc<DiskTurns>,
     ) -> std::io::Result<(Self, Receiver<PieceDone>)> {
         let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
         let (done_sender, done) = channel();
         let (frames_sender, frames) = channel();
-        let mut workers = Self { queues: KvThreads::default(), done, threads: Vec::with_capacity(1 + READERS) };
+        let reads = Arc::new(ReadQueue::taking(turns));
+        let queues = KvThreads { reads, writes: Arc::default() };
+        let mut workers = Self { queues, done, threads: Vec::with_capacity(1 + READERS) };
         let (to_write, sender, queues) = (Arc::clone(&shared), done_sender.clone(), workers.queues.clone());
         workers.spawn(WRITER, move || to_write.write_all(&queues, &sender))?;
         for _ in 0..READERS {
@@ -135,11 +136,6 @@ impl Workers {
 
     pub(crate) fn read_pieces(&self, jobs: Vec<PieceJob>) {
         self.queues.reads.add_pieces(jobs);
-    }
-
-    /// How others that use the disk learn what goes first.
-    pub(crate) fn turns(&self) -> &Arc<DiskTurns> {
-        &self.queues.reads.turns
     }
 
     /// Something that is done, if there is anything within `wait`.

@@ -47,6 +47,8 @@ pub(crate) enum NotIt {
     Foreign,
     /// Written too long ago.
     Expired,
+    /// Not an object of this program, or one of an older version.
+    NotOurs,
 }
 
 impl ObjectFormat {
@@ -92,7 +94,10 @@ impl ObjectFormat {
 
     /// Proves that `object` is the one that is wanted.
     pub(crate) fn check(&self, wanted: &Wanted, now: u64, object: &[u8]) -> Result<(), NotIt> {
-        if object.len() < FIXED || object[..8] != *MAGIC {
+        if object.len() >= MAGIC.len() && object[..8] != *MAGIC {
+            return Err(NotIt::NotOurs);
+        }
+        if object.len() < FIXED {
             return Err(NotIt::Damaged);
         }
         if object[8..12] != VERSION.to_le_bytes() || object[32..64] != self.fingerprint || object.len() != self.len() {

@@ -342,6 +342,7 @@ impl RemoteTier {
         let wanted = &fetch.wanted[fetch.filled];
         let (key, into) = (wanted.key, wanted.block);
         self.stats.asked_blocks += 1;
+        let mut is_kept = false;
         let reason = match found {
             Found::Block(object, permit) => {
                 let block = &object[self.workers.format().block()];
@@ -368,6 +369,16 @@ impl RemoteTier {
                 self.stats.wrong_objects += 1;
                 None
             }
+            Found::Else(NotIt::NotOurs) => {
+                self.stats.wrong_objects += 1;
+                let name = self.workers.name(key);
+                tracing::warn!(
+                    "the object {name} of --kv-remote is not Interbed's, or is of an older version: it is a miss and \
+                     is left as it is; remove it if nobody needs it, or name another store"
+                );
+                is_kept = true;
+                None
+            }
             Found::Else(not_it) => {
                 self.stats.wrong_objects += 1;
                 tracing::warn!("an object of --kv-remote is {not_it:?}: it counts as a miss, and is written again");
@@ -382,6 +393,10 @@ impl RemoteTier {
         let gone: Vec<_> = fetch.wanted[fetch.filled..].iter().map(|wanted| wanted.key).collect();
         for key in &gone {
             self.known.remove(key);
+        }
+        if is_kept {
+            // What is known to be there is not written.
+            self.know(key, u8::MAX);
         }
         reason.iter().for_each(|reason| Self::failed(&mut self.reading, reason));
         self.end(id);

@@ -96,6 +96,11 @@ impl Workers {
         &self.format
     }
 
+    /// What the object of a block is called in the store.
+    pub(crate) fn name(&self, key: BlockKey) -> String {
+        name(&self.prefix, key)
+    }
+
     /// Reads `wanted` in order, up to the first that is missing. Whoever drops what this returns does not stop it.
     pub(crate) fn read(&self, fetch: FetchId, wanted: Vec<Wanted>) -> AbortHandle {
         let (store, format, prefix) = (Arc::clone(&self.store), Arc::clone(&self.format), Arc::clone(&self.prefix));

@@ -11,7 +11,7 @@ use crate::{
     key::{BlockKey, BlockLabel, KeyChain},
     losses::{Loss, Losses},
     miss::MissReason,
-    names::Names,
+    names::{Above, Names},
     owners::{Owners, Tenant},
     prefix_hashes::PrefixHashes,
     slots::Slots,
@@ -94,9 +94,25 @@ impl Cache {
         self.contents.hasher()
     }
 
-    /// From now on findable contents have names.
+    /// From now on findable contents have names; those that there are count as published now.
     pub(crate) fn name_contents(&mut self, chain: KeyChain) {
-        self.names = Some(Names::new(chain, self.blocks.len()));
+        let mut names = Names::new(chain, self.blocks.len());
+        let mut is_named = vec![false; self.blocks.len()];
+        let mut chain = Vec::new();
+        for (block, content) in self.blocks.contents().filter(|&(_, content)| self.contents.is_findable(content)) {
+            // What a content continues is named before it.
+            let (mut block, mut content) = (block, content);
+            while !is_named[block.index()] {
+                is_named[block.index()] = true;
+                chain.push((block, content));
+                let Above::Block(above) = self.contents.above(content) else { break };
+                (block, content) = (above, self.blocks.content(above));
+            }
+            for (block, content) in chain.drain(..).rev() {
+                names.publish(block, self.contents.above(content), self.contents.tokens(content));
+            }
+        }
+        self.names = Some(names);
     }
 
     pub(crate) fn names(&self) -> Option<&Names> {

@@ -3,6 +3,7 @@
 //! A model here is a pure function of weights, KV and a batch: it knows nothing of scheduling, and nothing of where
 //! weights come from.
 
+mod arithmetic;
 mod batch;
 mod below;
 mod bounded_file;
@@ -23,6 +24,7 @@ mod routes;
 pub mod synth;
 pub mod tokenizer;
 
+pub use arithmetic::ARITHMETIC_REVISION;
 pub use batch::{BatchSequence, LogitRow, LogitRows, Logits, SequenceBlocks};
 pub use below::{FrameId, KvBelow, KvLost, NothingBelow};
 pub use end_tokens::end_tokens;

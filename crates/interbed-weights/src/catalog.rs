@@ -13,10 +13,13 @@ use interbed_io::{DirectRead, ExactFile, IoError, RandomAccessFile};
 use interbed_kernels::{DType, Matrix};
 use serde::Deserialize;
 
+use crate::content::{ContentHash, HashedTensor, TensorPart};
 use crate::error::{IndexProblem, WeightError};
 use crate::gguf::{
     GgufProblem, Metadata, ModelPart, check_parts, gguf_name, hugging_face_name, models_in, open_parts, read_gguf,
 };
+use crate::group::GroupSpec;
+use crate::hashed_file::{HashedDirect, HashedFile};
 use crate::pairs::Pairs;
 use crate::safetensors::{ElementType, TensorRecord, read_header};
 use crate::store::{METADATA_FILE, Store};
@@ -29,6 +32,8 @@ const INDEX_BYTES_MAX: u64 = 100_000_000;
 /// Bytes of two tensors that are compared at first, and then at a time.
 const COMPARED_FIRST: u64 = 64 << 10;
 const COMPARED_AT_A_TIME: u64 = 4 << 20;
+/// Bytes that are hashed at a time of what has no rows.
+const PIECE_BYTES: u64 = 64 << 10;
 
 /// Where one tensor lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +58,29 @@ impl CatalogEntry {
         let TensorRecord { name, element_type, shape, offset, bytes } = tensor;
         (name, Self { file, offset, bytes, shape, element_type, scales: None })
     }
+
+    /// Bytes of a row in the file, or of a piece of what has no rows: what is hashed at a time.
+    pub(crate) fn leaf_bytes(&self) -> u64 {
+        match *self.shape.as_slice() {
+            [rows, _, ..] if rows > 0 && self.bytes.is_multiple_of(rows as u64) => (self.bytes / rows as u64).max(1),
+            _ => PIECE_BYTES,
+        }
+    }
+
+    /// As one that is to be hashed.
+    fn hashed(&self, name: &str) -> HashedTensor {
+        let mut parts =
+            vec![TensorPart { file: self.file, offset: self.offset, bytes: self.bytes, leaf: self.leaf_bytes() }];
+        if let (Some(scales), &[rows, cols]) = (&self.scales, self.shape.as_slice()) {
+            let bytes = (scales.count([rows, cols]) * scales.dtype.block_bytes()) as u64;
+            parts.push(TensorPart { file: scales.file, offset: scales.offset, bytes, leaf: PIECE_BYTES });
+        }
+        HashedTensor {
+            name: name.to_owned(),
+            described: format!("{} {:?}", self.element_type.name(), self.shape),
+            parts,
+        }
+    }
 }
 
 /// The tensors of a model by name, over one or more open files. Opening reads headers only.
@@ -68,6 +96,8 @@ pub struct Catalog {
     store: Option<Store>,
     /// The last of the files, if some experts have to be rearranged.
     rearranged: Option<Arc<RearrangedFile>>,
+    /// What is read of the files is hashed here, if it is.
+    content: Option<Arc<ContentHash>>,
 }
 
 impl Catalog {
@@ -221,7 +251,7 @@ impl Catalog {
                 in_file.insert(name, Arc::clone(&original));
             }
         }
-        Ok(Self { files, tensors, in_file, metadata, store: None, rearranged })
+        Ok(Self { files, tensors, in_file, metadata, store: None, rearranged, content: None })
     }
 
     /// Opens the shards that an index names.
@@ -392,6 +422,32 @@ impl Catalog {
     /// The model's files.
     pub fn stored_files(&self) -> &[Arc<dyn RandomAccessFile>] {
         &self.files[..self.files.len() - usize::from(self.rearranged.is_some())]
+    }
+
+    /// From now on whatever is read of the tensors that `specs` name is hashed, each byte once.
+    pub fn hash_content(&mut self, specs: &[GroupSpec]) -> Arc<ContentHash> {
+        let mut names: Vec<_> = specs.iter().flat_map(|group| &group.tensors).map(|tensor| &tensor.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let tensors = names.into_iter().filter_map(|name| Some(self.get(name)?.hashed(name))).collect();
+        let hash = Arc::new(ContentHash::new(self.files.clone(), tensors));
+        let stored = self.stored_files().len();
+        for (number, file) in self.files.iter_mut().enumerate() {
+            let in_steps = number < stored;
+            *file = Arc::new(HashedFile { file: Arc::clone(file), hash: Arc::clone(&hash), number, in_steps });
+        }
+        self.content = Some(Arc::clone(&hash));
+        hash
+    }
+
+    /// `files`, opened for direct reads in the order of [`files`](Self::files), such that what is read of them is
+    /// hashed; `None` if nothing is left to be hashed.
+    pub(crate) fn hashed_direct(&self, files: &[Arc<dyn DirectRead>]) -> Option<Vec<Arc<dyn DirectRead>>> {
+        let hash = self.content.as_ref().filter(|hash| !hash.is_complete())?;
+        let hashed = |(number, file): (usize, &Arc<dyn DirectRead>)| -> Arc<dyn DirectRead> {
+            Arc::new(HashedDirect { file: Arc::clone(file), hash: Arc::clone(hash), number })
+        };
+        Some(files.iter().enumerate().map(hashed).collect())
     }
 
     /// All [`files`](Self::files) for direct reads, of which the [stored](Self::stored_files) ones are `opened`.

@@ -8,10 +8,12 @@
 mod band_size;
 mod catalog;
 mod chunks;
+mod content;
 mod error;
 pub mod experts;
 mod gguf;
 mod group;
+mod hashed_file;
 mod pairs;
 mod partition;
 mod resident;
@@ -25,6 +27,7 @@ mod writer;
 
 pub use band_size::{BAND_LEAST, band_bytes};
 pub use catalog::{Catalog, CatalogEntry, FileScales};
+pub use content::ContentHash;
 pub use error::{HeaderProblem, IndexProblem, WeightError};
 pub use gguf::{
     GGUF_HEADER_BYTES_MAX, GgufHeader, GgufProblem, Metadata, MetadataValue, Number, Numbers, Texts, gguf_name,

@@ -271,6 +271,8 @@ struct TensorLoad {
     offset: u64,
     buffer: usize,
     range: Range<usize>,
+    /// Bytes of a row in the file: pieces end between two rows.
+    row_bytes: usize,
     /// The matrix, if its scales are apart: they are joined to its rows once it is read.
     scaled: Option<CatalogEntry>,
 }
@@ -308,7 +310,8 @@ impl LoadPlan {
                 let placed = Placed { dtype, shape: entry.shape.clone(), buffer, range: start..end };
                 let (file, offset) = (entry.file, entry.offset);
                 let scaled = entry.scales.is_some().then(|| entry.clone());
-                plan.loads.push(TensorLoad { file, offset, buffer, range: start..end, scaled });
+                let row_bytes = usize::try_from(entry.leaf_bytes()).map_err(|_| too_large())?;
+                plan.loads.push(TensorLoad { file, offset, buffer, range: start..end, row_bytes, scaled });
                 first_uses.insert(&tensor.name, placed.clone());
                 group.push(placed);
             }
@@ -366,7 +369,7 @@ fn cut_into_pieces<'a>(loads: &[TensorLoad], buffers: &'a mut [HostBuffer]) -> V
             let target = &mut target[load.range.len() - codes..];
             (rest, position) = (after, load.range.end);
             let mut offset = load.offset;
-            for chunk in target.chunks_mut(CHUNK_BYTES) {
+            for chunk in target.chunks_mut((CHUNK_BYTES / load.row_bytes).max(1) * load.row_bytes) {
                 let len = chunk.len() as u64;
                 pieces.push(Piece { file: load.file, offset, target: chunk });
                 offset += len;

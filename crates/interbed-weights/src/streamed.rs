@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use interbed_device::{Device, DeviceError, HostBuffer, PlacedBytes, Token, Weights};
-use interbed_io::{DirectFile, DirectRead, IoError, RandomAccessFile, ReadEngine};
+use interbed_io::{DirectFile, DirectRead, EngineKind, IoError, RandomAccessFile, ReadEngine};
 
 use crate::catalog::Catalog;
 use crate::error::WeightError;
@@ -137,6 +137,7 @@ impl StreamedWeights {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
         let window = plan.window(&config)?;
+        let (files, config) = hashed(catalog, files, config);
         let Parts { plan, slots, vectors, rows, engine, recorder } = Parts::new(plan, catalog, &config)?;
         let (partition, to_load) = (plan.partition, window.resident_bytes());
         let experts = start_experts(&partition, &files, &config)?;
@@ -167,6 +168,19 @@ impl StreamedWeights {
     /// The same, to warm it by the uses of earlier runs.
     pub fn arena_mut(&mut self) -> Option<&mut Arena> {
         self.experts.as_mut().map(ExpertDriver::arena_mut)
+    }
+}
+
+/// What is read is hashed, if anything is left to be hashed: by threads that read, since where the kernel does that by
+/// itself, it would be the thread of the pass.
+fn hashed(
+    catalog: &Catalog,
+    files: Vec<Arc<dyn DirectRead>>,
+    config: StreamConfig,
+) -> (Vec<Arc<dyn DirectRead>>, StreamConfig) {
+    match catalog.hashed_direct(&files) {
+        Some(files) => (files, StreamConfig { engine: EngineKind::Pread, ..config }),
+        None => (files, config),
     }
 }
 
@@ -216,6 +230,7 @@ impl TieredWeights {
         if plan.partition.experts().is_some() {
             return Err(WeightError::ExpertsOnDevice);
         }
+        let (files, config) = hashed(catalog, files, config);
         let (tiers, slots) = (plan.tiers(&config, device_budget)?, plan.device_slots(device_budget));
         let Parts { plan, rows, vectors, engine, recorder, .. } = Parts::new(plan, catalog, &config)?;
         let partition = plan.partition;

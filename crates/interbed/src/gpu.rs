@@ -13,14 +13,14 @@ use crate::audience::Surroundings;
 use crate::budget::budget;
 use crate::device_option::DeviceOption;
 use crate::failure::Advised;
-use crate::lower_tiers::LowerTiers;
+use crate::lower_tiers::{Below, LowerTiers};
 use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
 use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
 use crate::progress::Loading;
 use crate::report::report;
 use crate::streaming::{self, Streaming};
-use crate::{kv_disk, routing, swap};
+use crate::{routing, swap};
 
 /// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
@@ -40,8 +40,8 @@ pub struct OnGpu {
     pub streamed: Option<Streaming>,
     pub batched_tokens: usize,
     pub block_size: usize,
-    /// KV on disk, if there is any.
-    pub lower_tiers: LowerTiers,
+    /// KV below memory.
+    pub below: Below,
 }
 
 /// Loads the model onto a GPU if one is to be used; `None` if the processor computes.
@@ -92,12 +92,12 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let swap = swap::open(limits, &plan, swap_memory, &layout)?;
     let computes = format!("{}, {}, {} products", info.name, info.driver, arithmetic);
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
-    let lower_tiers = LowerTiers::open((&dir.config, &dir.catalog), limits, plan.budget.total(), &layout, &computes)?;
+    let lower_tiers = LowerTiers::prepare(dir.identified(), limits, plan.budget.total(), &layout, &computes)?;
     let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
     let (config, blocks, mut streamed) = (dir.config.clone(), gpu_plan.num_blocks, None);
     let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, arithmetic, |device| -> Result<_> {
         if gpu_plan.streamed {
-            let turns = kv_disk::turns(lower_tiers.disk.as_ref(), &dir.catalog, limits);
+            let turns = lower_tiers.turns(&dir.catalog);
             // Streamed weights get what nothing else needs, for the slots that they pass through.
             let budgets = [Bytes(plan.weights.0 + plan.budget.left().0), gpu_plan.weights];
             let (weights, streaming) = streaming::start_on(device, dir, budgets, limits, turns)?;
@@ -120,7 +120,11 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     if let Some(streaming) = streamed.as_mut().filter(|_| limits.stream.timeline) {
         streaming.device = Some(runner.keep_timeline().map_err(to_input)?);
     }
-    Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, lower_tiers }))
+    let below = match streamed {
+        Some(_) => lower_tiers.open_known()?,
+        None => Below::Now(lower_tiers.open_loaded()?),
+    };
+    Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, below }))
 }
 
 /// The GPU that is to be used, and its number.

@@ -1,22 +1,20 @@
-//! KV on disk: the memory that it takes, what tells one model's KV from another's, and the store itself.
+//! KV on disk: the memory that it takes, the directory, and the store in it.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use interbed_device::Bytes;
-use interbed_engine::{KvDisk, Recompute};
-use interbed_io::{DiskTurns, disk_bytes_free};
+use interbed_engine::{KvDisk, KvDiskMode, Recompute};
+use interbed_io::{DiskTurns, IoError, disk_bytes_free};
 use interbed_kernels::{KvLayout, SEGMENT};
 use interbed_kv::{Gate, KeyChain};
 use interbed_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
-use interbed_model::config::ModelConfig;
 use interbed_weights::Catalog;
 
 use crate::failure::Advised;
-use crate::fingerprint::Fingerprint;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 
@@ -37,9 +35,6 @@ const FRAMES: (usize, usize) = (4, 12);
 /// How long conversations are idle until their KV goes to disk.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 
-/// Places in each file of weights that are looked at: files that differ, differ there.
-const PIECES: u64 = 256;
-
 /// Memory that KV on disk takes of a budget of `total`: buffers and the index.
 pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let Some(options) = limits.kv_disk.as_ref() else { return Bytes(0) };
@@ -50,20 +45,20 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(layout, wanted)) as u64 + index)
 }
 
-/// Opens the store for the KV of this model, if one was asked for; `computes` says what computes it: a processor's
-/// level, or a GPU. `names` names contents, if it is not the directory that does. `None` too if another server has
-/// the directory: this one then runs without.
+/// A directory that is there for this process alone, and how a store is kept in it.
+pub struct DiskPlace {
+    directory: Directory,
+    path: PathBuf,
+    shape: RecordShape,
+    options: DiskOptions,
+    mode: KvDiskMode,
+}
+
+/// Takes the directory, if one was asked for. `None` too if another server has it: this one then runs without.
 ///
 /// # Errors
 /// The directory cannot be used.
-pub fn open(
-    limits: &LimitOptions,
-    total: Bytes,
-    (config, weights): (&ModelConfig, &Catalog),
-    layout: &KvLayout,
-    computes: &str,
-    names: Option<KeyChain>,
-) -> Result<Option<KvDisk>> {
+pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<DiskPlace>> {
     let Some(options) = &limits.kv_disk else { return Ok(None) };
     let Some(path) = &options.kv_disk else { return Ok(None) };
     let directory = match Directory::open(path) {
@@ -72,38 +67,69 @@ pub fn open(
             report!("warning: {error}; this one runs without");
             return Ok(None);
         }
+        Err(error @ (DirectoryError::NotOurs { .. } | DirectoryError::Io(IoError::NotPrivate { .. }))) => {
+            let hint =
+                "name another --kv-disk, such as a folder that is yet to be made; it is made for this user alone";
+            return Err(Advised::input(format!("cannot keep KV on disk: {error}"), hint));
+        }
         Err(error) => return Err(refused(&error)),
     };
     let bytes = size(options, path).context("cannot tell how much room the disk has")?;
-    let shape = shape(layout);
-    let tier_options = DiskOptions {
-        bytes,
-        buffer_bytes: buffer_bytes(limits, total),
-        frames: frames(layout, buffer_bytes(limits, total)),
-        writes_per_day: options.kv_disk_writes.map(|bytes| bytes.0),
-        ttl: options.kv_disk_ttl,
-        // Where writes are limited, they go to what is likely to be found again.
-        gate: Gate::new(if options.kv_disk_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
-        names,
+    let place = DiskPlace {
+        directory,
+        path: path.clone(),
+        shape: shape(layout),
+        options: DiskOptions {
+            bytes,
+            buffer_bytes: buffer_bytes(limits, total),
+            frames: frames(layout, buffer_bytes(limits, total)),
+            writes_per_day: options.kv_disk_writes.map(|bytes| bytes.0),
+            ttl: options.kv_disk_ttl,
+            // Where writes are limited, they go to what is likely to be found again.
+            gate: Gate::new(if options.kv_disk_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
+            names: None,
+            turns: Arc::default(),
+        },
+        mode: options.kv_disk_mode.into(),
     };
-    let secret = directory.secret();
-    let fingerprint = fingerprint(config, weights, layout, computes)?;
-    let tier = DiskTier::open(Arc::new(directory), secret, fingerprint, shape, tier_options);
-    let tier = tier.map_err(|error| refused(&error))?;
-    let found = tier.recovered();
-    let stats = tier.stats();
-    let aside = if found.set_aside > 0 { ", the rest of it another model's" } else { "" };
-    let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
-    report!("KV disk {:>10}  in {}; {held}", Bytes(stats.bytes_total), path.display());
-    Ok(Some(KvDisk { tier, mode: options.kv_disk_mode.into(), recompute: Recompute::Measured, idle_after: IDLE_AFTER }))
+    // Whatever cannot be is told before the model is loaded.
+    place.capacity_tokens()?;
+    Ok(Some(place))
 }
 
-/// Turns at the disk that KV and weights share, if they do.
-pub fn turns(disk: Option<&KvDisk>, weights: &Catalog, limits: &LimitOptions) -> Option<Arc<DiskTurns>> {
-    let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
-    let directory = device(limits.kv_disk.as_ref()?.kv_disk.as_ref()?)?;
-    let is_shared = weights.files().iter().any(|file| device(file.path()) == Some(directory));
-    disk.filter(|_| is_shared).map(|disk| disk.tier.turns())
+impl DiskPlace {
+    /// Tokens that the store will have room for.
+    ///
+    /// # Errors
+    /// It would be too small.
+    pub fn capacity_tokens(&self) -> Result<usize> {
+        DiskTier::tokens_within(&self.shape, &self.options).map_err(|error| refused(&error))
+    }
+
+    /// Turns at the disk that KV and weights share, if they do.
+    pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
+        let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
+        let directory = device(&self.path)?;
+        let is_shared = weights.files().iter().any(|file| device(file.path()) == Some(directory));
+        is_shared.then(|| Arc::clone(&self.options.turns))
+    }
+
+    /// Opens the store for the KV that `fingerprint` identifies. `names` names contents, if it is not the directory
+    /// that does.
+    ///
+    /// # Errors
+    /// The store cannot be opened.
+    pub fn open(self, fingerprint: [u8; 32], names: Option<KeyChain>) -> Result<KvDisk> {
+        let Self { directory, path, shape, options, mode } = self;
+        let secret = directory.secret();
+        let tier = DiskTier::open(Arc::new(directory), secret, fingerprint, shape, DiskOptions { names, ..options });
+        let tier = tier.map_err(|error| refused(&error))?;
+        let found = tier.recovered();
+        let aside = if found.set_aside > 0 { ", the rest of it another model's" } else { "" };
+        let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
+        report!("KV disk {:>10}  in {}; {held}", Bytes(tier.stats().bytes_total), path.display());
+        Ok(KvDisk { tier, mode, recompute: Recompute::Measured, idle_after: IDLE_AFTER })
+    }
 }
 
 /// The shape of records for blocks of this layout.
@@ -138,18 +164,6 @@ fn frames(layout: &KvLayout, wanted: usize) -> (usize, usize) {
     let layers = (0..layout.num_layers()).map(|index| layout.layer(index).part_bytes());
     let bytes = blocks * layers.max().unwrap_or(0);
     (blocks, (wanted / bytes.max(1)).clamp(FRAMES.0, FRAMES.1))
-}
-
-/// What tells the KV of this model, as this program computes it on this machine, from any other: the configuration, the
-/// weights (by length, time of change and samples of each file), the layout, the instructions, the version.
-fn fingerprint(config: &ModelConfig, weights: &Catalog, layout: &KvLayout, computes: &str) -> Result<[u8; 32]> {
-    let mut fingerprint = Fingerprint::default();
-    fingerprint.field("version", env!("CARGO_PKG_VERSION").as_bytes());
-    fingerprint.field("level", computes.as_bytes());
-    fingerprint.field("configuration", format!("{config:?}").as_bytes());
-    fingerprint.field("layout", format!("{layout:?}").as_bytes());
-    weights.files().iter().try_for_each(|file| fingerprint.file(file.as_ref(), PIECES))?;
-    Ok(fingerprint.digest())
 }
 
 fn refused(error: &dyn std::fmt::Display) -> anyhow::Error {

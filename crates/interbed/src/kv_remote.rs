@@ -1,16 +1,13 @@
-//! KV in a store that servers share: the memory that it takes, what tells one model's KV from another's on whatever
-//! machine, and the store itself.
+//! KV in a store that servers share: the memory that it takes, its address and secret, and the store itself.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Result;
 use interbed_device::Bytes;
-use interbed_io::RandomAccessFile;
 use interbed_kernels::KvLayout;
 use interbed_kv::Gate;
-use interbed_kv_remote::{AddressError, Patience, RemoteOptions, RemoteTier, StoreAddress};
-use interbed_model::config::ModelConfig;
-use interbed_weights::{Catalog, CatalogEntry};
+use interbed_kv_remote::{AddressError, BlobStore, Patience, RemoteOptions, RemoteTier, StoreAddress};
 
 use crate::failure::Advised;
 use crate::kv_disk::shape;
@@ -25,11 +22,6 @@ const BUFFERS_MAX: u64 = 64 << 20;
 /// Longest key file, in bytes, and how short a secret may be.
 const KEY_BYTES_MAX: u64 = 64 << 10;
 const KEY_BYTES_MIN: usize = 16;
-
-/// Places in each tensor that are looked at, in each expert where there are several, and bytes at each.
-const SAMPLES: u64 = 32;
-const SAMPLES_OF_EXPERT: u64 = 4;
-const SAMPLE_BYTES: u64 = 4096;
 
 /// The option that names the file of the secret.
 const KEY_OPTION: &str = "--kv-remote-key";
@@ -59,23 +51,25 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     Advised::input(format!("cannot use the store of --kv-remote: {error}"), hint)
 }
 
-/// The store for the KV of this model, if one was asked for. Whether it answers is found out later: nobody waits for
-/// it.
+/// A store, and how it is used.
+pub struct RemotePlace {
+    address: StoreAddress,
+    store: Arc<dyn BlobStore>,
+    secret: [u8; 32],
+    has_key: bool,
+    shape: (usize, usize),
+    options: RemoteOptions,
+}
+
+/// What is needed for the store, if one was asked for. Whether it answers is found out later: nobody waits for it.
 ///
 /// # Errors
 /// The address or the key cannot be used.
-pub fn open(
-    limits: &LimitOptions,
-    total: Bytes,
-    (config, weights): (&ModelConfig, &Catalog),
-    layout: &KvLayout,
-    computes: &str,
-) -> Result<Option<RemoteTier>> {
+pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<RemotePlace>> {
     let Some(options) = &limits.kv_remote else { return Ok(None) };
     let Some((address, secret)) = settings(options)? else { return Ok(None) };
     options.kv_remote_key.iter().for_each(|path| secret_files::warn_if_open(KEY_OPTION, path));
     let store = address.open(Some(options.kv_remote_ttl)).map_err(failed)?;
-    let fingerprint = fingerprint(config, weights, layout, computes)?;
     let tier_options = RemoteOptions {
         buffer_bytes: buffer_bytes(limits, total),
         writes_per_day: options.kv_remote_writes.map(|bytes| bytes.0),
@@ -85,11 +79,22 @@ pub fn open(
         gate: Gate::new(if options.kv_remote_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
     };
     let shape = (layout.block_size(), shape(layout).block_bytes());
-    let tier = RemoteTier::open(store, secret, fingerprint, shape, tier_options);
-    let tier = tier.map_err(failed)?;
-    let believes = if options.kv_remote_key.is_some() { "who has its key" } else { "whoever writes there" };
-    report!("KV shared          in {address}, with {believes}");
-    Ok(Some(tier))
+    let has_key = options.kv_remote_key.is_some();
+    Ok(Some(RemotePlace { address, store, secret, has_key, shape, options: tier_options }))
+}
+
+impl RemotePlace {
+    /// The store for the KV that `fingerprint` identifies.
+    ///
+    /// # Errors
+    /// The system refuses threads.
+    pub fn open(self, fingerprint: [u8; 32]) -> Result<RemoteTier> {
+        let Self { address, store, secret, has_key, shape, options } = self;
+        let tier = RemoteTier::open(store, secret, fingerprint, shape, options).map_err(failed)?;
+        let believes = if has_key { "who has its key" } else { "whoever writes there" };
+        report!("KV shared          in {address}, with {believes}");
+        Ok(tier)
+    }
 }
 
 /// Bytes that buffers should take in each direction, of a budget of `total`.
@@ -111,56 +116,6 @@ fn secret(file: Option<&Path>) -> Result<[u8; 32]> {
         ));
     }
     Ok(blake3::derive_key(CONTEXT, bytes))
-}
-
-/// What tells the KV of this model, as this program computes it, from any other, on whatever machine: the
-/// configuration, the weights (name, type, shape and samples of each tensor), the layout, what computes, the version.
-fn fingerprint(config: &ModelConfig, weights: &Catalog, layout: &KvLayout, computes: &str) -> Result<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
-    let mut field = |value: &[u8]| {
-        hasher.update(&(value.len() as u64).to_le_bytes()).update(value);
-    };
-    field(env!("CARGO_PKG_VERSION").as_bytes());
-    field(computes.as_bytes());
-    field(format!("{config:?}").as_bytes());
-    field(format!("{layout:?}").as_bytes());
-    let mut sample = Vec::new();
-    for (name, entry) in weights.tensors() {
-        field(name.as_bytes());
-        field(format!("{:?} {:?}", entry.element_type, entry.shape).as_bytes());
-        let scales = scales_of(entry);
-        for entry in std::iter::once(entry).chain(&scales) {
-            for (offset, bytes) in places(entry) {
-                sample.resize(bytes, 0);
-                file_of(weights, entry).read_exact_at(&mut sample, offset)?;
-                field(&sample);
-            }
-        }
-    }
-    Ok(*hasher.finalize().as_bytes())
-}
-
-fn file_of<'a>(catalog: &'a Catalog, entry: &CatalogEntry) -> &'a dyn RandomAccessFile {
-    catalog.files()[entry.file].as_ref()
-}
-
-/// The scales that a file has apart from a matrix in FP8, as a tensor of their own.
-fn scales_of(entry: &CatalogEntry) -> Option<CatalogEntry> {
-    let (scales, &[rows, cols]) = (entry.scales.as_ref()?, entry.shape.as_slice()) else { return None };
-    let count = scales.count([rows, cols]);
-    let bytes = (count * scales.dtype.block_bytes()) as u64;
-    let (file, offset) = (scales.file, scales.offset);
-    Some(CatalogEntry { file, offset, bytes, shape: vec![count], scales: None, ..entry.clone() })
-}
-
-/// Where it is looked at in a tensor, from its beginning to its end: offset in the file, and bytes.
-fn places(entry: &CatalogEntry) -> impl Iterator<Item = (u64, usize)> {
-    let experts = if entry.shape.len() > 2 { entry.shape[0] as u64 } else { 1 };
-    let samples = SAMPLES.max(SAMPLES_OF_EXPERT * experts);
-    let bytes = entry.bytes.min(SAMPLE_BYTES);
-    let (last, offset) = (entry.bytes - bytes, entry.offset);
-    let place = move |sample: u64| u128::from(last) * u128::from(sample) / u128::from(samples - 1);
-    (0..samples).map(move |sample| (offset + place(sample) as u64, bytes as usize))
 }
 
 #[cfg(test)]

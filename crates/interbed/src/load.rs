@@ -22,14 +22,14 @@ use interbed_weights::{ResidentWeights, WeightSource};
 
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
-use crate::lower_tiers::LowerTiers;
+use crate::lower_tiers::{Below, LowerTiers};
 use crate::model_dir::{Division, ModelDir};
 use crate::needs::{self, kv_config, threads};
 use crate::opened::Opened;
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
-use crate::{gpu, kv_disk, kv_events, routing, small_files, swap};
+use crate::{gpu, kv_events, routing, small_files, swap};
 
 /// Most log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
@@ -79,6 +79,9 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
     let Opened { mut dir, tokenizer, template, footprint } = opened;
     let name = dir.name();
     dir.config.settle_length(limits.max_model_len.map_or(usize::MAX, |asked| asked.get()));
+    if LowerTiers::are_wanted(limits) {
+        dir.identify();
+    }
     let surroundings = Surroundings { footprint, audience };
     let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
@@ -108,7 +111,7 @@ pub struct Runnable {
     /// Tokens of one pass.
     pub batched_tokens: usize,
     /// KV below memory.
-    pub lower_tiers: LowerTiers,
+    pub below: Below,
 }
 
 /// Divides memory and loads the weights.
@@ -122,21 +125,15 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     let swap = swap::open(limits, &plan, needs.swap, &layout)?;
     let computes = Level::detect().name();
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
-    let lower_tiers = LowerTiers::open((&dir.config, &dir.catalog), limits, plan.budget.total(), &layout, computes)?;
-    let (source, weights, kv, streamed): (Box<dyn WeightSource>, _, _, _) = if plan.streamed {
+    let lower_tiers = LowerTiers::prepare(dir.identified(), limits, plan.budget.total(), &layout, computes)?;
+    let (source, weights, kv, streamed, below): (Box<dyn WeightSource>, _, _, _, _) = if plan.streamed {
         // Until there are weights and KV, all but the process is free.
         let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
-        let (weights, streaming) = streaming::start(
-            dir,
-            plan.weights,
-            room,
-            limits,
-            kv_disk::turns(lower_tiers.disk.as_ref(), &dir.catalog, limits),
-        )?;
+        let (weights, streaming) = streaming::start(dir, plan.weights, room, limits, lower_tiers.turns(&dir.catalog))?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let kv = kv_pool(layout, &plan, limits)?;
         let monitor = Arc::clone(&streaming.monitor);
-        (Box::new(weights), WeightMemory::Streamed { monitor, trade }, kv, Some(streaming))
+        (Box::new(weights), WeightMemory::Streamed { monitor, trade }, kv, Some(streaming), lower_tiers.open_known()?)
     } else {
         let loading = Loading::begin(limits.watch.clone());
         let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, all| loading.set(done, all))?;
@@ -144,9 +141,10 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         let mut kv = kv_pool(layout, &plan, limits)?;
         // A prefix that is on disk should not wait for memory.
-        let found = lower_tiers.disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
+        let tiers = lower_tiers.open_loaded()?;
+        let found = tiers.kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
         kv.touch(found.min(KV_TOUCHED / kv.layout().block_bytes()), threads(limits).get());
-        (Box::new(weights), memory, kv, None)
+        (Box::new(weights), memory, kv, None, Below::Now(tiers))
     };
     if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
         tracing::warn!(
@@ -163,7 +161,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     if let Some(strips) = &mut runner.strips {
         strips.hiding = limits.hiding;
     }
-    Ok(Runnable { runner, plan, streamed, batched_tokens, lower_tiers })
+    Ok(Runnable { runner, plan, streamed, batched_tokens, below })
 }
 
 /// The memory of KV blocks.
@@ -189,7 +187,7 @@ pub struct Started {
     pub streamed: Option<Streaming>,
     /// Tokens of one pass.
     pub batched_tokens: usize,
-    lower_tiers: LowerTiers,
+    below: Below,
     block_size: usize,
     num_swap_blocks: usize,
 }
@@ -198,16 +196,16 @@ impl Started {
     /// Divides memory and loads the weights.
     pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
         let on_gpu = gpu::load(dir, limits, surroundings)?;
-        if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, lower_tiers }) = on_gpu {
+        if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, below }) = on_gpu {
             let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
             let runner = Box::new(runner);
-            return Ok(Self { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks });
+            return Ok(Self { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks });
         }
-        let Runnable { runner, plan, streamed, batched_tokens, lower_tiers } = load_weights(dir, limits, surroundings)?;
+        let Runnable { runner, plan, streamed, batched_tokens, below } = load_weights(dir, limits, surroundings)?;
         let block_size = runner.device.kv().layout().block_size();
         let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
         let runner = Box::new(runner);
-        Ok(Self { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks })
+        Ok(Self { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks })
     }
 }
 
@@ -219,10 +217,10 @@ fn start_engine(
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
     // Loading takes long: what cannot work is refused before it.
     let publisher = kv_events::bind(limits.kv_events.as_ref())?;
-    let Started { runner, plan, streamed, batched_tokens, lower_tiers, block_size, num_swap_blocks } =
+    let Started { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks } =
         Started::new(dir, limits, surroundings)?;
     // What memory does not hold is read from disk in each pass.
-    let on_disk = lower_tiers.disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens());
+    let on_disk = below.long_tokens()?;
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
     let context = limits.max_model_len.map_or(dir.config.context(), |asked| asked.get());
     let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
@@ -250,7 +248,7 @@ fn start_engine(
         check_invariants: false,
     };
     let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
-    let LowerTiers { disk: kv_disk, remote: kv_remote } = lower_tiers;
-    let attachments = Attachments { kv_disk, kv_remote, cache_watcher };
+    let (below, later) = below.attachments()?;
+    let attachments = Attachments { below, later, cache_watcher };
     Ok((Engine::start_with(config, runner, attachments)?, plan, streamed))
 }

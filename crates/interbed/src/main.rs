@@ -14,6 +14,7 @@ mod fingerprint;
 mod footprint;
 mod gpu;
 mod hub;
+mod identity;
 mod info;
 mod interrupt;
 mod kv_disk;

@@ -20,6 +20,7 @@ use interbed_weights::{
 
 use crate::audience::Surroundings;
 use crate::failure::Advised;
+use crate::identity::WeightsIdentity;
 use crate::lower_tiers::LowerTiers;
 use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
 use crate::options::LimitOptions;
@@ -46,6 +47,8 @@ pub struct ModelDir {
     pub head: HeadSource,
     pub specs: Vec<GroupSpec>,
     pub weight_bytes: Bytes,
+    /// What tells its weights from any other's, where that has to be known.
+    pub identity: Option<WeightsIdentity>,
 }
 
 impl ModelDir {
@@ -94,7 +97,17 @@ impl ModelDir {
             gguf.check_tensors(&specs)?;
         }
         let weight_bytes = Bytes(plan_bytes(&catalog, &specs)?);
-        Ok(Self { path, config, generation, end_tokens, catalog, head, specs, weight_bytes })
+        Ok(Self { path, config, generation, end_tokens, catalog, head, specs, weight_bytes, identity: None })
+    }
+
+    /// From now on it is known what tells the weights from any other's, or it becomes known as they are read.
+    pub fn identify(&mut self) {
+        self.identity = Some(WeightsIdentity::begin(&mut self.catalog, &self.specs));
+    }
+
+    /// What computes KV: the configuration, and what tells the weights from any other's, if that is to be known.
+    pub fn identified(&self) -> (&ModelConfig, Option<&WeightsIdentity>) {
+        (&self.config, self.identity.as_ref())
     }
 
     /// The last part of the path, which clients see as the model's name; of a file, without ending and numbers.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use interbed_kv::{SwapDirection, SwapId};
-use interbed_kv_disk::{SwapEnded, SwapStore, SwapTook};
+use interbed_kv_disk::{KvThreads, SwapEnded, SwapStore, SwapTook};
 
 use super::Worker;
 use crate::scheduler::StepPlan;
@@ -23,6 +23,11 @@ pub(super) struct Swaps {
 impl Swaps {
     pub(super) fn new(store: Option<Box<dyn SwapStore>>) -> Self {
         Self { store, parted: HashMap::new() }
+    }
+
+    /// From now on these threads move blocks; no swap is in flight.
+    pub(super) fn share_threads(&mut self, threads: KvThreads) {
+        self.store.iter_mut().for_each(|store| store.share_threads(threads.clone()));
     }
 
     /// A swap, or a part of it, has ended: if it was the last, the whole.

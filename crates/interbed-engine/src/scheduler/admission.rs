@@ -60,6 +60,8 @@ pub(crate) enum Wait {
     Blocks,
     /// Enough blocks are left for what it has, but not for the expected growth of it and all others.
     Growth,
+    /// It is longer than memory, and it is not known yet whose KV the disk has.
+    Identity,
     /// It, or a running sequence, must not be preempted again, and there are too few blocks for such sequences to run
     /// to their ends.
     VeryEnd,
@@ -96,6 +98,7 @@ impl fmt::Display for Wait {
             Self::Kept => "what is free and its tenant's own is short, and the rest is cached for others",
             Self::Blocks => "KV blocks are short",
             Self::Growth => "KV blocks would be short soon",
+            Self::Identity => "it is longer than memory, and the model is yet to be read wholly before KV goes to disk",
             Self::VeryEnd => "KV blocks would be short before its end, and it has made room too often",
         })
     }
@@ -235,6 +238,9 @@ impl Scheduler {
         }
         if let Some(LongLimits { least, .. }) = self.long_limits(one) {
             return self.short_of(&[one], least).map_or(Admission::Now, Admission::Waits);
+        }
+        if self.is_awaiting(one) {
+            return Admission::Waits(Wait::Identity);
         }
         let found = self.blocks.look_up(one.tokens(), &one.hashes);
         let wait = match found.status {

@@ -7,9 +7,10 @@ use crate::sequence::{Ahead, SequenceStatus};
 
 impl Scheduler {
     /// From now on contents have names, under which a tier below keeps them: what was computed of prompts, and what was
-    /// generated as well if `stores_generated`.
+    /// generated as well if `stores_generated`. What memory has already is to be kept there, too.
     pub(crate) fn name_contents(&mut self, chain: KeyChain, stores_generated: bool) {
         self.blocks.name_contents(chain);
+        self.fresh.extend(self.blocks.take_published());
         self.stores_generated = stores_generated;
     }
 

@@ -36,6 +36,25 @@ impl Scheduler {
         if SEGMENT.is_multiple_of(block_size) && least <= self.blocks.stats().blocks_total {
             self.long = Some(LongLimits { segment: SEGMENT / block_size, least, most });
         }
+        self.reconsider();
+    }
+
+    /// Sequences may become longer than memory later, up to `most` tokens: until then such ones wait. With 0, nothing
+    /// is waited for.
+    pub(crate) fn await_long(&mut self, most: usize) {
+        self.long_awaited = most;
+        self.reconsider();
+    }
+
+    /// Whether it is waited for that sequences may be longer than memory.
+    pub(crate) fn awaits_long(&self) -> bool {
+        self.long_awaited > 0
+    }
+
+    /// Whether `one` is longer than memory, and waits until it may be.
+    pub(super) fn is_awaiting(&self, one: &Sequence) -> bool {
+        let fits = self.blocks.num_required_blocks(one.len(), 0) <= self.blocks.stats().blocks_total;
+        one.may_be_long && !fits && one.len() <= self.long_awaited
     }
 
     /// What `one` needs in memory as one that is longer than that; `None` if it is not, or may not be.

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use interbed_engine::{
-    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, Miss, MissReason, PreemptionMode, Recompute,
-    Request,
+    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, LaterTiers, Miss, MissReason, PreemptionMode,
+    Recompute, Request, TiersBelow,
 };
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
@@ -35,6 +35,18 @@ fn start_with(
     recompute: Recompute,
 ) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
+    let below = TiersBelow { kv_disk: Some(kv_disk(shape, space, mode, idle_after, recompute)), kv_remote: None };
+    let attachments = Attachments { below, ..Attachments::default() };
+    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
+}
+
+fn kv_disk(
+    shape: Shape,
+    space: &Arc<FaultySegments>,
+    mode: KvDiskMode,
+    idle_after: Duration,
+    recompute: Recompute,
+) -> KvDisk {
     let layers = vec![shape.block_size * SLOT_BYTES / 2; 2];
     let options = DiskOptions {
         bytes: BYTES,
@@ -44,12 +56,11 @@ fn start_with(
         gate: Gate::new(0.0),
         frames: (1024 / shape.block_size, 3),
         names: None,
+        turns: Arc::default(),
     };
     let space = Arc::clone(space);
     let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();
-    let kv_disk = Some(KvDisk { tier, mode, recompute, idle_after });
-    let attachments = Attachments { kv_disk, ..Attachments::default() };
-    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
+    KvDisk { tier, mode, recompute, idle_after }
 }
 
 fn on_disk(status: &EngineStatus) -> KvDiskStatus {
@@ -99,6 +110,44 @@ fn a_prompt_that_was_seen_is_not_computed_again_after_a_restart() {
         let status = on_disk(&engine.handle().status());
         assert_eq!((status.fetches, status.fetches_cut), (u64::from(durable > 0), 0));
         assert_eq!(status.fetched_tokens, ended.cached_tokens as u64);
+        assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn a_tier_that_comes_later_gets_what_was_computed_before_and_gives_what_it_has() {
+    for mode in [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror] {
+        let space = Arc::new(FaultySegments::new(1));
+        let shape = Shape::default();
+        let (known, first) = (greedy(prompt(7, 70), 20), greedy(prompt(3, 70), 20));
+        let (engine, _) = start(shape, &space, mode);
+        collect(engine.handle().submit(known.clone()).unwrap());
+        let space = end(engine, &space, false);
+        let (runner, controls) = SimRunner::new(shape.block_size);
+        let (sender, tiers) = std::sync::mpsc::channel();
+        let attachments = Attachments { later: Some(LaterTiers { tiers, long_tokens: 0 }), ..Attachments::default() };
+        let engine = Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap();
+        let expected = expected_greedy(&first.prompt, &first.params);
+        assert_eq!(collect(engine.handle().submit(first.clone()).unwrap()).tokens, expected);
+        // Nothing goes anywhere, and nothing comes.
+        assert!(engine.handle().status().kv_disk.is_none());
+        let kv_disk = Some(kv_disk(shape, &space, mode, IDLE_AFTER, Recompute::Share(0.0)));
+        assert!(sender.send(TiersBelow { kv_disk, kv_remote: None }).is_ok());
+        eventually(&engine, "it is attached", |status| status.kv_disk.is_some());
+        // Memory has it, as before; the other comes from disk.
+        let computed = controls.tokens_computed.load(Ordering::Relaxed);
+        for request in [&first, &known] {
+            let ended = collect(engine.handle().submit(request.clone()).unwrap());
+            assert_eq!(ended.tokens, expected_greedy(&request.prompt, &request.params));
+            assert_eq!(ended.cached_tokens, 68);
+        }
+        assert_eq!(controls.tokens_computed.load(Ordering::Relaxed) - computed, 2 * (2 + 19));
+        assert_idle_and_whole(&engine);
+        let space = end(engine, &space, false);
+        let (engine, _) = start(shape, &space, mode);
+        for request in [&first, &known] {
+            assert_eq!(collect(engine.handle().submit(request.clone()).unwrap()).cached_tokens, 68, "{mode:?}");
+        }
         assert_idle_and_whole(&engine);
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use interbed_engine::{
-    Attachments, Engine, Event, EventStream, KvDisk, KvDiskMode, PreemptionMode, Recompute, Request,
+    Attachments, Engine, Event, EventStream, KvDisk, KvDiskMode, LaterTiers, PreemptionMode, Recompute, Request,
+    TiersBelow,
 };
 use interbed_kernels::SEGMENT;
 use interbed_kv::Gate;
@@ -34,8 +35,7 @@ const SHAPE: Shape = Shape {
     preemption: PreemptionMode::Auto,
 };
 
-fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
-    let (runner, controls) = SimRunner::new(BLOCK);
+fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> KvDisk {
     let layers = vec![BLOCK * SLOT_BYTES / 2; 2];
     let frames = (SEGMENT / BLOCK, 3);
     let options = DiskOptions {
@@ -46,11 +46,17 @@ fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode
         gate: Gate::new(0.0),
         frames,
         names: None,
+        turns: Arc::default(),
     };
     let tier =
         DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], RecordShape::new(BLOCK, layers), options).unwrap();
-    let kv_disk = Some(KvDisk { tier, mode, recompute: Recompute::Share(0.0), idle_after: IDLE_AFTER });
-    let attachments = Attachments { kv_disk, ..Attachments::default() };
+    KvDisk { tier, mode, recompute: Recompute::Share(0.0), idle_after: IDLE_AFTER }
+}
+
+fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
+    let (runner, controls) = SimRunner::new(BLOCK);
+    let below = TiersBelow { kv_disk: Some(kv_disk(space, bytes, mode)), kv_remote: None };
+    let attachments = Attachments { below, ..Attachments::default() };
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
@@ -84,6 +90,42 @@ fn a_prompt_beyond_memory_is_answered_as_with_ample_memory_and_found_again() {
         assert!(ended.cached_tokens >= 4 * SEGMENT);
         let computed = controls.tokens_computed.load(Ordering::Relaxed) as usize;
         assert!(computed <= turn.prompt.len() + 40 - ended.cached_tokens, "{computed} tokens were computed");
+        assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn who_is_longer_than_memory_waits_until_there_is_a_tier_and_nobody_else_does() {
+    for comes in [true, false] {
+        let space = Arc::new(FaultySegments::new(1));
+        let disk = kv_disk(&space, 8 << 20, KvDiskMode::Eager);
+        let (sender, tiers) = std::sync::mpsc::channel();
+        let (runner, controls) = SimRunner::new(BLOCK);
+        let later = Some(LaterTiers { tiers, long_tokens: disk.tier.capacity_tokens() });
+        let attachments = Attachments { later, ..Attachments::default() };
+        let engine = Engine::start_with(engine_config(SHAPE), Box::new(runner), attachments).unwrap();
+        let (long, outgrows, short) =
+            (greedy(prompt(3, 3 * SEGMENT), 20), greedy(prompt(5, 700), 2 * SEGMENT), greedy(prompt(4, 300), 50));
+        let mut waits = [submit(&engine, &long), submit(&engine, &outgrows)];
+        for _ in 0..3 {
+            assert_eq!(collect(submit(&engine, &short)).tokens, expected_greedy(&short.prompt, &short.params));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(controls.frames_read.load(Ordering::Relaxed), 0);
+        if comes {
+            assert!(sender.send(TiersBelow { kv_disk: Some(disk), kv_remote: None }).is_ok());
+            for (stream, request) in waits.into_iter().zip([long, outgrows]) {
+                assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
+            }
+            assert!(controls.frames_read.load(Ordering::Relaxed) > 0);
+        } else {
+            drop(sender);
+            for stream in &mut waits {
+                let failed =
+                    std::iter::from_fn(|| stream.blocking_next()).any(|event| matches!(event, Event::Failed(_)));
+                assert!(failed, "nothing will come of it");
+            }
+        }
         assert_idle_and_whole(&engine);
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use interbed_engine::{
     Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvRemoteStatus, Miss, MissReason, Recompute, Request,
+    TiersBelow,
 };
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::FaultySegments;
@@ -49,12 +50,13 @@ fn start_with(
             gate: Gate::new(0.0),
             frames: (1024 / shape.block_size, 3),
             names: Some(remote.key_chain().clone()),
+            turns: Arc::default(),
         };
         let records = RecordShape::new(shape.block_size, layers);
         let tier = DiskTier::open(Arc::clone(space) as _, [8; 32], [9; 32], records, options).unwrap();
         KvDisk { tier, mode: KvDiskMode::Eager, recompute: Recompute::Share(0.0), idle_after: LONG }
     });
-    let attachments = Attachments { kv_disk, kv_remote: Some(remote), ..Attachments::default() };
+    let attachments = Attachments { below: TiersBelow { kv_disk, kv_remote: Some(remote) }, ..Attachments::default() };
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 

@@ -4,7 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use interbed_kv::{BlockBytes, BlockId, BlockLabel, BlockSwap, RecordPlace, SwapId, SwapSlot, TierPlace, TokenId};
+use interbed_kv::{
+    BlockBytes, BlockId, BlockLabel, BlockSwap, KvTierConfig, RecordPlace, SwapId, SwapSlot, TierPlace, TokenId,
+};
 
 use super::{DiskTier, Purpose};
 use crate::jobs::Expected;
@@ -105,7 +107,7 @@ impl DiskTier {
 
     /// The most segments that are held for slots.
     pub(super) fn most_held_for_slots(&self) -> usize {
-        (self.tier.config().num_segments / SEGMENTS_SHARE) as usize
+        most_held(self.tier.config())
     }
 
     /// Keeps nothing for the slots of which `is_used` says that they are not used.
@@ -199,4 +201,9 @@ impl DiskTier {
         }
         self.slots.settle();
     }
+}
+
+/// Segments that may be held for slots.
+pub(super) fn most_held(config: &KvTierConfig) -> usize {
+    (config.num_segments / SEGMENTS_SHARE) as usize
 }

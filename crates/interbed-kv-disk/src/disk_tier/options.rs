@@ -1,8 +1,9 @@
 //! How a store on disk is kept, why it cannot be, and its figures.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use interbed_io::IoError;
+use interbed_io::{DiskTurns, IoError};
 use interbed_kv::{Gate, KeyChain, TierCounts};
 use thiserror::Error;
 
@@ -24,6 +25,8 @@ pub struct DiskOptions {
     pub frames: (usize, usize),
     /// Who names contents, where another tier has to know them by the same names.
     pub names: Option<KeyChain>,
+    /// Turns at the disk: what reads and writes give way to.
+    pub turns: Arc<DiskTurns>,
 }
 
 /// Why a store cannot be used.

@@ -22,6 +22,7 @@ fn options(bytes: u64) -> DiskOptions {
         gate: Gate::new(0.0),
         frames: (4, 3),
         names: None,
+        turns: Arc::default(),
     }
 }
 

@@ -108,6 +108,23 @@ fn what_one_server_has_stored_another_finds_up_to_the_first_block_that_is_missin
 }
 
 #[test]
+fn objects_of_others_and_of_older_versions_are_a_miss_and_stay() {
+    for begin in [&b"STRATAKO"[..], b"<html>\n\n", b"\0\0\0\0\0\0\0\0"] {
+        let shared = FaultyStore::new(1);
+        let mut first = tier(&shared);
+        let blocks = chain(&first, 1, 10);
+        store(&mut first, &blocks);
+        shared.tamper(|_, object| object[..8].copy_from_slice(begin));
+        let mut second = tier(&shared);
+        assert_eq!(fetch(&mut second, &blocks).filled, 0);
+        assert_eq!(second.stats().wrong_objects, 1);
+        assert!(!second.wants(blocks[0].0.key, 0), "it would be overwritten");
+        store(&mut second, &blocks[..1]);
+        shared.tamper(|_, object| assert_eq!(&object[..8], begin));
+    }
+}
+
+#[test]
 fn who_does_not_know_the_secret_finds_nothing_and_is_believed_nothing() {
     let shared = FaultyStore::new(1);
     let mut first = tier(&shared);

@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl BlockManager {
-    /// From now on findable contents have names under `chain`, by which tiers below know them. To be called before
-    /// anything can be found.
+    /// From now on findable contents have names under `chain`, by which tiers below know them. What can be found
+    /// already is [published](Self::take_published) again.
     pub fn name_contents(&mut self, chain: KeyChain) {
         self.cache.name_contents(chain);
     }
@@ -158,16 +158,29 @@ mod tests {
     #[test]
     fn prefixes_come_back_under_their_names_whatever_happens() {
         let chain = KeyChain::new([1; 32], [2; 32]);
-        let (mut fetched, mut evicted, mut partial) = (0, 0, 0);
+        let (mut fetched, mut evicted, mut partial, mut late) = (0, 0, 0, 0);
         for seed in 0..30 {
             let mut random = Rng(seed);
             let config = KvConfig { num_blocks: 24, block_size: BLOCK, ..KvConfig::default() };
             let mut manager = BlockManager::new(config).expect("it is valid");
-            manager.name_contents(chain.clone());
+            // Whose KV it is may become known at any time.
+            let named_at = if seed % 2 == 0 { 0 } else { random.below(300) as u64 };
             let roots = [ChainRoot::new(None, 0), ChainRoot::new(None, 0).of_tenant(Some(7))];
             let mut alive: HashMap<SequenceId, (usize, Vec<TokenId>)> = HashMap::new();
             let mut fetches: Vec<(FetchId, usize)> = Vec::new();
             for number in 0..600 {
+                if number == named_at {
+                    manager.name_contents(chain.clone());
+                    let mut published = manager.take_published();
+                    late += published.len();
+                    for &block in &published {
+                        let label = manager.label(block).expect("it can be found");
+                        assert_eq!(chain.block(label.parent, &label.tokens), label.key);
+                    }
+                    published.sort_unstable();
+                    let findable = (0..24).map(BlockId).filter(|&block| manager.key(block).is_some());
+                    assert_eq!(published, findable.collect::<Vec<_>>(), "each once");
+                }
                 let some = |random: &mut Rng, of: &HashMap<SequenceId, (usize, Vec<TokenId>)>| {
                     let mut ids: Vec<_> = of.keys().copied().collect();
                     ids.sort_unstable();
@@ -181,6 +194,7 @@ mod tests {
                         let hashes = manager.hash_prefix(&roots[root], &tokens);
                         if manager.allocate(id, &tokens, &hashes).is_ok() {
                             let missing = manager.missing_keys(id, &tokens);
+                            assert!(number >= named_at || missing.is_empty());
                             let all = keys(&chain, &roots[root], &tokens);
                             let end = (tokens.len() - 1) / BLOCK;
                             assert_eq!(missing, all[end - missing.len()..end]);
@@ -238,6 +252,6 @@ mod tests {
                 }
             }
         }
-        assert!(fetched > 50 && evicted > 50 && partial > 20, "{fetched} {evicted} {partial}");
+        assert!(fetched > 50 && evicted > 50 && partial > 20 && late > 50, "{fetched} {evicted} {partial} {late}");
     }
 }

@@ -157,7 +157,7 @@ fn the_bundled_tokenizer_is_the_same_from_either_format() {
 }
 
 /// A random model in `dtype`, and the same with its weights as single-precision numbers.
-fn quantised_and_widened(dtype: DType, dir: &std::path::Path) -> [Catalog; 2] {
+pub fn quantised_and_widened(dtype: DType, dir: &std::path::Path) -> [Catalog; 2] {
     // The smallest shape in which every matrix has whole blocks of 256.
     let config_json = serde_json::json!({"model_type": "llama", "vocab_size": 512, "hidden_size": 256,
         "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,

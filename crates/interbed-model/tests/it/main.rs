@@ -1,5 +1,6 @@
 //! Integration tests of interbed-model, in one binary.
 
+mod arithmetic;
 mod below;
 mod fuzz;
 mod gguf;

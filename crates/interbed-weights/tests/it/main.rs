@@ -1,6 +1,7 @@
 //! Weights as files really hold them, whole and damaged.
 
 mod catalog;
+mod content;
 mod experts;
 mod files;
 mod fp8;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use interbed_io::{AlignedBuffer, DirectRead, EngineKind, SegmentFile, sequential_bandwidth};
+use interbed_io::{AlignedBuffer, DirectRead, EngineKind, PrivateFolder, SegmentFile, sequential_bandwidth};
 use serde_json::{Value, json};
 
 /// How long a server may take to be ready, or to bring a prompt to the disk.
@@ -86,15 +86,13 @@ pub fn used_rate(store: &Path, written: u64) -> Result<f64> {
 /// The segments of a store that hold its first `written` bytes, and how many of them each. What was never written costs
 /// a disk nothing to read.
 fn segments(store: &Path, mut written: u64) -> Result<Vec<(SegmentFile, u64)>> {
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(store).context("cannot read the store's directory")? {
-        let path = entry?.path();
-        paths.extend(path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("segment-")).then_some(path));
-    }
-    paths.sort();
+    let folder = PrivateFolder::open(store)?;
+    let mut names = folder.names()?;
+    names.retain(|name| name.starts_with("segment-"));
+    names.sort();
     let mut files = Vec::new();
-    for path in paths {
-        let file = SegmentFile::open(&path)?;
+    for name in names {
+        let file = SegmentFile::open(&folder, &name)?;
         let len = file.len().min(written);
         written -= len;
         files.extend((len >= PIECE as u64).then_some((file, len)));

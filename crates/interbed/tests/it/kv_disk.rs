@@ -1,5 +1,6 @@
 //! `interbed serve --kv-disk`: servers that are killed at any moment, and those that come after them.
 
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -171,7 +172,140 @@ fn options_that_make_no_sense_are_refused() {
     refused(&["--kv-disk", directory, "--kv-disk-ttl", "3 weeks"], "no unit of time");
     refused(&["--kv-disk", directory, "--kv-disk-writes", "much"], "much");
     std::fs::write(parent.path().join("secret"), b"short").unwrap();
+    let rights = |mode| {
+        std::fs::set_permissions(parent.path().join("secret"), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    rights(0o644);
+    refused(&["--kv-disk", directory], "read by other users");
+    rights(0o600);
     refused(&["--kv-disk", directory], "damaged");
+    std::fs::remove_file(parent.path().join("secret")).unwrap();
+    std::fs::write(parent.path().join("segment-000000"), b"STRATAKV and more").unwrap();
+    refused(&["--kv-disk", directory], "older version");
+    std::fs::remove_file(parent.path().join("segment-000000")).unwrap();
+    std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
+    refused(&["--kv-disk", directory], "chmod go-w");
+}
+
+/// Changes bytes in place, and puts the time back.
+fn overwrite(path: &Path, at: u64, change: impl Fn(&mut [u8]), len: usize) {
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap();
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, at).unwrap();
+    change(&mut bytes);
+    file.write_all_at(&bytes, at).unwrap();
+    file.set_modified(modified).unwrap();
+}
+
+/// Where a tensor lies in a file of safetensors: the first byte, and how many.
+fn place_of(path: &Path, tensor: &str) -> (u64, usize) {
+    let bytes = std::fs::read(path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let json: Value = serde_json::from_slice(&bytes[8..8 + header as usize]).unwrap();
+    let [begin, end] =
+        [0, 1].map(|index| json[tensor]["data_offsets"][index].as_u64().expect("there is such a tensor"));
+    (8 + header + begin, (end - begin) as usize)
+}
+
+/// Tokens of answers that came from disk, and the answers.
+fn from_disk(server: &Server) -> (u64, Vec<String>) {
+    let before = metric(server, "interbed:kv_disk_fetched_tokens_total");
+    let answers = (0..3).map(|number| answer(server, number).unwrap()).collect();
+    (metric(server, "interbed:kv_disk_fetched_tokens_total") - before, answers)
+}
+
+#[test]
+fn kv_of_a_model_that_was_changed_is_not_used() {
+    let (model, parent) = (copy_of_tiny(&[]), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let (path, cache) = (model.path().to_str().unwrap(), parent.path().join("cache"));
+    let directory = parent.path().join("kv");
+    let options = ["--memory", "512M", "--kv-disk", directory.to_str().unwrap(), "--kv-disk-size", "64M"];
+    let start = || Server::of_in(&[("XDG_CACHE_HOME", &cache)], path, &options);
+    // So long that what is noted is believed.
+    std::thread::sleep(Duration::from_millis(2100));
+    let stop = |server: Server| assert_eq!(server.stop("-TERM").0, Some(0));
+    let run = |expects: bool, what: &str| {
+        let server = start();
+        let (tokens, answers) = from_disk(&server);
+        stop(server);
+        let plain = Server::of(path, &["--memory", "512M"]);
+        let fresh: Vec<_> = (0..3).map(|number| answer(&plain, number).unwrap()).collect();
+        assert_eq!((tokens > 0, answers), (expects, fresh), "{what}: {tokens} tokens from disk");
+    };
+    run(false, "nothing is there");
+    run(true, "as before");
+    let weights = model.path().join("model.safetensors");
+    for tensor in ["model.layers.0.input_layernorm.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight"]
+    {
+        let (begin, len) = place_of(&weights, tensor);
+        // One number in the middle.
+        overwrite(&weights, begin + (len / 4 * 2) as u64, |bytes| bytes.fill(0x3f), 2);
+        run(false, tensor);
+        run(true, "as before");
+    }
+    let config = model.path().join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let modified = std::fs::metadata(&config).unwrap().modified().unwrap();
+    let mut json: Value = serde_json::from_str(&text).unwrap();
+    json["rms_norm_eps"] = json!(0.05);
+    std::fs::write(&config, json.to_string()).unwrap();
+    std::fs::File::options().write(true).open(&config).unwrap().set_modified(modified).unwrap();
+    run(false, "another configuration");
+    std::fs::write(&config, text).unwrap();
+    run(true, "the configuration of before");
+}
+
+#[test]
+fn kv_of_a_streamed_model_stays_in_memory_until_the_model_is_known() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, directory, cache) = (parent.path().join("model"), parent.path().join("kv"), parent.path().join("cache"));
+    std::fs::create_dir(&path).unwrap();
+    for entry in std::fs::read_dir(crate::stream::model()).unwrap() {
+        let from = entry.unwrap().path();
+        std::fs::copy(&from, path.join(from.file_name().unwrap())).unwrap();
+    }
+    let (path, directory) = (path.to_str().unwrap(), directory.to_str().unwrap());
+    std::thread::sleep(Duration::from_millis(2100));
+    let refused =
+        ended(&["serve", path, "--port", "0", "--max-num-seqs", "4", "--kv-disk", directory, "--memory", "100M"]);
+    let least = refused.stderr.split("give --memory ").nth(1).and_then(|rest| rest.split('M').next());
+    let least: u64 = least.and_then(|least| least.parse().ok()).unwrap_or_else(|| panic!("{refused:?}"));
+    let budget = format!("{}M", least + 24);
+    let options = ["--memory", &budget, "--max-num-seqs", "4", "--kv-disk", directory, "--kv-disk-size", "256M"];
+    let start = || Server::of_in(&[("XDG_CACHE_HOME", &cache)], path, &options);
+    let is_attached = |server: &Server| server.ask("GET /metrics HTTP/1.1", "").contains("interbed:kv_disk_blocks");
+    let attach = |server: &Server| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_attached(server) {
+            assert!(Instant::now() < deadline, "the model never becomes known");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let server = start();
+    assert!(server.said.contains("come from disk"), "{}", server.said);
+    assert!(server.said.contains("waits until the model was read wholly"), "{}", server.said);
+    let first: Vec<_> = (0..3).map(|number| answer(&server, number).unwrap()).collect();
+    attach(&server);
+    // What was computed before goes there as well.
+    server.stop("-TERM");
+    let server = start();
+    assert!(is_attached(&server) && !server.said.contains("waits until"), "{}", server.said);
+    let (tokens, answers) = from_disk(&server);
+    assert!(tokens > 0 && answers == first, "{tokens} tokens from disk");
+    // While it is served, nothing is computed with a file that was overwritten, though its time was put back.
+    let weights = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let weights = weights.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).max().unwrap();
+    let middle = std::fs::metadata(&weights).unwrap().len() / 2;
+    overwrite(&weights, middle, |bytes| bytes.rotate_left(2), 64 << 10);
+    let body = json!({"prompt": [5, 6, 7, 8], "max_tokens": 4, "temperature": 0}).to_string();
+    let refused = server.ask("POST /v1/completions HTTP/1.1", &body);
+    assert!(refused.starts_with("HTTP/1.1 500"), "{refused}");
+    server.stop("-TERM");
+    let server = start();
+    attach(&server);
+    let (tokens, _) = from_disk(&server);
+    assert_eq!(tokens, 0, "it is another model");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::support::{ended, refused, succeeded};
 
 /// A random model of some 100 MiB, so that memory can be less than that and more than the program.
-fn model() -> &'static str {
+pub fn model() -> &'static str {
     static MODEL: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = MODEL.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();

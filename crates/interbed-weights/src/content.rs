@@ -1,0 +1,249 @@
+//! What a model's weights are, told by their bytes: hashed as they pass through, in whatever order and pieces they are
+//! read, by the threads that read them.
+//!
+//! A tensor is cut into *leaves*, the rows of a matrix as far as it has any. Each is hashed by itself, with its number
+//! as the seed, and the hashes are added up. So no read needs to know of another, nothing is kept but a bit for each
+//! leaf, and the sum is the same for weights that stay in memory and for those that are streamed, in bands of any size.
+//! XXH3-128 is fast enough to hide behind the reads, and tells whatever happens to weights by accident or by exchange.
+//! It need not withstand those who search for two models of one sum: who can choose the weights can have them say
+//! anything without that.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use interbed_io::{IoError, RandomAccessFile};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// The most bytes that one call of [`ContentHash::read_next`] reads, as far as a leaf is no longer.
+const READ_BYTES: u64 = 1 << 20;
+
+/// Files of at least this size are dropped from the page cache as they are read.
+const DROP_CACHE_FROM: u64 = 64 << 20;
+
+/// The tensors of a model that passes use, as far as they were hashed.
+pub struct ContentHash {
+    files: Vec<Arc<dyn RandomAccessFile>>,
+    /// By file and offset.
+    regions: Vec<Region>,
+    /// By file: its regions.
+    of_files: Vec<std::ops::Range<usize>>,
+    /// By name: what is said of a tensor beside its bytes, and its regions.
+    tensors: BTreeMap<String, (String, Vec<usize>)>,
+    /// A bit for each leaf that was hashed, or is being hashed.
+    taken: Vec<AtomicU64>,
+    /// Leaves that were not hashed yet.
+    left: AtomicUsize,
+    /// All regions before this one are taken.
+    searched: AtomicUsize,
+    began: Instant,
+    /// Milliseconds from then to the last read of others.
+    last_read: AtomicU64,
+}
+
+/// Bytes of a file that belong to a tensor.
+#[derive(Debug)]
+struct Region {
+    file: usize,
+    offset: u64,
+    bytes: u64,
+    /// Bytes of each leaf but the last.
+    leaf: u64,
+    /// The bit of the first leaf.
+    first_bit: usize,
+    /// Where the last of this region and those before it in the file ends.
+    ends_by: u64,
+    sum: Mutex<u128>,
+}
+
+impl Region {
+    fn leaves(&self) -> u64 {
+        self.bytes.div_ceil(self.leaf)
+    }
+}
+
+/// A tensor that is to be hashed.
+pub(crate) struct HashedTensor {
+    pub(crate) name: String,
+    /// Its type and shape.
+    pub(crate) described: String,
+    /// Its bytes; those of scales that lie apart come second.
+    pub(crate) parts: Vec<TensorPart>,
+}
+
+/// Where bytes of a tensor lie.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TensorPart {
+    pub(crate) file: usize,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// Bytes of a leaf; the last may have fewer.
+    pub(crate) leaf: u64,
+}
+
+impl ContentHash {
+    /// Of these tensors in `files`.
+    pub(crate) fn new(files: Vec<Arc<dyn RandomAccessFile>>, tensors: Vec<HashedTensor>) -> Self {
+        let mut places: Vec<_> = tensors.iter().flat_map(|tensor| &tensor.parts).copied().collect();
+        places.sort_unstable();
+        // A tied head is the embedding.
+        places.dedup();
+        let (mut regions, mut of_files) = (Vec::<Region>::with_capacity(places.len()), vec![0..0; files.len()]);
+        let mut bits = 0;
+        for &TensorPart { file, offset, bytes, leaf } in &places {
+            if of_files[file].is_empty() {
+                of_files[file] = regions.len()..regions.len();
+            }
+            let before = regions[of_files[file].clone()].last().map_or(0, |region| region.ends_by);
+            of_files[file].end += 1;
+            // Sizes were checked when the headers were read.
+            let ends_by = before.max(offset + bytes);
+            let region = Region { file, offset, bytes, leaf, first_bit: bits, ends_by, sum: Mutex::default() };
+            bits += region.leaves() as usize;
+            regions.push(region);
+        }
+        let number_of = |part: &TensorPart| places.binary_search(part).expect("all parts are among the places");
+        let numbered =
+            |tensor: HashedTensor| (tensor.name, (tensor.described, tensor.parts.iter().map(number_of).collect()));
+        Self {
+            files,
+            tensors: tensors.into_iter().map(numbered).collect(),
+            regions,
+            of_files,
+            taken: (0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            left: AtomicUsize::new(bits),
+            searched: AtomicUsize::new(0),
+            began: Instant::now(),
+            last_read: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether everything was hashed.
+    pub fn is_complete(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 0
+    }
+
+    /// The hash of each tensor, by name, with its type and shape; `None` before [all](Self::is_complete) is known.
+    pub fn tensors(&self) -> Option<impl Iterator<Item = (&str, &str, u128)>> {
+        let sum = |&part: &usize| {
+            let region = &self.regions[part];
+            let sum: u128 = *region.sum.lock().unwrap_or_else(PoisonError::into_inner);
+            sum.wrapping_add(region.bytes.into())
+        };
+        let of = move |parts: &[usize]| match parts {
+            [part] => sum(part),
+            parts => {
+                let sums: Vec<_> = parts.iter().map(|part| sum(part).to_le_bytes()).collect();
+                xxh3_128_with_seed(sums.as_flattened(), 0)
+            }
+        };
+        let all = self.tensors.iter();
+        self.is_complete().then(|| all.map(move |(name, (told, parts))| (name.as_str(), told.as_str(), of(parts))))
+    }
+
+    /// How long nobody has read the files, as far as that is known.
+    pub fn idle_for(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.last_read.load(Ordering::Relaxed)))
+    }
+
+    /// Reads, and hashes, some of what nobody has read so far, with `buffer` as memory. False if there is nothing left
+    /// to begin with; what other threads have begun may still be [missing](Self::is_complete).
+    ///
+    /// # Errors
+    /// A failed read; it can be tried again.
+    pub fn read_next(&self, buffer: &mut Vec<u8>) -> Result<bool, IoError> {
+        let Some((file, offset, bytes)) = self.next_missing() else { return Ok(false) };
+        buffer.resize(bytes, 0);
+        let file_read = &self.files[file];
+        file_read.read_exact_at(buffer, offset)?;
+        if file_read.len() >= DROP_CACHE_FROM {
+            file_read.drop_cache(offset..offset + bytes as u64);
+        }
+        self.take(file, offset, buffer);
+        Ok(true)
+    }
+
+    /// The first leaves that are not taken, of one region.
+    fn next_missing(&self) -> Option<(usize, u64, usize)> {
+        for number in self.searched.load(Ordering::Relaxed)..self.regions.len() {
+            let region = &self.regions[number];
+            let is_taken = |leaf: u64| self.is_taken(region.first_bit + leaf as usize);
+            if let Some(first) = (0..region.leaves()).find(|&leaf| !is_taken(leaf)) {
+                let most = first + (READ_BYTES / region.leaf).max(1);
+                let end = (first..region.leaves().min(most)).find(|&leaf| is_taken(leaf));
+                let end = end.unwrap_or(region.leaves().min(most));
+                let begin = first * region.leaf;
+                let bytes = (end * region.leaf).min(region.bytes) - begin;
+                return Some((region.file, region.offset + begin, bytes as usize));
+            }
+            self.searched.fetch_max(number + 1, Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// The last place up to `at` where no leaf is cut in two.
+    pub(crate) fn last_boundary(&self, file: usize, at: u64) -> u64 {
+        let regions = &self.regions[self.of_files[file].clone()];
+        let first = regions.partition_point(|region| region.ends_by <= at);
+        match regions.get(first) {
+            Some(region) if region.offset < at => at - (at - region.offset) % region.leaf,
+            _ => at,
+        }
+    }
+
+    /// These bytes were read for another purpose.
+    pub(crate) fn was_read(&self, file: usize, offset: u64, bytes: &[u8]) {
+        if !self.is_complete() {
+            self.take(file, offset, bytes);
+            self.last_read.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Hashes all leaves that lie in these bytes, each once.
+    fn take(&self, file: usize, offset: u64, bytes: &[u8]) {
+        let end = offset + bytes.len() as u64;
+        let regions = &self.regions[self.of_files[file].clone()];
+        let first = regions.partition_point(|region| region.ends_by <= offset);
+        for region in regions[first..].iter().take_while(|region| region.offset < end) {
+            let from = offset.saturating_sub(region.offset).div_ceil(region.leaf);
+            let to = match end - region.offset {
+                all if all >= region.bytes => region.leaves(),
+                some => some / region.leaf,
+            };
+            let (mut sum, mut count) = (0u128, 0);
+            for leaf in from..to {
+                if self.was_taken(region.first_bit + leaf as usize) {
+                    continue;
+                }
+                let begin = leaf * region.leaf;
+                let len = region.leaf.min(region.bytes - begin) as usize;
+                let at = (region.offset + begin - offset) as usize;
+                sum = sum.wrapping_add(xxh3_128_with_seed(&bytes[at..at + len], leaf));
+                count += 1;
+            }
+            if count > 0 {
+                let mut all = region.sum.lock().unwrap_or_else(PoisonError::into_inner);
+                *all = all.wrapping_add(sum);
+                drop(all);
+                self.left.fetch_sub(count, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn is_taken(&self, bit: usize) -> bool {
+        self.taken[bit / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 != 0
+    }
+
+    /// Takes a leaf, and returns whether it was taken before.
+    fn was_taken(&self, bit: usize) -> bool {
+        self.taken[bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed) >> (bit % 64) & 1 != 0
+    }
+}
+
+impl std::fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let left = self.left.load(Ordering::Relaxed);
+        f.debug_struct("ContentHash").field("tensors", &self.tensors.len()).field("left", &left).finish()
+    }
+}
