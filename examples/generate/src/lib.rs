@@ -11,7 +11,7 @@ use interbed_kv::KvConfig;
 use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::tokenizer::Tokenizer;
-use interbed_model::{Model, layers};
+use interbed_model::{HeadSource, Model, end_tokens, layers};
 use interbed_weights::{Catalog, ResidentWeights};
 
 /// Tokens of a KV block, and how many blocks there are: together, all tokens that requests may have at a time.
@@ -36,11 +36,11 @@ pub struct Opened {
 /// # Errors
 /// The directory holds no model that can be read, or there is no memory for it.
 pub fn open(dir: &Path) -> Result<Opened> {
-    let catalog = Catalog::open(dir)?;
+    let mut catalog = Catalog::open(dir)?;
     let mut config = ModelConfig::from_dir(dir)?;
-    config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
+    HeadSource::settle(&mut config, &mut catalog, u64::MAX)?;
     let tokenizer = Tokenizer::from_dir(dir)?;
-    let end_tokens = GenerationConfig::from_dir(dir)?.end_tokens(&config).to_vec();
+    let end_tokens = end_tokens(&GenerationConfig::from_dir(dir)?, &config, Some(&tokenizer), None);
 
     let weights = ResidentWeights::load(&catalog, &layers::group_specs(&config), &mut |_, _| {})?;
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));

@@ -234,6 +234,7 @@ fn from_file(file: &Path, dir: Option<&Path>) -> Result<(ModelConfig, String, St
 
 #[cfg(test)]
 mod tests {
+    use interbed_model::HeadSource;
     use interbed_model::synth::{SynthSpec, synthesize};
     use interbed_weights::plan_bytes;
 
@@ -242,8 +243,8 @@ mod tests {
     /// The model of this configuration in `dir`.
     fn at_hand(dir: &Path, config_json: &str, dtype: DType) -> Subject {
         let mut config = ModelConfig::from_json(config_json).expect("a configuration");
-        let catalog = Catalog::open(dir).expect("weights");
-        config.settle_head(catalog.get(layers::HEAD_TENSOR).is_some());
+        let mut catalog = Catalog::open(dir).expect("weights");
+        HeadSource::settle(&mut config, &mut catalog, u64::MAX).expect("weights that can be read");
         let specs = layers::group_specs(&config);
         let whole = Bytes(plan_bytes(&catalog, &specs).expect("weights that fit"));
         Subject::at_hand("tiny".into(), config, dtype, specs, catalog, whole).expect("weights that fit")
