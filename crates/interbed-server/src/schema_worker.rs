@@ -1,9 +1,9 @@
 //! The process in which schemas and grammars are compiled for the first time: one that never ends, or takes all memory,
 //! takes this process with it and nothing else.
 //!
-//! It reads frames (a `u32` of their length, little-endian, and so many bytes): a vocabulary, then one schema or grammar
-//! after another. It answers each with a frame, of which the first byte says whether it may be used; the rest is why
-//! not.
+//! It reads frames (a `u32` of their length, little-endian, and so many bytes): a vocabulary, then one schema or
+//! grammar after another. It answers each with a frame, of which the first byte says whether it may be used, the second
+//! whether another process should be asked from now on; the rest is why not.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -23,8 +23,8 @@ pub const SCHEMA_WORKER: &str = "schema-worker";
 /// Processor time that compiling may take.
 pub(crate) const WORK_MAX: Duration = Duration::from_secs(1);
 /// Memory that compiling may take.
-pub(crate) const BYTES_MAX: usize = 24 << 20;
-/// What the process may have kept of that when it has answered; beyond it, another takes its place.
+pub(crate) const BYTES_MAX: usize = 36 << 20;
+/// What the process may have kept of that when it has answered; beyond it, another should take its place.
 const KEPT_MAX: usize = 8 << 20;
 /// How often is looked whether time is up.
 const LOOK: Duration = Duration::from_millis(20);
@@ -36,6 +36,9 @@ const FRAME_MAX: usize = 256 << 20;
 /// What a frame of an answer begins with: it may be used, or it may not.
 pub(crate) const FITS: u8 = b'+';
 pub(crate) const REFUSED: u8 = b'-';
+/// What comes next: the process may be asked again, or should not.
+const STAYS: u8 = b' ';
+pub(crate) const LEAVES: u8 = b'!';
 
 /// Compiles what comes by standard input, until that ends. A program that serves calls this where its only argument is
 /// [`SCHEMA_WORKER`], and does nothing else then.
@@ -57,7 +60,7 @@ fn serve(input: &mut impl Read) -> io::Result<()> {
     let vocabulary = vocabulary.map_err(io::Error::other)?;
     let watch = Watch::start()?;
     let resident = status("VmRSS:").unwrap_or(0);
-    answer(FITS, "")?;
+    answer(FITS, STAYS, "")?;
     while let Some(text) = read_frame(input)? {
         if let Some(data) = status("VmData:") {
             limit(Resource::Data, (data + BYTES_MAX + Vocabulary::STACK_BYTES) as u64);
@@ -65,12 +68,11 @@ fn serve(input: &mut impl Read) -> io::Result<()> {
         watch.begin();
         let tried = try_out(&vocabulary, &text);
         watch.end();
+        let has_grown = status("VmRSS:").is_some_and(|now| now > resident + KEPT_MAX);
+        let next = if has_grown { LEAVES } else { STAYS };
         match tried {
-            Ok(()) => answer(FITS, "")?,
-            Err(problem) => answer(REFUSED, &problem)?,
-        }
-        if status("VmRSS:").is_some_and(|now| now > resident + KEPT_MAX) {
-            break;
+            Ok(()) => answer(FITS, next, "")?,
+            Err(problem) => answer(REFUSED, next, &problem)?,
         }
     }
     Ok(())
@@ -106,7 +108,7 @@ impl Watch {
             loop {
                 thread::sleep(LOOK);
                 if processor_time() > watched.load(Ordering::Relaxed) {
-                    let _ = answer(REFUSED, &too_long());
+                    let _ = answer(REFUSED, LEAVES, &too_long());
                     std::process::abort();
                 }
             }
@@ -188,9 +190,9 @@ fn read_frame(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Writes one whole frame at once, whichever thread does.
-fn answer(first: u8, text: &str) -> io::Result<()> {
-    let mut frame = (text.len() as u32 + 1).to_le_bytes().to_vec();
-    frame.push(first);
+fn answer(first: u8, next: u8, text: &str) -> io::Result<()> {
+    let mut frame = (text.len() as u32 + 2).to_le_bytes().to_vec();
+    frame.extend([first, next]);
     frame.extend(text.as_bytes());
     let mut output = io::stdout().lock();
     output.write_all(&frame)?;

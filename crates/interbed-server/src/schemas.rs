@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::error::ApiError;
-use crate::schema_worker::{BYTES_MAX, FITS, SCHEMA_WORKER, too_long, too_much};
+use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_long, too_much};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
 
@@ -40,7 +40,7 @@ const WORKER_BYTES: usize = 10 << 20;
 /// Memory that schemas and grammars take in all: those that are compiled, in workers or here, and those in use.
 pub const SCHEMA_BYTES: usize = PLACES * (WORKER_BYTES + BYTES_MAX) + COMPILED_BYTES;
 /// What those in use take together.
-pub(crate) const COMPILED_BYTES: usize = 28 << 20;
+pub(crate) const COMPILED_BYTES: usize = 40 << 20;
 
 /// What the answers to a request have to be.
 #[derive(Debug)]
@@ -164,6 +164,13 @@ impl Schemas {
         }
     }
 
+    /// Keeps a worker for the next schema, unless it should not be asked again: then it ends.
+    fn put_back(&self, worker: Worker) {
+        if !worker.leaves {
+            lock(&self.idle).push(worker);
+        }
+    }
+
     /// A worker with this vocabulary; `None` where there is no program to be one.
     async fn worker(&self, vocabulary: &Arc<Vocabulary>) -> Result<Option<Worker>, ApiError> {
         loop {
@@ -222,7 +229,7 @@ async fn compile_one(
         turn.go_on();
         let problem = match worker.ask(text.into_bytes(), ANSWER_MAX).await {
             Answer::Fits(worker) => {
-                lock(&schemas.idle).push(worker);
+                schemas.put_back(worker);
                 let mut known = lock(&schemas.known);
                 known.push_back(name);
                 if known.len() > KNOWN_MAX {
@@ -231,7 +238,7 @@ async fn compile_one(
                 None
             }
             Answer::Refused(worker, problem) => {
-                lock(&schemas.idle).push(worker);
+                schemas.put_back(worker);
                 Some(problem)
             }
             Answer::Gone => Some(too_much()),
@@ -290,6 +297,8 @@ struct Worker {
     process: Arc<Process>,
     input: ChildStdin,
     output: ChildStdout,
+    /// Whether another should be asked from now on.
+    leaves: bool,
 }
 
 struct Process(Mutex<Child>);
@@ -328,7 +337,7 @@ impl Worker {
         let pipes = child.stdin.take().zip(child.stdout.take());
         let process = Arc::new(Process(Mutex::new(child)));
         let (input, output) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { process, input, output })
+        Ok(Self { process, input, output, leaves: false })
     }
 
     /// The same when it has learned the vocabulary.
@@ -367,12 +376,13 @@ impl Worker {
         let mut length = [0; 4];
         self.output.read_exact(&mut length).ok()?;
         let length = u32::from_le_bytes(length) as usize;
-        if length == 0 || length > ANSWER_BYTES_MAX {
+        if !(2..=ANSWER_BYTES_MAX).contains(&length) {
             return None;
         }
         let mut answer = vec![0; length];
         self.output.read_exact(&mut answer).ok()?;
-        let problem = String::from_utf8_lossy(&answer[1..]).into_owned();
+        self.leaves = answer[1] == LEAVES;
+        let problem = String::from_utf8_lossy(&answer[2..]).into_owned();
         Some(if answer[0] == FITS { Ok(()) } else { Err(problem) })
     }
 

@@ -37,7 +37,8 @@ impl<W> Turns<W> {
         let is_there = |account: &Account| account.tenant == tenant;
         if !self.accounts.iter().any(is_there) {
             let had = self.accounts.iter().map(|account| account.had).min().unwrap_or(0);
-            self.accounts.push(Account { tenant, taken: 0, had });
+            // Before those that have had as much.
+            self.accounts.insert(0, Account { tenant, taken: 0, had });
         }
         self.waiting.push((tenant, wait));
     }

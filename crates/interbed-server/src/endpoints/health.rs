@@ -13,7 +13,8 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::metrics;
 
-/// 200 while the engine makes progress or has nothing to do, and schemas can be compiled; otherwise 503 with the reason.
+/// 200 while the engine makes progress or has nothing to do, and schemas can be compiled; otherwise 503 with the
+/// reason.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let status = app.engine.status();
     match status.health {
