@@ -43,7 +43,7 @@ fn refused() -> Vec<(Value, &'static str)> {
         (tools, "26 patterns"),
         (json!({"guided_json": patterns(9)}), "9 patterns"),
         (json!({"guided_grammar": within}), "26 patterns"),
-        (json!({"guided_grammar": format!("start: T\nT: {intersection}\n")}), "ways in which patterns"),
+        (json!({"guided_grammar": format!("start: T\nT: {intersection}\n")}), "simplify it"),
         (of_schema(&json!({"type": "object", "patternProperties": names, "additionalProperties": false})), ""),
         (of_schema(&json!({"$ref": "#/$defs/d0", "$defs": defs})), ""),
     ]
@@ -57,7 +57,7 @@ fn what_would_take_long_is_refused_and_nobody_waits_for_it() {
     let post = |key: &str, path: &str, body: &Value| {
         server.ask(&format!("POST {path} HTTP/1.1\r\nAuthorization: Bearer {key}"), &body.to_string())
     };
-    let hostile = refused();
+    let (post, hostile) = (&post, refused());
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let others = scope.spawn(|| {
@@ -78,7 +78,6 @@ fn what_would_take_long_is_refused_and_nobody_waits_for_it() {
         let senders: Vec<_> = hostile
             .iter()
             .map(|(fields, told)| {
-                let post = &post;
                 scope.spawn(move || {
                     let mut body = fields.clone();
                     body["max_tokens"] = 4.into();

@@ -54,6 +54,18 @@ fn a_language_model_within_another_is_read() {
     assert!(!nested.tie_is_stated && nested.rope == inner.rope);
     let untied = read(json!({"model_type": "mistral3", "text_config": ministral(), "tie_word_embeddings": false}));
     assert!(untied.tie_is_stated && !untied.tied_embeddings);
+    let ends = |outer: Option<Value>, inner: Option<Value>| {
+        let (mut whole, mut text) = (json!({"model_type": "mistral3"}), ministral());
+        whole.as_object_mut().unwrap().extend(outer.map(|ids| ("eos_token_id".to_owned(), ids)));
+        text.as_object_mut().unwrap().extend(inner.map(|ids| ("eos_token_id".to_owned(), ids)));
+        whole["text_config"] = text;
+        let config = read(whole);
+        (config.eos_token_ids, config.ends_are_stated)
+    };
+    assert_eq!(ends(Some(json!([7, 9, 100])), Some(json!(9))), (vec![9, 7], true));
+    assert_eq!(ends(Some(json!(7)), None), (vec![7], true));
+    assert_eq!(ends(None, Some(json!([9]))), (vec![9], true));
+    assert!(!ends(None, None).1);
     assert!(refusal(json!({"model_type": "mistral3"})).contains("text_config is missing"));
     let gptq =
         json!({"model_type": "mistral3", "text_config": ministral(), "quantization_config": {"quant_method": "x"}});
