@@ -17,6 +17,7 @@ mod matching;
 mod opening;
 mod preface;
 mod schema;
+mod sent_json;
 mod source;
 mod standing;
 #[cfg(any(test, feature = "testing"))]
@@ -31,6 +32,7 @@ pub use lark::quoted;
 pub use mask::TokenMask;
 pub use preface::Preface;
 pub use schema::checked as checked_schema;
+pub use sent_json::json_value;
 pub use source::GrammarSource;
 pub use standing::Standing;
 pub use trigger::{Marker, Trigger};
