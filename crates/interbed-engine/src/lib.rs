@@ -36,8 +36,8 @@ pub use gpu_runner::{DeviceTimeline, GpuRunner, GpuWeights};
 pub use handle::{EngineHandle, EventStream};
 pub use interbed_device::{DeviceEvent, DeviceStats};
 pub use interbed_grammar::{
-    Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError, checked_schema,
-    json_value, quoted,
+    Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError, arguments_schema,
+    checked_schema, json_value, quoted,
 };
 pub use interbed_kv::{BlockBytes, BlockUse, Miss, MissReason, TokenId};
 pub use interbed_kv_disk::{DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};

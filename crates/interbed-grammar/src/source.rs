@@ -52,18 +52,26 @@ impl GrammarSource {
         }
     }
 
+    /// Whether all of its texts are JSON, or JSON with what its grammar spells out around it.
+    pub(crate) fn is_json(&self) -> bool {
+        match self {
+            Self::JsonObject | Self::JsonSchema(_) => true,
+            Self::Lark(grammar) => schema::is_spelled_out(grammar),
+            _ => false,
+        }
+    }
+
     /// In the library's form.
     ///
     /// # Errors
     /// It exceeds a limit, or asks for what cannot be enforced.
     pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
         match self {
-            Self::JsonObject => Ok(of_schema(schema::checked(&json!({"type": "object"}))?)),
+            Self::JsonObject => Ok(TopLevelGrammar::from_lark(schema::grammar(&json!({"type": "object"}))?)),
             Self::JsonSchema(schema) => {
                 self.limit("bytes", schema.to_string().len(), SOURCE_BYTES_MAX)?;
-                let checked = schema::checked(schema)?;
                 self.limit("levels behind references", schema::levels(schema), LEVELS_MAX)?;
-                Ok(of_schema(checked))
+                Ok(TopLevelGrammar::from_lark(schema::grammar(schema)?))
             }
             Self::Regex(regex) => {
                 self.limit("bytes", regex.len(), SOURCE_BYTES_MAX)?;
@@ -90,7 +98,7 @@ impl GrammarSource {
                         let wrong = |problem| GrammarError::Invalid { what: self.what(), problem };
                         ebnf::lark_of(grammar).map_err(wrong)?
                     }
-                    _ => grammar.clone(),
+                    _ => schema::with_rules(grammar)?,
                 };
                 Ok(TopLevelGrammar::from_lark(lark))
             }
@@ -103,10 +111,6 @@ impl GrammarSource {
         }
         Ok(())
     }
-}
-
-fn of_schema(schema: Value) -> TopLevelGrammar {
-    TopLevelGrammar::from_json_schema(schema)
 }
 
 /// The deepest nesting of brackets. Those in quotes count too; the library has a limit of its own where that errs.

@@ -123,7 +123,8 @@ impl Vocabulary {
         };
         let parser = self.factory.create_parser_from_init_default(GrammarInit::Serialized(grammar));
         let parser = parser.map_err(|error| invalid(&error))?;
-        let mut matching = Matching::new(Matcher::new(Ok(parser))).map_err(|error| invalid(&error))?;
+        let mut matching = Matching::new(Matcher::new(Ok(parser)), self.tokens.clone(), source.is_json())
+            .map_err(|error| invalid(&error))?;
         // What no token begins cannot be answered.
         matching.mask().map_err(|error| invalid(&error))?;
         Ok(matching)
