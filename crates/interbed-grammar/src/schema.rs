@@ -63,7 +63,11 @@ const DEPTH_MAX: usize = 64;
 /// The first keyword that cannot be enforced, and its place; or that no value keeps to it.
 pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
     let schema = known(schema)?;
-    Rules::default().add(&schema).map(|_| schema)
+    match Rules::default().add(&schema) {
+        // That it has no values is told where it is compiled.
+        Ok(_) | Err(GrammarError::Invalid { .. }) => Ok(schema),
+        Err(error) => Err(error),
+    }
 }
 
 /// The schema of a call's arguments, which are an object, whatever else `schema` says.

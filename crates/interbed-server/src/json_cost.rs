@@ -40,13 +40,13 @@ impl<'de> Deserialize<'de> for JsonCost {
                 Ok(JsonCost(0))
             }
             fn visit_i64<E>(self, _: i64) -> Result<JsonCost, E> {
-                Ok(JsonCost(0))
+                Ok(JsonCost(JsonCost::STRING))
             }
             fn visit_u64<E>(self, _: u64) -> Result<JsonCost, E> {
-                Ok(JsonCost(0))
+                Ok(JsonCost(JsonCost::STRING))
             }
             fn visit_f64<E>(self, _: f64) -> Result<JsonCost, E> {
-                Ok(JsonCost(0))
+                Ok(JsonCost(JsonCost::STRING))
             }
             fn visit_str<E>(self, _: &str) -> Result<JsonCost, E> {
                 Ok(JsonCost(JsonCost::STRING))

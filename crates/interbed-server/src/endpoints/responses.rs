@@ -217,7 +217,7 @@ impl Api for OfResponses {
 
 /// The fields that it reads.
 pub(crate) fn parts() -> Vec<Part> {
-    vec![part!(Fields<'_>), part!(Conversation)]
+    vec![part!(Fields<'_>), part!(Repeated<'_>), part!(Conversation)]
 }
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
