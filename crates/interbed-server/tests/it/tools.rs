@@ -1,5 +1,6 @@
 //! Calls of tools: what answers become, whole and streamed, and what binds them.
 
+use interbed_engine::json_value;
 use interbed_engine::testing::answer;
 use interbed_server::{ServerConfig, tool_parsers};
 use serde_json::{Value, json};
@@ -410,11 +411,11 @@ async fn numbers_reach_the_prompt_as_they_were_sent() {
         {{ c.function.arguments | tojson }}{{ c.function.arguments.a }}{% endfor %}{% endfor %}";
     let server = Server::speaking(ServerConfig::default(), "x", template).await;
     for number in ["1.0", "1e400", "-0.0", "1E5", "12345678901234567890123", "0.1000000000000000055", "100.00", "7"] {
-        let parameters: Value = serde_json::from_str(&format!(
+        let parameters: Value = json_value(&format!(
             r#"{{"type": "object", "properties": {{"a": {{"enum": [{number}], "default": {number}}}}}}}"#
         ))
         .expect("a schema");
-        let arguments: Value = serde_json::from_str(&format!(r#"{{"a": {number}}}"#)).expect("an object");
+        let arguments: Value = json_value(&format!(r#"{{"a": {number}}}"#)).expect("an object");
         let call =
             json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments.to_string()}});
         let messages =
