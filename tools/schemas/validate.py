@@ -15,7 +15,7 @@ RAW_TEXTS = {"qwen3-coder", "glm"}
 NOT_KEPT = {"format", "maxLength", "minLength", "pattern"}
 folder = pathlib.Path(sys.argv[1])
 wrong = 0
-for name in ["calls_answered", "schemas_answered"]:
+for name in ["calls_answered", "schemas_answered", "generated_answered"]:
     valid = 0
     for line in (folder / f"{name}.jsonl").read_text().strip().split("\n"):
         line = json.loads(line)
@@ -28,8 +28,9 @@ for name in ["calls_answered", "schemas_answered"]:
             print(f"{line['place']}: {error.json_path}: {error.message[:200]} ({list(error.schema_path)[:8]})")
             wrong += 1
     print(f"{name}: {valid} valid")
-outcomes = collections.defaultdict(set)
-for line in map(json.loads, (folder / "schemas_outcomes.jsonl").read_text().strip().split("\n")):
-    outcomes[line["what"]].add(line["place"])
-print("schemas:", {what: len(places) for what, places in sorted(outcomes.items())})
+for name in ["schemas", "generated"]:
+    outcomes = collections.defaultdict(set)
+    for line in map(json.loads, (folder / f"{name}_outcomes.jsonl").read_text().strip().split("\n")):
+        outcomes[line["what"]].add(line["place"])
+    print(f"{name}:", {what: len(places) for what, places in sorted(outcomes.items())})
 sys.exit(wrong > 0)

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{GrammarSource, Trigger};
+use crate::{GrammarSource, Trigger, json_value};
 
 /// What binds an answer: all of it, or what follows a trigger.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +35,7 @@ impl Binding {
 
     /// What [`to_text`](Self::to_text) wrote; `None` for any other text.
     pub fn from_text(text: &str) -> Option<Self> {
-        let json: Value = serde_json::from_str(text).ok()?;
+        let json = json_value(text).ok()?;
         let what = json.get(0)?.get(1)?;
         let text = || what.as_str().map(str::to_owned);
         let source = match json.get(0)?.get(0)?.as_str()? {

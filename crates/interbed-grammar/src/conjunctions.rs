@@ -38,7 +38,7 @@ pub(crate) fn check_within(lark: &str) -> Result<(), GrammarError> {
 }
 
 /// Checks how many patterns hold for one text, wherever in `schema`. A schema that is too entangled to tell passes.
-fn check(schema: &Value) -> Result<(), GrammarError> {
+pub(crate) fn check(schema: &Value) -> Result<(), GrammarError> {
     let mut walk = Walk { root: schema, place: Vec::new(), references: Vec::new(), depth: 0, left: PLACES_MAX };
     match walk.texts(schema) {
         Err(Stop::TooMany(place, patterns)) => Err(GrammarError::Schema {

@@ -25,6 +25,15 @@ impl TokenMask {
         }
     }
 
+    /// None of these may come, unless nothing else may.
+    pub(crate) fn disallow(&mut self, tokens: &[u32]) {
+        let before = self.allowed.clone();
+        tokens.iter().for_each(|&token| self.allowed.disallow_token(token));
+        if self.allowed.num_set() == 0 {
+            self.allowed = before;
+        }
+    }
+
     /// Those of `other` may come too.
     pub(crate) fn allow_all(&mut self, other: &Self) {
         other.allowed.iter_set_entries(|token| self.allow(token as u32));

@@ -1,10 +1,29 @@
-//! What of a JSON schema can be enforced: all else is refused, by keyword and place.
+//! JSON schemas: what of them can be enforced, and the grammar of that. All else is refused, by keyword and place.
+//!
+//! A schema becomes the shape of its values (`reader.rs`), in which keywords that say something together are one
+//! (`meet.rs`), and the shape becomes rules of a grammar (`rules.rs`). The library below is asked for the strings that
+//! match patterns and formats, and for large multiples.
+
+mod decimal;
+mod digits;
+mod meet;
+mod numbers;
+mod pattern;
+mod pointer;
+mod reader;
+mod rules;
+mod shape;
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value, json};
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 
 use crate::GrammarError;
+use crate::sent_json::json_value;
+pub(crate) use pointer::find;
+use pointer::pointer;
+use rules::Rules;
 
 /// Keywords that describe values and cannot be enforced.
 const REFUSED: [&str; 19] = [
@@ -38,25 +57,150 @@ const WITH_OBJECT: [&str; 4] = ["$defs", "definitions", "patternProperties", "pr
 
 /// Deepest nesting of schemas.
 const DEPTH_MAX: usize = 64;
-/// White space between the parts of JSON: a space, or a line end with what indents the next line. JSON allows any, but
-/// a model that writes white space without end would not be stopped.
-const WHITE_SPACE: &str = r" |\n[ \t]{0,40}";
 
-/// `schema` as a grammar may have it behind `%json`: with what sets white space, and without what asks for nothing.
+/// `schema` without what asks for nothing.
 ///
 /// # Errors
-/// The first keyword that cannot be enforced, and its place.
+/// The first keyword that cannot be enforced, and its place; or that no value keeps to it.
 pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
-    let mut walk = Walk { root: schema, place: vec![], depth: 0 };
-    let schema = walk.schema(schema)?;
-    let mut schema = match schema {
-        Value::Bool(true) => json!({}),
-        other => other,
-    };
-    if let Value::Object(schema) = &mut schema {
-        schema.insert("x-guidance".into(), json!({"whitespace_pattern": WHITE_SPACE}));
+    let schema = known(schema)?;
+    match Rules::default().add(&schema) {
+        // That it has no values is told where it is compiled.
+        Ok(_) | Err(GrammarError::Invalid { .. }) => Ok(schema),
+        Err(error) => Err(error),
     }
-    Ok(schema)
+}
+
+/// The schema of a call's arguments, which are an object, whatever else `schema` says.
+///
+/// # Errors
+/// It describes no object.
+pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
+    let none = |place: &str| {
+        let problem = "the arguments of a call are an object, but no object keeps to this".to_owned();
+        Err(GrammarError::Schema { place: place.into(), problem })
+    };
+    let mut keywords = match schema {
+        Value::Bool(true) => Map::new(),
+        Value::Object(keywords) => keywords.clone(),
+        _ => return none("#"),
+    };
+    let lists_objects = |types: &[Value]| types.iter().any(|one| one == "object");
+    match keywords.get("type") {
+        Some(Value::String(one)) if one != "object" => return none("#/type"),
+        Some(Value::Array(types)) if !lists_objects(types) => return none("#/type"),
+        _ => keywords.insert("type".into(), "object".into()),
+    };
+    let schema = Value::Object(keywords);
+    // What cannot be enforced is another matter.
+    match known(&schema).and_then(|schema| Rules::has_values(&schema)) {
+        Ok(false) => none("#"),
+        _ => Ok(schema),
+    }
+}
+
+/// The grammar of JSON that `schema` describes, in Lark's form.
+///
+/// # Errors
+/// As [`checked`].
+pub(crate) fn grammar(schema: &Value) -> Result<String, GrammarError> {
+    let mut rules = Rules::default();
+    let first = rules.add(&known(schema)?)?;
+    Ok(format!("start: {first}\n{}", rules.text()))
+}
+
+/// A grammar in Lark's form with rules in place of its schemas, each behind `%json`.
+///
+/// # Errors
+/// As [`checked`].
+pub(crate) fn with_rules(grammar: &str) -> Result<String, GrammarError> {
+    let (mut rules, mut written, mut rest) = (Rules::default(), String::new(), grammar);
+    while let Some(at) = directive(rest) {
+        let behind = &rest[at + DIRECTIVE.len()..];
+        let mut values = serde_json::Deserializer::from_str(behind).into_iter::<IgnoredAny>();
+        let is_json = values.next().is_some_and(|value| value.is_ok());
+        // The library tells what is wrong.
+        let Some(schema) =
+            behind.get(..values.byte_offset()).filter(|_| is_json).and_then(|text| json_value(text).ok())
+        else {
+            return Ok(grammar.to_owned());
+        };
+        written.push_str(&rest[..at]);
+        written.push_str(&rules.add(&known(&schema)?)?);
+        rest = &behind[values.byte_offset()..];
+    }
+    let end = if written.is_empty() || rest.ends_with('\n') { "" } else { "\n" };
+    Ok(format!("{written}{rest}{end}{}", rules.text()))
+}
+
+/// What a schema stands behind in a grammar.
+const DIRECTIVE: &str = "%json";
+
+/// Where the first schema of a grammar is: not in a text, an expression or a comment.
+fn directive(grammar: &str) -> Option<usize> {
+    let mut at = 0;
+    while at < grammar.len() {
+        let part = part(&grammar[at..]);
+        if part == DIRECTIVE {
+            return Some(at);
+        }
+        at += part.len();
+    }
+    None
+}
+
+/// Whether what a grammar has beside schemas is spelled out: no expression of it allows just any character.
+pub(crate) fn is_spelled_out(grammar: &str) -> bool {
+    let (mut rest, mut has_schema) = (grammar, false);
+    while !rest.is_empty() {
+        let part = part(rest);
+        rest = &rest[part.len()..];
+        if part == DIRECTIVE {
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<IgnoredAny>();
+            let _ = values.next();
+            rest = &rest[values.byte_offset()..];
+            has_schema = true;
+        }
+        let is_open = part.starts_with('/') && [".", "[^", "\\S", "\\W", "\\D"].iter().any(|any| part.contains(any));
+        if is_open && !part.starts_with("//") {
+            return false;
+        }
+    }
+    has_schema
+}
+
+/// What a grammar begins with: a text, an expression, a comment, a special token, what a schema stands behind, or a
+/// character.
+fn part(grammar: &str) -> &str {
+    let until = |end: char| {
+        let mut is_escaped = false;
+        let length = grammar.char_indices().skip(1).find(|&(_, one)| {
+            let is_end = one == '\n' || (one == end && !is_escaped);
+            is_escaped = one == '\\' && !is_escaped;
+            is_end
+        });
+        length.map_or(grammar, |(at, one)| &grammar[..at + one.len_utf8()])
+    };
+    match grammar.chars().next() {
+        _ if grammar.starts_with(DIRECTIVE) => DIRECTIVE,
+        Some('"') => until('"'),
+        Some('#') => until('\n'),
+        Some('<') => {
+            let end = grammar.char_indices().skip(1).find(|&(_, one)| matches!(one, '<' | '>') || one.is_whitespace());
+            &grammar[..end.filter(|&(_, one)| one == '>').map_or(1, |(at, _)| at + 1)]
+        }
+        Some('/') if grammar.starts_with("//") => until('\n'),
+        Some('/') => until('/'),
+        first => &grammar[..first.map_or(0, char::len_utf8)],
+    }
+}
+
+/// `schema` without keywords that ask for nothing.
+///
+/// # Errors
+/// The first keyword that is not known to be enforced, and its place.
+fn known(schema: &Value) -> Result<Value, GrammarError> {
+    Walk { root: schema, place: vec![], depth: 0 }.schema(schema)
 }
 
 /// How many levels a schema can have, one below another, if each place that a reference leads to is reached once: its
@@ -80,17 +224,6 @@ fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>) -> usize {
         }
         _ => 1,
     }
-}
-
-/// What a reference, `#/…`, leads to.
-pub(crate) fn find<'a>(schema: &'a Value, to: &str) -> Option<&'a Value> {
-    if to == "#" || to == "#/" {
-        return Some(schema);
-    }
-    to.strip_prefix("#/")?.split('/').try_fold(schema, |at, name| match at {
-        Value::Array(list) => list.get(name.parse::<usize>().ok()?),
-        other => other.get(name),
-    })
 }
 
 /// A walk through a schema.
@@ -172,8 +305,56 @@ impl Walk<'_> {
     }
 
     fn refuse<T>(&self, problem: String) -> Result<T, GrammarError> {
-        let place: String =
-            self.place.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect();
-        Err(GrammarError::Schema { place: format!("#{place}"), problem })
+        Err(GrammarError::Schema { place: pointer(&self.place), problem })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn schemas_in_a_grammar_are_found_where_they_are() {
+        let grammar = r#"start: "%json {\"" </a> /\/%json [.]/ %json {"const": 1.0} "x" // %json {}"#;
+        let written = with_rules(grammar).expect("a grammar");
+        let (before, behind) = written.split_once("json__").expect("a rule");
+        assert_eq!(before, r#"start: "%json {\"" </a> /\/%json [.]/ "#);
+        assert!(behind.contains(" \"x\" // %json {}\njson__") && behind.contains(r"/1\.0/"), "{written}");
+        assert!(!is_spelled_out(grammar) && is_spelled_out(r#"start: <a> "." %json {"pattern": "/.*/"} W? "}""#));
+        assert!(!is_spelled_out("start: \"a\""));
+        assert_eq!(with_rules("start: \"a\" // %json"), Ok("start: \"a\" // %json".to_owned()));
+    }
+
+    #[test]
+    fn arguments_are_an_object() {
+        for (schema, expected) in [
+            (json!(true), json!({"type": "object"})),
+            (json!({}), json!({"type": "object"})),
+            (json!({"type": ["null", "object"], "title": "t"}), json!({"type": "object", "title": "t"})),
+            (json!({"not": {}}), json!({"not": {}, "type": "object"})),
+        ] {
+            assert_eq!(arguments(&schema), Ok(expected));
+        }
+        // An object that has to have itself as a part never ends.
+        let part = json!({"required": ["b"], "properties": {"b": {"$ref": "#"}}});
+        let circle = json!({"$ref": "#/$defs/a", "$defs": {"a": part}});
+        let texts = json!({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}});
+        for (schema, place) in [
+            (json!(false), "#"),
+            (json!({"type": "string"}), "#/type"),
+            (json!({"type": ["array", "null"]}), "#/type"),
+            (json!({"const": [1]}), "#"),
+            (json!({"maxProperties": 0, "required": ["a"]}), "#"),
+            (json!({"anyOf": [{"type": "array"}, {"required": ["a"], "properties": {"a": {"enum": []}}}]}), "#"),
+            (texts, "#"),
+            (circle, "#"),
+        ] {
+            match arguments(&schema) {
+                Err(GrammarError::Schema { place: told, .. }) => assert_eq!(told, place, "{schema}"),
+                other => panic!("{schema}: {other:?}"),
+            }
+        }
     }
 }

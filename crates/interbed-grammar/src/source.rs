@@ -62,18 +62,27 @@ impl GrammarSource {
         }
     }
 
+    /// Whether all of its texts are JSON, or JSON with what its grammar spells out around it.
+    pub(crate) fn is_json(&self) -> bool {
+        match self {
+            Self::JsonObject | Self::JsonSchema(_) => true,
+            Self::Lark(grammar) => schema::is_spelled_out(grammar),
+            _ => false,
+        }
+    }
+
     /// In the library's form.
     ///
     /// # Errors
     /// It exceeds a limit, or asks for what cannot be enforced.
     pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
         match self {
-            Self::JsonObject => Ok(of_schema(schema::checked(&json!({"type": "object"}))?)),
+            Self::JsonObject => Ok(TopLevelGrammar::from_lark(schema::grammar(&json!({"type": "object"}))?)),
             Self::JsonSchema(schema) => {
                 self.limit("bytes", schema.to_string().len(), SOURCE_BYTES_MAX)?;
-                let checked = conjunctions::checked_schema(schema)?;
+                conjunctions::check(schema)?;
                 self.limit("levels behind references", schema::levels(schema), LEVELS_MAX)?;
-                Ok(of_schema(checked))
+                Ok(TopLevelGrammar::from_lark(schema::grammar(schema)?))
             }
             Self::Regex(regex) => {
                 self.limit("bytes", regex.len(), SOURCE_BYTES_MAX)?;
@@ -102,7 +111,7 @@ impl GrammarSource {
                     }
                     _ => {
                         conjunctions::check_within(grammar)?;
-                        grammar.clone()
+                        schema::with_rules(grammar)?
                     }
                 };
                 Ok(TopLevelGrammar::from_lark(lark))
@@ -116,10 +125,6 @@ impl GrammarSource {
         }
         Ok(())
     }
-}
-
-fn of_schema(schema: Value) -> TopLevelGrammar {
-    TopLevelGrammar::from_json_schema(schema)
 }
 
 /// The deepest nesting of brackets. Those in quotes count too; the library has a limit of its own where that errs.

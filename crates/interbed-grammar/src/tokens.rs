@@ -13,6 +13,8 @@ pub(crate) struct Tokens {
     eos: Vec<u32>,
     /// Those that are white space.
     blanks: TokenMask,
+    /// Those with quotes, and how many each has.
+    quoted: Vec<(u32, usize)>,
 }
 
 impl Tokens {
@@ -24,7 +26,9 @@ impl Tokens {
                 blanks.allow_token(token);
             }
         }
-        Self { trie, eos, blanks: TokenMask::new(blanks) }
+        let quotes = |token: u32| (token, trie.token(token).iter().filter(|&&byte| byte == b'"').count());
+        let quoted = (0..trie.vocab_size() as u32).map(quotes).filter(|&(_, quotes)| quotes > 0).collect();
+        Self { trie, eos, blanks: TokenMask::new(blanks), quoted }
     }
 
     /// How many there are.
@@ -61,6 +65,11 @@ impl Tokens {
     /// The tokens that are white space.
     pub(crate) fn blanks(&self) -> &TokenMask {
         &self.blanks
+    }
+
+    /// The tokens with so many quotes or more.
+    pub(crate) fn quoted(&self, least: usize) -> impl Iterator<Item = u32> {
+        self.quoted.iter().filter(move |&&(_, quotes)| quotes >= least).map(|&(token, _)| token)
     }
 
     pub(crate) fn text(&self, token: u32) -> &[u8] {

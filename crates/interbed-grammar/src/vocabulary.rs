@@ -169,7 +169,8 @@ impl Vocabulary {
         let parser = self.factory.create_parser_from_init_default(GrammarInit::Internal(grammar, terminals));
         let parser = parser.map_err(|error| invalid(&error))?;
         let bytes = GRAMMAR_BYTES + source.bytes().saturating_mul(GRAMMAR_FACTOR);
-        let mut matching = Matching::new(parser, bytes, self.memory.hold())?;
+        let (tokens, is_json) = (self.tokens.clone(), source.is_json());
+        let mut matching = Matching::new(parser, tokens, is_json, bytes, self.memory.hold())?;
         // What no token begins cannot be answered.
         match matching.mask() {
             Err(GrammarError::TooComplex(problem)) => return Err(invalid(&problem)),

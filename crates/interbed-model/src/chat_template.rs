@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use minijinja::machinery::{self, ast::Stmt};
-use minijinja::value::{Kwargs, Serde};
+use minijinja::value::Kwargs;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
@@ -23,9 +23,11 @@ mod arguments;
 mod bounded;
 mod contents;
 mod generation_tag;
+mod given;
 mod metered;
 mod python_json;
 mod python_methods;
+mod sent_number;
 mod strftime;
 
 use allowance::Excess;
@@ -322,19 +324,20 @@ impl ChatTemplate {
         context.insert("tools".into(), tools.map_or(Json::Null, |tools| Json::Array(tools.to_vec())));
         context.entry("documents").or_insert(Json::Null);
         context.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
+        let context = Json::Object(context);
 
         let (name, source) = match &self.tool_use {
             Some(source) if tools.is_some() => (TOOL_USE, source),
             _ => (DEFAULT, &self.default),
         };
         let fuel = FUEL_PER_MESSAGE.saturating_mul(messages.len() as u64).saturating_add(FUEL_BASE);
-        let given = context.values().map(text_bytes).fold(source.len(), usize::saturating_add);
+        let given = text_bytes(&context).saturating_add(source.len());
         on_large_stack(|| {
             let mut environment = self.environment.clone();
             environment.set_fuel(Some(fuel));
             allowance::begin(given, limit);
             let mut text = String::new();
-            let rendered = rendered(&environment, name, source, Value::from(Serde(&context)), &mut text);
+            let rendered = rendered(&environment, name, source, given::value(&context), &mut text);
             match rendered {
                 Ok(()) if text.len() > limit => Err(TemplateError::OutputTooLarge { limit }),
                 Ok(()) => Ok(text),

@@ -6,7 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use interbed_engine::{Constraint, GrammarError, GrammarSource, Vocabulary, checked_schema, quoted, vocabulary_of};
+use interbed_engine::{
+    Constraint, GrammarError, GrammarSource, Vocabulary, checked_schema, json_value, quoted, vocabulary_of,
+};
 use interbed_grammar::Standing;
 use interbed_model::tokenizer::Tokenizer;
 use serde_json::value::RawValue;
@@ -30,7 +32,7 @@ fn folder() -> Option<PathBuf> {
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    text.lines().map(|line| json_value(line).expect("a line of JSON")).collect()
 }
 
 fn tokenizer() -> Tokenizer {

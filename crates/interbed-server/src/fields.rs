@@ -6,6 +6,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use interbed_engine::json_value;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
@@ -173,7 +174,11 @@ impl FromJson<'_> for Vec<Value> {
         if !raw.get().starts_with('[') {
             return Err(Self::other(raw));
         }
-        serde_json::from_str(raw.get()).map_err(|error| unbuildable(&error))
+        match json_value(raw.get()) {
+            Ok(Value::Array(list)) => Ok(list),
+            Ok(_) => Err(Self::other(raw)),
+            Err(error) => Err(unbuildable(&error)),
+        }
     }
 }
 
@@ -184,7 +189,11 @@ impl FromJson<'_> for Map<String, Value> {
         if !raw.get().starts_with('{') {
             return Err(Self::other(raw));
         }
-        serde_json::from_str(raw.get()).map_err(|error| unbuildable(&error))
+        match json_value(raw.get()) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(_) => Err(Self::other(raw)),
+            Err(error) => Err(unbuildable(&error)),
+        }
     }
 }
 
@@ -341,7 +350,7 @@ mod tests {
             (r#"{"count": -1}"#, Some("count"), "count is -1, but must not be negative"),
             (r#"{"count": 1.5}"#, Some("count"), "count is 1.5, which is no whole number, or too large a one"),
             (r#"{"count": 1e300}"#, Some("count"), "count is 1e300, which is no whole number, or too large a one"),
-            (r#"{"count": 1e999}"#, Some("count"), "count must be a whole number, but is 1e999"),
+            (r#"{"count": 1e999}"#, Some("count"), "count is 1e999, which is no whole number, or too large a one"),
             (r#"{"count": 18446744073709551615}"#, Some("count"), "count is 18446744073709551615, which is too large"),
             (r#"{"count": "3"}"#, Some("count"), r#"count must be a whole number, but is "3""#),
             (r#"{"count": [1]}"#, Some("count"), "count must be a whole number, but is [1]"),

@@ -12,7 +12,7 @@ use crate::fields::FromJson;
 ///
 /// A value has 72 bytes. A list grows by doubling, so it may have room for twice as many values as it holds, and while
 /// it grows there is a copy of it; a list of one has room for four. An entry of an object has 104 bytes, with the key's
-/// own allocation and the index besides.
+/// own allocation and the index besides. A number is kept as its text.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JsonCost(pub(crate) usize);
 
@@ -40,13 +40,13 @@ impl<'de> Deserialize<'de> for JsonCost {
                 Ok(JsonCost(0))
             }
             fn visit_i64<E>(self, _: i64) -> Result<JsonCost, E> {
-                Ok(JsonCost(0))
+                Ok(JsonCost(JsonCost::STRING))
             }
             fn visit_u64<E>(self, _: u64) -> Result<JsonCost, E> {
-                Ok(JsonCost(0))
+                Ok(JsonCost(JsonCost::STRING))
             }
             fn visit_f64<E>(self, _: f64) -> Result<JsonCost, E> {
-                Ok(JsonCost(0))
+                Ok(JsonCost(JsonCost::STRING))
             }
             fn visit_str<E>(self, _: &str) -> Result<JsonCost, E> {
                 Ok(JsonCost(JsonCost::STRING))
@@ -60,8 +60,16 @@ impl<'de> Deserialize<'de> for JsonCost {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonCost, A::Error> {
                 let mut cost = JsonCost::OBJECT;
-                while let Some((Key, JsonCost(entry))) = map.next_entry()? {
-                    cost = cost.saturating_add(JsonCost::OBJECT_ENTRY + JsonCost::STRING + entry);
+                let mut is_first = true;
+                while let Some(key) = map.next_key::<Key>()? {
+                    let JsonCost(entry) = map.next_value()?;
+                    match key {
+                        // `serde_json` tells of a number as of an object with its text.
+                        Key::Number if is_first => return Ok(JsonCost(entry)),
+                        Key::Number => return Err(A::Error::custom(RESERVED)),
+                        Key::Name => cost = cost.saturating_add(JsonCost::OBJECT_ENTRY + JsonCost::STRING + entry),
+                    }
+                    is_first = false;
                 }
                 Ok(JsonCost(cost))
             }
@@ -79,8 +87,14 @@ impl FromJson<'_> for JsonCost {
 }
 
 /// A key that may stand in a JSON value. One may not: where `serde_json` finds it, it takes the string behind it for
-/// JSON and reads that too, as deep as it likes and uncounted.
-struct Key;
+/// JSON and reads that too, as deep as it likes and uncounted. Another one stands for a number, the text behind it.
+enum Key {
+    Name,
+    Number,
+}
+
+const NUMBER: &str = "$serde_json::private::Number";
+const RESERVED: &str = "has a key that is reserved";
 
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -91,10 +105,11 @@ impl<'de> Deserialize<'de> for Key {
                 formatter.write_str("a key")
             }
             fn visit_str<E: Error>(self, name: &str) -> Result<Key, E> {
-                if name.starts_with("$serde_json::private::") {
-                    return Err(E::custom("has a key that is reserved"));
+                match name {
+                    NUMBER => Ok(Key::Number),
+                    _ if name.starts_with("$serde_json::private::") => Err(E::custom(RESERVED)),
+                    _ => Ok(Key::Name),
                 }
-                Ok(Key)
             }
         }
         deserializer.deserialize_str(Name)
@@ -111,12 +126,12 @@ mod tests {
 
     #[test]
     fn values_are_counted_by_kind() {
-        assert_eq!(cost("1"), 0);
-        assert_eq!(cost("[1,2]"), JsonCost::LIST + 2 * JsonCost::LIST_VALUE);
+        assert_eq!((cost("true"), cost("1"), cost("-1e400")), (0, JsonCost::STRING, JsonCost::STRING));
+        assert_eq!(cost("[1,2]"), JsonCost::LIST + 2 * (JsonCost::LIST_VALUE + JsonCost::STRING));
         // Whatever is in a string is text.
         assert_eq!(cost(r#"",[{\",","#.trim_end_matches(',')), JsonCost::STRING);
         let entry = JsonCost::OBJECT_ENTRY + JsonCost::STRING;
-        let list = JsonCost::LIST + 2 * JsonCost::LIST_VALUE;
+        let list = JsonCost::LIST + 2 * (JsonCost::LIST_VALUE + JsonCost::STRING);
         assert_eq!(cost(r#"{"a": [1,2], "b": {}}"#), 2 * JsonCost::OBJECT + 2 * entry + list);
         assert!(serde_json::from_str::<JsonCost>(&("[".repeat(1000) + &"]".repeat(1000))).is_err());
     }
@@ -128,5 +143,9 @@ mod tests {
         let spelled = r#"{"\u0024serde_json::private::RawValue": "[0]"}"#;
         assert!(serde_json::from_str::<JsonCost>(spelled).is_err());
         assert!(serde_json::from_str::<JsonCost>(r#"{"$ref": "[0]"}"#).is_ok());
+        // What `serde_json` takes for a number is no more than one.
+        assert_eq!(cost(r#"{"$serde_json::private::Number": "1"}"#), JsonCost::STRING);
+        let second = r#"{"a": 1, "$serde_json::private::Number": "1"}"#;
+        assert!(serde_json::from_str::<JsonCost>(second).is_err());
     }
 }

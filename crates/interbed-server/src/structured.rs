@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use interbed_engine::{Binding, Constraint, GrammarSource, Vocabulary, VocabularyError, vocabulary_of};
+use interbed_engine::{Binding, Constraint, GrammarSource, Vocabulary, VocabularyError, json_value, vocabulary_of};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -252,5 +252,5 @@ fn schema(raw: &RawValue, name: &str, share: &mut Share) -> Result<Value, ApiErr
     }
     // The values, and copies of them while they are compiled.
     Handle::current().block_on(share.grow(cost.saturating_add(text.len()).saturating_mul(3)))?;
-    serde_json::from_str(&text).map_err(unreadable)
+    json_value(&text).map_err(unreadable)
 }

@@ -1,6 +1,6 @@
 //! Calls of tools: what a request asks for, and how that binds its answers.
 
-use interbed_engine::{Binding, GrammarSource, Marker, Trigger, checked_schema};
+use interbed_engine::{Binding, GrammarError, GrammarSource, Marker, Trigger, arguments_schema, checked_schema};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -136,10 +136,12 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
         return Err(ApiError::invalid("tools", message));
     }
     let functions: Vec<Function> = tools.iter().map(function).collect();
-    let callable: Vec<Function> = match &choice {
-        Choice::Named(name) => functions.iter().filter(|function| function.name == *name).cloned().collect(),
-        _ => functions.clone(),
+    let is_callable = |function: &&Function| match &choice {
+        Choice::Named(name) => function.name == *name,
+        _ => true,
     };
+    let callable =
+        functions.iter().filter(is_callable).map(with_object).collect::<Result<Vec<Function>, ApiError>>()?;
     let all =
         |one: &dyn Fn(&Function) -> Result<Function, ApiError>| callable.iter().map(one).collect::<Result<Vec<_>, _>>();
     common.constraint = Some(if choice == Choice::Auto {
@@ -195,8 +197,7 @@ impl Way {
             Self::Harmony => checked_schema(&function.parameters),
             Self::Family(family) => family.checked(&function.parameters),
         };
-        let refused = |error| ApiError::invalid("tools", format!("the parameters of {}: {error}", function.name));
-        Ok(Function { name: function.name.clone(), parameters: checked.map_err(refused)? })
+        Ok(Function { name: function.name.clone(), parameters: checked.map_err(|error| refused(function, &error))? })
     }
 
     /// A call behind its marker, in Lark's form: a rule `call`, and those that it names.
@@ -216,6 +217,17 @@ impl Way {
         family.answer_grammar(&opening, functions, several && !family.needs_no_marker())
     }
 }
+
+/// A function whose arguments are an object, whatever else their schema says.
+fn with_object(function: &Function) -> Result<Function, ApiError> {
+    let parameters = arguments_schema(&function.parameters).map_err(|error| refused(function, &error))?;
+    Ok(Function { name: function.name.clone(), parameters })
+}
+
+fn refused(function: &Function, error: &GrammarError) -> ApiError {
+    ApiError::invalid("tools", format!("the parameters of {}: {error}", function.name))
+}
+
 fn choice(raw: Option<&RawValue>, tools: &[Value]) -> Result<Option<Choice>, ApiError> {
     let choice = match raw {
         None => Choice::Auto,

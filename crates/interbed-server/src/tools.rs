@@ -48,7 +48,7 @@ pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: 
     if !of("description").is_null() && !of("description").is_string() {
         return refuse("description", "a string", of("description"));
     }
-    if !of(schema).is_null() && !of(schema).is_object() {
+    if !of(schema).is_null() && !of(schema).is_object() && of(schema) != &Value::Bool(true) {
         return refuse(schema, "an object", of(schema));
     }
     Ok(())

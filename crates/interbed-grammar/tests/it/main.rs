@@ -2,6 +2,7 @@
 
 mod bytes;
 mod ebnf;
+mod generated;
 mod parts;
 mod refusals;
 mod walks;

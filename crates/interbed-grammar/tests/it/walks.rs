@@ -1,7 +1,7 @@
 //! Random answers: what is complete validates, and copies go their own ways.
 
-use interbed_grammar::testing::{Dice, is_valid, random_schema};
-use interbed_grammar::{Constraint, GrammarSource, Standing, TokenMask, Vocabulary};
+use interbed_grammar::testing::{Dice, is_valid, random_combination, random_number, random_schema};
+use interbed_grammar::{Constraint, GrammarError, GrammarSource, Standing, TokenMask, Vocabulary, json_value};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -17,20 +17,30 @@ fn choose(vocabulary: &Vocabulary, mask: &TokenMask, dice: &mut Dice) -> u32 {
 }
 
 /// An answer, if it ends within `most` tokens.
-fn answer(vocabulary: &Vocabulary, mut state: Constraint, dice: &mut Dice, most: usize) -> Option<String> {
+fn answer(vocabulary: &Vocabulary, state: Constraint, dice: &mut Dice, most: usize) -> Option<String> {
+    try_answer(vocabulary, state, dice, most).unwrap()
+}
+
+/// The same, or why it cannot go on.
+pub(crate) fn try_answer(
+    vocabulary: &Vocabulary,
+    mut state: Constraint,
+    dice: &mut Dice,
+    most: usize,
+) -> Result<Option<String>, GrammarError> {
     let mut text = Vec::new();
     for _ in 0..most {
-        let mask = state.mask().unwrap().expect("all of it is bound");
+        let mask = state.mask()?.expect("all of it is bound");
         let token = choose(vocabulary, &mask, dice);
         assert_ne!(token, CALL);
         if token != EOS {
             text.extend_from_slice(vocabulary.text(token));
         }
-        if state.advance(token).unwrap() == Standing::Complete {
-            return Some(String::from_utf8(text).expect("a text"));
+        if state.advance(token)? == Standing::Complete {
+            return Ok(Some(String::from_utf8(text).expect("a text")));
         }
     }
-    None
+    Ok(None)
 }
 
 proptest! {
@@ -93,6 +103,58 @@ proptest! {
             if state.advance(token).unwrap() == Standing::Complete {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// Two hundred schemas of which nobody knows whether they have values: they are refused, or what they allow is valid.
+#[test]
+fn combinations_are_kept_to_or_refused() {
+    let vocabulary = bytes_and(&PIECES);
+    let (mut ended, mut kept) = (0, 0);
+    for seed in 0..200 {
+        let schema = random_combination(&mut Dice::new(seed), 2);
+        let source = GrammarSource::JsonSchema(schema.clone());
+        let Ok(fresh) = vocabulary.compile(&source) else { continue };
+        kept += 1;
+        for walk in 0..4 {
+            if let Some(text) = answer(&vocabulary, fresh.clone(), &mut Dice::new(seed * 10 + walk), 400) {
+                let value = json_value(&text).unwrap();
+                assert!(is_valid(&schema, &value), "{seed}: {schema} has {text}");
+                ended += 1;
+            }
+        }
+    }
+    assert!(kept > 120 && ended > kept * 3, "{ended} answers of {kept} schemas ended");
+}
+
+/// Numbers that are listed come as they are written there, at any depth.
+#[test]
+fn listed_numbers_are_written_as_in_the_schema() {
+    let vocabulary = bytes_and(&PIECES);
+    let mut texts: Vec<String> = (0..200).map(|seed| random_number(&mut Dice::new(seed)).to_string()).collect();
+    texts.extend(
+        ["1.0", "-0.0", "1e400", "1E5", "12345678901234567890123", "0.1000000000000000055", "1e-7", "100.00"]
+            .map(str::to_owned),
+    );
+    for (seed, text) in texts.iter().enumerate() {
+        for schema in [
+            format!(r#"{{"const": {text}}}"#),
+            format!(r#"{{"enum": [{text}], "type": "number"}}"#),
+            format!(r#"{{"enum": [[{text}]]}}"#),
+            format!(
+                r#"{{"properties": {{"a": {{"const": {{"k": [{text}]}}}}}}, "required": ["a"], "type": "object",
+                "additionalProperties": false}}"#
+            ),
+            format!(r#"{{"allOf": [{{"minimum": -1e500}}, {{"enum": [{text}]}}]}}"#),
+        ] {
+            let source = GrammarSource::JsonSchema(json_value(&schema).unwrap());
+            let fresh = vocabulary.compile(&source).unwrap_or_else(|error| panic!("{schema}: {error}"));
+            let told = answer(&vocabulary, fresh, &mut Dice::new(seed as u64), 2000).expect("an end");
+            let bare: String = told.chars().filter(|one| !one.is_whitespace()).collect();
+            let is_whole = |found: &str| !found.contains(|one: char| one.is_ascii_digit() || ".eE+-".contains(one));
+            let (before, behind) = bare.split_once(text.as_str()).unwrap_or_else(|| panic!("{schema} has {told}"));
+            assert!(is_whole(before) && is_whole(behind), "{schema} has {told}");
         }
     }
 }

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::sent_number::SentNumber;
+
 /// Deepest nesting that is written; requests are parsed with about the same limit.
 const MAX_DEPTH: usize = 200;
 /// Longest JSON that one call writes, in bytes.
@@ -86,10 +88,13 @@ impl Writer<'_> {
                 }
                 self.container(('{', '}'), items, depth)?;
             }
-            kind => {
-                let problem = format!("tojson: a value of type {kind} has no JSON form");
-                return Err(Error::new(ErrorKind::InvalidOperation, problem));
-            }
+            kind => match value.downcast_object_ref::<SentNumber>() {
+                Some(SentNumber(text)) => self.text.push_str(text),
+                None => {
+                    let problem = format!("tojson: a value of type {kind} has no JSON form");
+                    return Err(Error::new(ErrorKind::InvalidOperation, problem));
+                }
+            },
         }
         Ok(())
     }
@@ -166,7 +171,7 @@ fn key_text(key: &Value) -> Result<String, Error> {
 }
 
 /// `repr(float)`: the shortest digits that read back the same; with an exponent below 1e-4 and from 1e16 on.
-fn float(value: f64) -> String {
+pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "NaN".into();
     }

@@ -31,6 +31,22 @@ fn json_is_pythons() {
 }
 
 #[test]
+fn numbers_are_printed_as_they_were_sent() {
+    for number in ["1.0", "0.1", "-5", "1e400", "1E5", "-0.0", "-0", "1.50", "12345678901234567890123", "1e16", "1e+16"]
+    {
+        let messages: Json = serde_json::from_str(&format!(r#"[{{"n": {number}, "l": [{number}]}}]"#)).unwrap();
+        let source = "{{ messages[0] | tojson }} {{ messages[0].l | tojson(indent=1) }}";
+        let expected = format!("{{\"n\": {number}, \"l\": [{number}]}} [\n {number}\n]");
+        assert_eq!(render(source, messages.clone()).unwrap(), expected);
+        assert_eq!(render("{{ messages[0].n ~ '' }}", messages).unwrap(), number);
+    }
+    // Those that are written as Python writes them are numbers for a template.
+    let messages = json!([{"n": 2, "f": 1.5, "b": 12_345_678_901_234_567_890_u64}]);
+    let source = "{{ messages[0].n + 1 }} {{ messages[0].f * 2 }} {{ 'y' if messages[0].b is number }}";
+    assert_eq!(render(source, messages).unwrap(), "3 3.0 y");
+}
+
+#[test]
 fn generation_tags_change_nothing() {
     let with = "{% for m in messages %}\n  {%- generation -%}\n  {{ m.content }}\n  {% endgeneration %}\n.{% endfor %}";
     let without = "{% for m in messages %}\n  {%- if true -%}\n  {{ m.content }}\n  {% endif %}\n.{% endfor %}";

@@ -4,8 +4,8 @@ use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use interbed_engine::TokenId;
 use interbed_engine::text::StopCause;
+use interbed_engine::{TokenId, json_value};
 use interbed_model::chat_template::{ArgumentsForm, ChatTemplate, NoContent};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -412,7 +412,7 @@ fn parse_arguments(message: &mut Map<String, Value>) {
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
         // Counting refuses what must not be built.
         let sound = arguments.as_str().filter(|text| serde_json::from_str::<JsonCost>(text).is_ok());
-        let parsed = sound.and_then(|text| serde_json::from_str(text).ok());
+        let parsed = sound.and_then(|text| json_value(text).ok());
         if let Some(object @ Value::Object(_)) = parsed {
             *arguments = object;
         }

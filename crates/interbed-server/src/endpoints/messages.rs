@@ -6,8 +6,8 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use interbed_engine::TokenId;
 use interbed_engine::text::StopCause;
+use interbed_engine::{TokenId, json_value};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -162,7 +162,11 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     changes.iter().for_each(|(_, change)| blocks.add(change));
     let (reason, sequence) = writer.reason(output.cause.as_ref());
     let mut message = writer.message(&sequences);
-    message["content"] = blocks.0.into_iter().filter_map(content_block).collect();
+    let blocks: Vec<Value> = blocks.0.into_iter().filter_map(content_block).collect();
+    // Who is told of a call looks for it.
+    let is_without_call = reason == "tool_use" && blocks.iter().all(|block| block["type"] != "tool_use");
+    message["content"] = blocks.into();
+    let reason = if is_without_call { json!("end_turn") } else { reason };
     (message["stop_reason"], message["stop_sequence"]) = (reason, sequence);
     let shares = [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect();
     Ok(stream::json(message.to_string().into_bytes(), shares))
@@ -174,7 +178,7 @@ fn content_block((block, text): (Block, String)) -> Option<Value> {
         Block::Text => json!({"type": "text", "text": text}),
         Block::Thinking => json!({"type": "thinking", "thinking": text, "signature": ""}),
         Block::Call(call) => {
-            let input: Map<String, Value> = serde_json::from_str(&text).ok()?;
+            let input = json_value(&text).ok().filter(Value::is_object)?;
             json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
         }
     })

@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use interbed_engine::TokenId;
 use interbed_engine::text::StopCause;
+use interbed_engine::{TokenId, json_value};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -37,6 +37,15 @@ const METADATA_MAX: usize = 16;
 const METADATA_BYTES_MAX: usize = 512;
 /// Text of a token, on average and rather too long: a stream keeps its text for the events at its end.
 const TOKEN_TEXT_BYTES: usize = 8;
+
+/// Fields that an answer repeats as they were sent.
+#[derive(Deserialize)]
+struct Repeated<'b> {
+    #[serde(borrow)]
+    temperature: Option<&'b RawValue>,
+    #[serde(borrow)]
+    top_p: Option<&'b RawValue>,
+}
 
 /// The fields of this API, but for the conversation.
 #[derive(Deserialize)]
@@ -209,7 +218,7 @@ impl Api for OfResponses {
 
 /// The fields that it reads.
 pub(crate) fn parts() -> Vec<Part> {
-    vec![part!(Fields<'_>), part!(Conversation)]
+    vec![part!(Fields<'_>), part!(Repeated<'_>), part!(Conversation)]
 }
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
@@ -242,6 +251,11 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let effort = sent(fields.reasoning).and_then(|Object(Reasoning { effort, .. })| sent(effort));
     let (metadata, user) =
         (sent(fields.metadata).map_or_else(Map::new, |Metadata(metadata)| metadata), sent(fields.user));
+    let Repeated { temperature, top_p } = read(body.json())?;
+    let repeated = |raw: Option<&RawValue>, used: f32| {
+        raw.and_then(|raw| json_value(raw.get()).ok()).unwrap_or_else(|| json!(used))
+    };
+    let (temperature, top_p) = (repeated(temperature, common.params.temperature), repeated(top_p, common.params.top_p));
     let Conversation { input, instructions, tools } = read(body.json())?;
     drop(body);
     let instructions = sent(instructions);
@@ -267,12 +281,12 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         "previous_response_id": null,
         "reasoning": {"effort": effort, "summary": null},
         "store": false,
-        "temperature": common.params.temperature,
+        "temperature": temperature,
         "text": {"format": format},
         "tool_choice": tool_choice,
         "tools": as_sent,
         "top_logprobs": 0,
-        "top_p": common.params.top_p,
+        "top_p": top_p,
         "truncation": "disabled",
         "usage": null,
         "user": user,
@@ -359,7 +373,7 @@ fn format(text: Option<Object<Text<'_>>>, common: &mut Common, share: &mut Share
             };
             common.constraint = Some(json_constraint(Some(raw), path, share)?);
             // It was read just now.
-            let schema: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+            let schema = json_value(raw.get()).unwrap_or_default();
             let strict = sent(strict).unwrap_or(true);
             Ok(json!({"type": "json_schema", "name": sent(name), "schema": schema, "strict": strict}))
         }

@@ -1,6 +1,6 @@
 //! Parts that the forms of several families have in common.
 
-use interbed_engine::quoted;
+use interbed_engine::{json_value, quoted};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -122,14 +122,15 @@ pub(super) fn object_call(text: &str, closing: Closing, needs: bool) -> Reading 
         }
         Some(Head::Whole) => {
             let Some((value, length)) = json(text)? else { return Ok(None) };
-            let fields: Map<String, Value> = serde_json::from_str(value).map_err(|_| ())?;
+            let Ok(Value::Object(fields)) = json_value(value) else { return Err(()) };
             let name = fields.get("name").and_then(Value::as_str).ok_or(())?.to_owned();
             let arguments = match ["arguments", "parameters"].into_iter().find_map(|key| fields.get(key)) {
                 None if needs => return Err(()),
                 None | Some(Value::Null) => "{}".to_owned(),
                 // Some models write the arguments as a text of JSON.
-                Some(Value::String(text)) => text.clone(),
-                Some(other) => other.to_string(),
+                Some(Value::String(text)) if is_object(text) => text.clone(),
+                Some(Value::Object(arguments)) => json_of(arguments),
+                Some(_) => return Err(()),
             };
             Ok(Some(Begun { name, length, arguments, body: Body::known(Closing { object: false, ..closing }) }))
         }
@@ -179,6 +180,11 @@ pub(super) fn value<'t>(
         }
     }
     until(text, close)
+}
+
+/// Whether a text is a JSON object, and nothing else.
+fn is_object(text: &str) -> bool {
+    text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
 /// Arguments as text, as templates write them.

@@ -12,7 +12,7 @@ const REFUSED: [&str; 8] = ["$ref", "allOf", "anyOf", "const", "enum", "maxPrope
 /// Where references may lead: these go with each parameter.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// What goes with each parameter: its value is JSON of its own.
-const SHARED: [&str; 3] = ["$defs", "definitions", "x-guidance"];
+const SHARED: [&str; 2] = ["$defs", "definitions"];
 
 /// The schema of a function's arguments as a grammar may have it. Each parameter is written by itself, so what it
 /// is has to be known from `properties`; where the root is a reference to a definition, that is the root.
@@ -28,7 +28,7 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
     if !std::ptr::eq(root_of(&checked), &checked) {
         let beside = checked.as_object().into_iter().flatten().filter(|(keyword, _)| *keyword != "$ref");
         for (keyword, value) in beside {
-            if KEPT.contains(&keyword.as_str()) {
+            if KEPT.contains(&keyword.as_str()) && (keyword != "type" || value != "object") {
                 return refuse(&format!("#/{keyword}"), format!("\"{keyword}\" beside \"$ref\" {IN_TAGS}"));
             }
             schema.insert(keyword.clone(), value.clone());
@@ -240,6 +240,6 @@ mod tests {
         assert!(checked.get("$ref").is_none() && checked["$defs"].get("Args").is_some());
         let child = by_itself(&checked["properties"]["child"], &checked);
         assert_eq!(child["$defs"], checked["$defs"]);
-        assert!(child["x-guidance"]["whitespace_pattern"].is_string());
+        assert_eq!(child["$ref"], "#/$defs/Args");
     }
 }

@@ -62,6 +62,17 @@ async fn items_become_messages() {
 }
 
 #[tokio::test]
+async fn sampling_is_repeated_as_it_was_sent() {
+    let server = Server::answering("x").await;
+    for (temperature, top_p) in [("0.7", "0.9"), ("1.0", "0.95"), ("0", "1"), ("0.123456789", "9e-1"), ("1.50", "0.90")]
+    {
+        let body = format!(r#"{{"input": "hi", "temperature": {temperature}, "top_p": {top_p}}}"#);
+        let told = server.post("/v1/responses", &serde_json::from_str(&body).unwrap()).await.ok();
+        assert_eq!((told["temperature"].to_string(), told["top_p"].to_string()), (temperature.into(), top_p.into()));
+    }
+}
+
+#[tokio::test]
 async fn responses_stream_what_they_would_answer() {
     let server = Server::answering("héllo").await;
     let reply = server.post("/v1/responses", &json!({"input": "hi", "stream": true})).await;

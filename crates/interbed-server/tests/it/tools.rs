@@ -1,5 +1,6 @@
 //! Calls of tools: what answers become, whole and streamed, and what binds them.
 
+use interbed_engine::json_value;
 use interbed_engine::testing::answer;
 use interbed_server::{ServerConfig, tool_parsers};
 use serde_json::{Value, json};
@@ -320,4 +321,121 @@ async fn long_arguments_are_objects_too() {
     let bytes = reply["tokens"].as_array().expect("tokens").iter().map(|id| id.as_u64().expect("an id") as u8);
     let prompt = String::from_utf8(bytes.collect()).expect("a text");
     assert_eq!(prompt, "city 70000;city 70000;city 5;");
+}
+
+/// Arguments are a JSON object, also where their schema says nothing, or allows other types too.
+#[tokio::test]
+async fn arguments_are_objects_whatever_their_schema_says() {
+    let number = json!({"properties": {"a": {"type": "integer"}}});
+    let untyped = json!({"$ref": "#/$defs/x", "$defs": {"x": number}});
+    let either = json!({"anyOf": [{"required": ["a"]}, {"type": "array"}], "properties": {"a": {"type": "integer"}}});
+    let schemas = [
+        json!({}),
+        json!(true),
+        json!({"description": "x", "$schema": "http://json-schema.org/draft-07/schema#"}),
+        json!({"type": ["object", "null", "array"]}),
+        number,
+        untyped,
+        either,
+        json!({"oneOf": [{"type": "array"}, {"type": "object"}]}),
+        json!({"enum": [1, {"a": 1}, [2]]}),
+    ];
+    for parser in ["hermes", "llama3", "mistral", "deepseek", "harmony"] {
+        let server = server(Some(parser), "x").await;
+        for (path, choice) in
+            [(PATH, json!("required")), (PATH, json!("auto")), ("/v1/messages", json!({"type": "any"}))]
+        {
+            for schema in &schemas {
+                let mut body = chat(&json!({"tool_choice": choice}));
+                body["tools"] = if path == PATH {
+                    json!([{"type": "function", "function": {"name": "f", "parameters": schema}}])
+                } else {
+                    let object = if schema == true { json!({}) } else { schema.clone() };
+                    json!([{"name": "f", "input_schema": object}])
+                };
+                server.post(path, &body).await.ok();
+                let fresh = server.last_request().constraint.expect("a constraint");
+                let (before, behind) = match parser {
+                    "hermes" => ("<tool_call>\n{\"name\": \"f\", \"arguments\": ", "}\n</tool_call>"),
+                    "llama3" => ("{\"name\": \"f\", \"parameters\": ", "}"),
+                    "mistral" => ("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": ", "}]"),
+                    "deepseek" => ("<｜tool▁call▁begin｜>f<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+                    _ => ("<|channel|>commentary to=functions.f <|constrain|>json<|message|>", ""),
+                };
+                for (arguments, is_allowed) in [
+                    ("{\"a\": 1}", true),
+                    ("[1,2,3]", false),
+                    ("[2]", false),
+                    ("true", false),
+                    ("null", false),
+                    ("1", false),
+                    ("\"a\"", false),
+                ] {
+                    let text = format!("{before}{arguments}{behind}");
+                    let mut constraint = fresh.clone();
+                    let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
+                    assert_eq!(taken == text.len(), is_allowed, "{parser} {schema}: {taken} bytes of {text}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_schema_that_no_object_keeps_to_is_refused_by_name() {
+    let none = json!({"type": "object", "required": ["a"], "properties": {"a": false}});
+    for parser in ["hermes", "glm"] {
+        let server = server(Some(parser), "x").await;
+        for (schema, place) in [
+            (json!({"type": "array"}), "#/type"),
+            (json!({"type": ["string", "null"]}), "#/type"),
+            (json!({"enum": [1, 2]}), "#"),
+            (json!({"allOf": [{"type": "object"}, {"type": "string"}]}), "#"),
+            (none.clone(), "#"),
+        ] {
+            for choice in ["required", "auto"] {
+                let mut body = chat(&json!({"tool_choice": choice}));
+                body["tools"] = json!([{"type": "function", "function": {"name": "act", "parameters": schema}}]);
+                let (status, error) = server.post(PATH, &body).await.error();
+                let told = error["message"].as_str().unwrap_or_default();
+                assert!(status == 400 && told.contains("act") && told.contains(place), "{schema}: {error:?}");
+            }
+        }
+    }
+}
+
+/// Tools and histories have the numbers that the client wrote.
+#[tokio::test]
+async fn numbers_reach_the_prompt_as_they_were_sent() {
+    let template = "{{ tools | tojson }}{% for m in messages %}{% for c in m.tool_calls or [] %}\
+        {{ c.function.arguments | tojson }}{{ c.function.arguments.a }}{% endfor %}{% endfor %}";
+    let server = Server::speaking(ServerConfig::default(), "x", template).await;
+    for number in ["1.0", "1e400", "-0.0", "1E5", "12345678901234567890123", "0.1000000000000000055", "100.00", "7"] {
+        let parameters: Value = json_value(&format!(
+            r#"{{"type": "object", "properties": {{"a": {{"enum": [{number}], "default": {number}}}}}}}"#
+        ))
+        .expect("a schema");
+        let arguments: Value = json_value(&format!(r#"{{"a": {number}}}"#)).expect("an object");
+        let call =
+            json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments.to_string()}});
+        let messages =
+            json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]);
+        let tools = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+        server.post(PATH, &json!({"messages": messages, "tools": tools, "tool_choice": "none"})).await.ok();
+        let prompt = || {
+            let bytes = server.last_request().prompt;
+            String::from_utf8(bytes.iter().map(|&token| u8::try_from(token).expect("a byte")).collect()).expect("text")
+        };
+        for part in [format!(r#""enum": [{number}], "default": {number}"#), format!(r#"{{"a": {number}}}{number}"#)] {
+            assert!(prompt().contains(&part), "{number}: {}", prompt());
+        }
+        let used = json!({"type": "tool_use", "id": "c", "name": "f", "input": arguments});
+        let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [used]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}]}]);
+        let tools = json!([{"name": "f", "input_schema": parameters}]);
+        server.post("/v1/messages", &json!({"max_tokens": 5, "messages": messages, "tools": tools})).await.ok();
+        for part in [format!(r#""enum": [{number}], "default": {number}"#), format!(r#"{{"a": {number}}}{number}"#)] {
+            assert!(prompt().contains(&part), "{number}: {}", prompt());
+        }
+    }
 }

@@ -1,0 +1,201 @@
+//! Values that two schemas describe at once.
+
+use std::rc::Rc;
+
+use crate::GrammarError;
+
+use super::pattern::{matches, whole};
+use super::shape::{Lists, Objects, Part, Shape, Strings, smaller};
+
+/// What a schema refers to, and how much of it may be put together.
+pub(super) trait Definitions {
+    /// What the schema at this place describes.
+    fn definition(&mut self, to: &str) -> Result<Rc<Shape>, GrammarError>;
+    /// One more step of work: an error after too many.
+    fn spend(&mut self) -> Result<(), GrammarError>;
+    /// One level deeper: an error where these are too many, as where definitions that meet lead to each other.
+    fn descend(&mut self) -> Result<(), GrammarError>;
+    /// One level up again.
+    fn ascend(&mut self);
+}
+
+/// Values that are both.
+pub(super) fn meet(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Shape, GrammarError> {
+    let (ones, others) = match (one, other) {
+        (Shape::Any, shape) | (shape, Shape::Any) => return Ok(shape.clone()),
+        (Shape::OneOf(ones), Shape::OneOf(others)) => (ones, others),
+    };
+    of.descend()?;
+    let (mut parts, mut is_any) = (Vec::new(), false);
+    for one in ones {
+        for other in others {
+            of.spend()?;
+            match meet_parts(one, other, of)? {
+                Shape::OneOf(both) => parts.extend(both),
+                Shape::Any => is_any = true,
+            }
+        }
+    }
+    of.ascend();
+    Ok(if is_any { Shape::Any } else { Shape::OneOf(parts) })
+}
+
+fn meet_parts(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<Shape, GrammarError> {
+    Ok(Shape::one(match (one, other) {
+        (Part::Definition(to), Part::Definition(other)) if to == other => Part::Definition(to.clone()),
+        (Part::Definition(to), part) => {
+            let shape = of.definition(to)?;
+            return meet(&shape, &Shape::one(part.clone()), of);
+        }
+        (part, Part::Definition(to)) => {
+            let shape = of.definition(to)?;
+            return meet(&Shape::one(part.clone()), &shape, of);
+        }
+        (Part::Null, Part::Null) => Part::Null,
+        (Part::Bool(one), Part::Bool(other)) => match (one, other) {
+            (Some(one), Some(other)) if one != other => return Ok(Shape::nothing()),
+            _ => Part::Bool(one.or(*other)),
+        },
+        (Part::Number(one), Part::Number(other)) => Part::Number(one.meet(other)),
+        (Part::Text(one), Part::Text(other)) => Part::Text(strings(one, other)),
+        (Part::List(one), Part::List(other)) => Part::List(lists(one, other, of)?),
+        (Part::Object(one), Part::Object(other)) => Part::Object(objects(one, other, of)?),
+        _ => return Ok(Shape::nothing()),
+    }))
+}
+
+fn strings(one: &Strings, other: &Strings) -> Strings {
+    let literals = match (&one.literals, &other.literals) {
+        (Some(one), Some(other)) => Some(one.iter().filter(|text| other.contains(text)).cloned().collect()),
+        (one, other) => one.as_ref().or(other.as_ref()).cloned(),
+    };
+    let both = |one: &[String], other: &[String]| -> Vec<String> {
+        one.iter().chain(other.iter().filter(|text| !one.contains(text))).cloned().collect()
+    };
+    Strings {
+        literals,
+        least: one.least.max(other.least),
+        most: smaller(one.most, other.most),
+        patterns: both(&one.patterns, &other.patterns),
+        formats: both(&one.formats, &other.formats),
+    }
+}
+
+fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists, GrammarError> {
+    let count = one.first.len().max(other.first.len());
+    let first = (0..count).map(|index| Ok(Rc::new(meet(one.entry(index), other.entry(index), of)?)));
+    Ok(Lists {
+        first: first.collect::<Result<_, GrammarError>>()?,
+        rest: Rc::new(meet(&one.rest, &other.rest, of)?),
+        least: one.least.max(other.least),
+        most: smaller(one.most, other.most),
+    })
+}
+
+fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<Objects, GrammarError> {
+    let mut properties = Vec::new();
+    for (name, shape) in &one.properties {
+        let others = named(other, name, of)?;
+        properties.push((name.clone(), Rc::new(meet(shape, &others, of)?)));
+    }
+    for (name, shape) in other.properties.iter().filter(|(name, _)| one.property(name).is_none()) {
+        let others = named(one, name, of)?;
+        properties.push((name.clone(), Rc::new(meet(&others, shape, of)?)));
+    }
+    // Names that match patterns of both are not told apart, and left out.
+    let mut patterns = Vec::new();
+    for (pattern, shape) in &one.patterns {
+        let same = other.patterns.iter().find(|(known, _)| known == pattern).map(|(_, shape)| shape);
+        patterns.push((pattern.clone(), Rc::new(meet(shape, same.unwrap_or(&other.others), of)?)));
+    }
+    for (pattern, shape) in &other.patterns {
+        if one.patterns.iter().all(|(known, _)| known != pattern) {
+            patterns.push((pattern.clone(), Rc::new(meet(&one.others, shape, of)?)));
+        }
+    }
+    let mut required = one.required.clone();
+    required.extend(other.required.iter().filter(|name| !one.required.contains(name)).cloned());
+    let says_more = |objects: &Objects| objects.least > 0 || objects.most.is_some();
+    Ok(Objects {
+        properties,
+        patterns,
+        others: Rc::new(meet(&one.others, &other.others, of)?),
+        required,
+        least: one.least.max(other.least),
+        most: smaller(one.most, other.most),
+        place: if says_more(other) && !says_more(one) { &other.place } else { &one.place }.clone(),
+    })
+}
+
+/// What an object's value of this name has to be.
+pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) -> Result<Rc<Shape>, GrammarError> {
+    if let Some(shape) = objects.property(name) {
+        return Ok(shape.clone());
+    }
+    let mut found: Option<Rc<Shape>> = None;
+    for (pattern, shape) in &objects.patterns {
+        of.spend()?;
+        if is_match(pattern, name, &objects.place)? {
+            found = Some(match found {
+                None => shape.clone(),
+                Some(before) => Rc::new(meet(&before, shape, of)?),
+            });
+        }
+    }
+    Ok(found.unwrap_or_else(|| objects.others.clone()))
+}
+
+/// Whether a name matches one of `patternProperties`.
+pub(super) fn is_match(pattern: &str, name: &str, place: &str) -> Result<bool, GrammarError> {
+    let matched = whole(pattern).and_then(|whole| matches(&whole, name));
+    let refused = |problem| GrammarError::Schema { place: format!("{place}/patternProperties"), problem };
+    matched.map_err(refused)
+}
+
+/// Whether no value is both, as far as is known.
+pub(super) fn are_apart(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<bool, GrammarError> {
+    let (ones, others) = match (one, other) {
+        (Shape::OneOf(parts), _) | (_, Shape::OneOf(parts)) if parts.is_empty() => return Ok(true),
+        (Shape::OneOf(ones), Shape::OneOf(others)) => (ones, others),
+        _ => return Ok(false),
+    };
+    of.descend()?;
+    let mut are_apart = true;
+    for one in ones {
+        for other in others {
+            of.spend()?;
+            are_apart = are_apart && are_parts_apart(one, other, of)?;
+        }
+    }
+    of.ascend();
+    Ok(are_apart)
+}
+
+fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<bool, GrammarError> {
+    Ok(match (one, other) {
+        (Part::Definition(to), part) | (part, Part::Definition(to)) => {
+            let shape = of.definition(to)?;
+            are_apart(&shape, &Shape::one(part.clone()), of)?
+        }
+        (Part::Bool(Some(one)), Part::Bool(Some(other))) => one != other,
+        (Part::Number(one), Part::Number(other)) => !one.overlaps(other),
+        (Part::Text(one), Part::Text(other)) => {
+            let both = strings(one, other);
+            both.literals.is_some_and(|texts| texts.is_empty()) || both.most.is_some_and(|most| most < both.least)
+        }
+        (Part::List(one), Part::List(other)) => {
+            let most = smaller(one.most, other.most);
+            most.is_some_and(|most| most < one.least.max(other.least))
+        }
+        (Part::Object(one), Part::Object(other)) => {
+            for name in one.required.iter().chain(&other.required) {
+                let (one, other) = (named(one, name, of)?, named(other, name, of)?);
+                if are_apart(&one, &other, of)? {
+                    return Ok(true);
+                }
+            }
+            false
+        }
+        (one, other) => std::mem::discriminant(one) != std::mem::discriminant(other),
+    })
+}

@@ -1,0 +1,381 @@
+//! What a number has to be, and the expressions of the texts that are such numbers.
+//!
+//! Who reads an answer often reads its numbers as floating point, and validates these. So a text is given that is right
+//! as it stands and as what floating point makes of it: bounds that are excluded are kept away from by the last digit
+//! that floating point tells apart.
+
+use std::cmp::Ordering;
+
+use serde_json::{Value, json};
+
+use super::decimal::Decimal;
+use super::digits::between;
+
+/// Most digits before the point of a whole number, and of others unless a bound asks for more.
+const WHOLE_DIGITS_MAX: i64 = 30;
+const DIGITS_EXACT: i64 = 15;
+/// Most digits before the point that a bound may ask for.
+const BOUND_DIGITS_MAX: i64 = 60;
+/// Most digits behind the point.
+const PLACES_MAX: i64 = 60;
+/// Most values that are written out one by one.
+const LISTED_MAX: i128 = 1000;
+/// The largest steps that are counted in: each remainder is a state.
+const STEP_MAX: i128 = 1000;
+/// Whole numbers up to here are exact in floating point.
+const EXACT_MAX: i128 = (1 << 53) - 1;
+/// A number without bounds: as large as floating point goes, and not longer than anybody needs.
+const ANY: &str =
+    r"-?((0|[1-9][0-9]{0,29})(\.[0-9]{1,30})?|[0-9](\.[0-9]{1,30})?[eE][+-]?([0-9]|[1-9][0-9]|[12][0-9]{2}))";
+
+/// One end of a range.
+#[derive(Debug, Clone)]
+pub(super) struct Bound {
+    value: Decimal,
+    is_excluded: bool,
+    is_float: bool,
+}
+
+/// What numbers have to be multiples of.
+#[derive(Debug, Clone)]
+struct Step {
+    value: Decimal,
+    text: String,
+}
+
+/// What a number has to be.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Numbers {
+    pub(super) is_integer: bool,
+    low: Option<Bound>,
+    high: Option<Bound>,
+    steps: Vec<Step>,
+    /// If it is one of these texts.
+    literals: Option<Vec<String>>,
+}
+
+/// The texts of numbers.
+#[derive(Debug, PartialEq)]
+pub(super) enum Texts {
+    Expression(String),
+    /// A schema that the library understands.
+    Schema(Value),
+}
+
+/// Numbers as Python and JavaScript read them: with a point or an exponent they are floating point.
+fn is_float(text: &str) -> bool {
+    text.contains(['.', 'e', 'E'])
+}
+
+impl Bound {
+    fn new(text: &str, is_excluded: bool) -> Option<Self> {
+        Some(Self { value: Decimal::of(text)?, is_excluded, is_float: is_float(text) })
+    }
+
+    fn negated(&self) -> Self {
+        Self { value: self.value.negated(), ..self.clone() }
+    }
+
+    /// The smallest multiple of `10^-places` that this, as a lower bound, allows for sure.
+    fn least(&self, places: i64) -> Option<Decimal> {
+        let digits = self.value.whole_digits();
+        if !self.is_excluded && digits <= DIGITS_EXACT {
+            return Some(self.value.ceil(places));
+        }
+        // Finer ones floating point does not tell apart.
+        let (places, from) = (places.min(DIGITS_EXACT - digits), self.value.to_f64());
+        let inside = |places: i64| {
+            let next = self.value.ceil(places);
+            if next == self.value { next.above(places) } else { next }
+        };
+        let lowest = places.min(0) - 20;
+        (lowest..=places).rev().map(inside).find(|inside| inside.to_f64() > from)
+    }
+
+    /// The smallest whole number that this, as a lower bound, allows for sure.
+    fn least_whole(&self) -> Option<Decimal> {
+        if self.is_float && self.value.whole_digits() > DIGITS_EXACT {
+            return self.least(0);
+        }
+        let next = self.value.ceil(0);
+        let is_excluded = self.is_excluded && (next == self.value || next.to_f64() <= self.value.to_f64());
+        Some(if is_excluded { next.above(0) } else { next })
+    }
+
+    /// Whether this, as a lower bound, allows `value`.
+    fn admits(&self, value: &Decimal) -> bool {
+        match value.cmp(&self.value) {
+            Ordering::Less => false,
+            _ if self.is_excluded => value.to_f64() > self.value.to_f64(),
+            _ => true,
+        }
+    }
+}
+
+impl Numbers {
+    /// Any number, or any whole one.
+    pub(super) fn any(is_integer: bool) -> Self {
+        Self { is_integer, ..Self::default() }
+    }
+
+    /// The number of this text, written so.
+    pub(super) fn literal(text: &str) -> Self {
+        Self { literals: Some(vec![text.to_owned()]), ..Self::default() }
+    }
+
+    /// One more text that it may be, of a list of such.
+    pub(super) fn push_literal(&mut self, text: &str) {
+        let texts = self.literals.get_or_insert_default();
+        if !texts.iter().any(|known| known == text) {
+            texts.push(text.to_owned());
+        }
+    }
+
+    /// Bound below by the number of this text; `None` if it is none.
+    pub(super) fn at_least(self, text: &str, is_excluded: bool) -> Option<Self> {
+        let bounds = Self { low: Some(Bound::new(text, is_excluded)?), ..Self::default() };
+        Some(self.meet(&bounds))
+    }
+
+    /// Bound above, likewise.
+    pub(super) fn at_most(self, text: &str, is_excluded: bool) -> Option<Self> {
+        let bounds = Self { high: Some(Bound::new(text, is_excluded)?), ..Self::default() };
+        Some(self.meet(&bounds))
+    }
+
+    /// Multiples of the number of this text; `None` if that is not above zero.
+    pub(super) fn multiple_of(self, text: &str) -> Option<Self> {
+        let value = Decimal::of(text).filter(|value| !value.is_zero() && !value.is_negative())?;
+        let steps = vec![Step { value, text: text.to_owned() }];
+        Some(self.meet(&Self { steps, ..Self::default() }))
+    }
+
+    /// Numbers that are both.
+    pub(super) fn meet(&self, other: &Self) -> Self {
+        let literals = match (&self.literals, &other.literals) {
+            (Some(one), Some(other)) => {
+                let values: Vec<_> = other.iter().map(|text| Decimal::of(text)).collect();
+                Some(one.iter().filter(|text| values.contains(&Decimal::of(text))).cloned().collect())
+            }
+            (one, other) => one.as_ref().or(other.as_ref()).cloned(),
+        };
+        let mut steps = self.steps.clone();
+        steps.extend(other.steps.iter().filter(|step| self.steps.iter().all(|own| own.text != step.text)).cloned());
+        Self {
+            is_integer: self.is_integer || other.is_integer,
+            low: tighter(&self.low, &other.low, Ordering::Greater),
+            high: tighter(&self.high, &other.high, Ordering::Less),
+            steps,
+            literals,
+        }
+    }
+
+    /// Whether a number may be in both, as far as is known.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        !matches!(self.meet(other).texts(), Ok(None))
+    }
+
+    /// The texts of these numbers; `None` if there are none.
+    ///
+    /// # Errors
+    /// Why they cannot be told apart from others.
+    pub(super) fn texts(&self) -> Result<Option<Texts>, String> {
+        if let Some(texts) = &self.literals {
+            return Ok(listed(texts.iter().filter(|text| self.admits(text)).cloned()));
+        }
+        if self.is_integer || (!self.steps.is_empty() && self.steps.iter().all(|step| step.value.is_whole())) {
+            return self.whole();
+        }
+        if !self.steps.is_empty() {
+            return self.multiples();
+        }
+        if self.low.is_none() && self.high.is_none() {
+            return Ok(Some(Texts::Expression(ANY.into())));
+        }
+        self.range()
+    }
+
+    fn admits(&self, text: &str) -> bool {
+        let Some(value) = Decimal::of(text) else { return false };
+        let is_whole = value.is_whole() && (!is_float(text) || value.to_f64().is_finite());
+        (is_whole || !self.is_integer)
+            && self.low.as_ref().is_none_or(|low| low.admits(&value))
+            && self.high.as_ref().is_none_or(|high| high.negated().admits(&value.negated()))
+            && self.steps.iter().all(|step| step.divides(text, &value))
+    }
+
+    /// The smallest and the largest value on a grid, of at most so many digits.
+    fn ends(&self, digits: i64, least: impl Fn(&Bound) -> Option<Decimal>) -> Option<(Decimal, Decimal)> {
+        let largest = Decimal::power_of_ten(digits).negated().above(0).negated();
+        let low = self.low.as_ref().map_or_else(|| Some(largest.negated()), &least)?;
+        let high = self.high.as_ref().map(Bound::negated);
+        let high = high.map_or_else(|| Some(largest.clone()), |high| least(&high).map(|least| least.negated()))?;
+        let (low, high) = (low.max(largest.negated()), high.min(largest));
+        (low <= high).then_some((low, high))
+    }
+
+    /// Whole numbers, written so.
+    fn whole(&self) -> Result<Option<Texts>, String> {
+        let is_exact = self.steps.iter().all(|step| !is_float(&step.text));
+        let digits = if is_exact { WHOLE_DIGITS_MAX } else { DIGITS_EXACT };
+        let Some((low, high)) = self.ends(digits, Bound::least_whole) else {
+            return if self.is_beyond(digits) { Err(beyond(digits)) } else { Ok(None) };
+        };
+        let mut step: i128 = 1;
+        for one in &self.steps {
+            let places = one.value.places().min(30) as u32;
+            let units = one.value.units(places).filter(|_| one.value.places() <= 30).ok_or_else(|| one.too_fine())?;
+            let numerator = units / gcd(units, 10i128.pow(places));
+            step = lcm(step, numerator).ok_or_else(|| one.too_fine())?;
+        }
+        if step == 1 && self.steps.iter().all(Step::is_binary) {
+            return Ok(between(&low, &high, 0).map(Texts::Expression));
+        }
+        let (low, high) = (low.units(0).unwrap_or(-EXACT_MAX), high.units(0).unwrap_or(EXACT_MAX));
+        let is_safe = self.steps.iter().all(Step::is_binary);
+        self.stepped(low, high, step, 0, is_safe)
+    }
+
+    /// Numbers with a point that are multiples.
+    fn multiples(&self) -> Result<Option<Texts>, String> {
+        let places = self.steps.iter().map(|step| step.value.places()).max().unwrap_or(0);
+        let Some(finest) = self.steps.iter().max_by_key(|step| step.value.places()) else { return Ok(None) };
+        if places > 15 {
+            return Err(finest.too_fine());
+        }
+        let mut step: i128 = 1;
+        for one in &self.steps {
+            let units = one.value.units(places as u32).ok_or_else(|| one.too_fine())?;
+            step = lcm(step, units).ok_or_else(|| one.too_fine())?;
+        }
+        // What is a multiple of a binary fraction is exact in floating point up to here.
+        let digits = DIGITS_EXACT - (places - 3).max(0).div_euclid(3) - 1;
+        let Some((low, high)) = self.ends(digits, |bound| bound.least(places)) else {
+            return if self.is_beyond(digits) { Err(beyond(digits)) } else { Ok(None) };
+        };
+        let units = |end: &Decimal| end.units(places as u32).ok_or_else(|| finest.too_fine());
+        self.stepped(units(&low)?, units(&high)?, step, places as u32, self.steps.iter().all(Step::is_binary))
+    }
+
+    /// The multiples of `step` from `low` to `high`, all in units of `10^-places`.
+    fn stepped(&self, low: i128, high: i128, step: i128, places: u32, is_safe: bool) -> Result<Option<Texts>, String> {
+        let (first, last) = (low.div_euclid(step) + i128::from(low.rem_euclid(step) != 0), high.div_euclid(step));
+        if first > last {
+            return Ok(None);
+        }
+        if last - first < LISTED_MAX {
+            let texts = (first..=last).map(|count| Decimal::of_units(count * step, places).plain());
+            let is_kept = |text: &String| {
+                Decimal::of(text).is_some_and(|value| self.steps.iter().all(|step| step.divides(text, &value)))
+            };
+            return Ok(listed(texts.filter(is_kept)));
+        }
+        let told = self.steps.first().map_or("", |step| &step.text);
+        if !is_safe {
+            return Err(format!(
+                "\"multipleOf\" {told} can be enforced only where \"minimum\" and \"maximum\" leave at most \
+                 {LISTED_MAX} multiples, since it is no binary fraction; leave it out, or bound it"
+            ));
+        }
+        let most = if places == 0 { EXACT_MAX } else { i128::MAX };
+        let (first, last) = (first.max(-most / step), last.min(most / step));
+        if step > STEP_MAX || first > last {
+            return Err(format!("\"multipleOf\" {told} is too large, or together with others; leave it out"));
+        }
+        let number = |units: i128| -> Value {
+            let text = Decimal::of_units(units, places).plain();
+            serde_json::from_str(&text).unwrap_or(Value::Null)
+        };
+        let kind = if places == 0 { "integer" } else { "number" };
+        Ok(Some(Texts::Schema(json!({"type": kind, "multipleOf": number(step), "minimum": number(first * step),
+            "maximum": number(last * step)}))))
+    }
+
+    /// All numbers of a range.
+    fn range(&self) -> Result<Option<Texts>, String> {
+        let inner = |bound: &Option<Bound>, is_inner: fn(&Decimal) -> bool| {
+            bound.as_ref().filter(|bound| is_inner(&bound.value)).map_or(0, |bound| bound.value.whole_digits() + 3)
+        };
+        let needed = inner(&self.low, |value| !value.is_negative()).max(inner(&self.high, Decimal::is_negative));
+        if needed > BOUND_DIGITS_MAX {
+            return Err(beyond(BOUND_DIGITS_MAX));
+        }
+        let digits = needed.max(DIGITS_EXACT);
+        let bounds = || self.low.iter().chain(&self.high);
+        let widest = match (&self.low, &self.high) {
+            (Some(low), Some(high)) => low.value.whole_digits().max(high.value.whole_digits()).min(digits),
+            _ => digits,
+        };
+        let finest = bounds().map(|bound| bound.value.places()).max().unwrap_or(0);
+        let places = (DIGITS_EXACT - widest).max(finest.min(PLACES_MAX - 3) + 3);
+        match self.ends(digits, |bound| bound.least(places)) {
+            Some((low, high)) => Ok(between(&low, &high, places as usize).map(Texts::Expression)),
+            None if self.is_empty() => Ok(None),
+            None => Err("the bounds are closer than floating point tells apart; leave one out".into()),
+        }
+    }
+
+    /// Whether no number is in the range.
+    fn is_empty(&self) -> bool {
+        let (Some(low), Some(high)) = (&self.low, &self.high) else { return false };
+        low.value > high.value || (low.value == high.value && (low.is_excluded || high.is_excluded))
+    }
+
+    /// Whether all of the range has more digits than these.
+    fn is_beyond(&self, digits: i64) -> bool {
+        let largest = Decimal::power_of_ten(digits);
+        self.low.as_ref().is_some_and(|low| low.value >= largest)
+            || self.high.as_ref().is_some_and(|high| high.value <= largest.negated())
+    }
+}
+
+impl Step {
+    /// Whether it is a whole number or a binary fraction, which floating point has exactly.
+    fn is_binary(&self) -> bool {
+        let places = self.value.places();
+        let fives = u32::try_from(places).ok().and_then(|places| 5i128.checked_pow(places));
+        let units = u32::try_from(places).ok().and_then(|places| self.value.units(places));
+        places <= 15 && units.zip(fives).is_some_and(|(units, fives)| units % fives == 0)
+    }
+
+    /// Whether a text is a multiple, exactly and in floating point.
+    fn divides(&self, text: &str, value: &Decimal) -> bool {
+        let in_floating_point = || {
+            let (value, step) = (value.to_f64(), self.value.to_f64());
+            if is_float(&self.text) { (value / step).fract() == 0.0 } else { value % step == 0.0 }
+        };
+        let is_exact = !is_float(text) && !is_float(&self.text);
+        value.is_multiple_of(&self.value) && (is_exact || in_floating_point())
+    }
+
+    fn too_fine(&self) -> String {
+        format!("\"multipleOf\" {} has too many digits; leave it out", self.text)
+    }
+}
+
+fn beyond(digits: i64) -> String {
+    format!("only numbers with more than {digits} digits keep to the bounds; leave them out")
+}
+
+/// One of these texts; `None` if there are none.
+fn listed(texts: impl Iterator<Item = String>) -> Option<Texts> {
+    let texts: Vec<String> = texts.map(|text| text.replace('.', r"\.").replace('+', r"\+")).collect();
+    (!texts.is_empty()).then(|| Texts::Expression(texts.join("|")))
+}
+
+fn tighter(one: &Option<Bound>, other: &Option<Bound>, tight: Ordering) -> Option<Bound> {
+    let (Some(one), Some(other)) = (one, other) else { return one.as_ref().or(other.as_ref()).cloned() };
+    let order = one.value.cmp(&other.value).then_with(|| match tight {
+        Ordering::Greater => one.is_excluded.cmp(&other.is_excluded),
+        _ => other.is_excluded.cmp(&one.is_excluded),
+    });
+    Some(if order == tight { one.clone() } else { other.clone() })
+}
+
+fn gcd(one: i128, other: i128) -> i128 {
+    if other == 0 { one } else { gcd(other, one % other) }
+}
+
+fn lcm(one: i128, other: i128) -> Option<i128> {
+    (one / gcd(one, other)).checked_mul(other).filter(|&product| product <= 10i128.pow(30))
+}

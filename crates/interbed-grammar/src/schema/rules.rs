@@ -1,0 +1,628 @@
+//! Shapes of values as rules of a grammar in Lark's form.
+//!
+//! White space belongs to the brackets, commas and colons: each has at most a space, or a line end with what indents
+//! the next line, on each side. Names that a schema does not list are written without escapes that others could be
+//! written with, so that no name has two forms.
+
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::GrammarError;
+
+use super::meet::{Definitions, is_match, named};
+use super::numbers::{Numbers, Texts};
+use super::pattern;
+use super::reader::Reader;
+use super::shape::{Lists, Objects, Part, Shape, Strings};
+
+/// Most rules of a grammar: the library follows them by recursion.
+const RULES_MAX: usize = 8192;
+/// Most states in which properties are counted.
+const COUNTED_MAX: usize = 20_000;
+/// Most entries that a list may have to have.
+const LEAST_MAX: u64 = 1 << 20;
+/// White space between the parts of JSON. JSON allows any, but a model that writes it without end would not be stopped.
+const SPACE: &str = r"( |\n[ \t]{0,40})?";
+/// A character of a string.
+const CHARACTER: &str = r#"([^"\\\x00-\x1f\x7f]|\\(["\\bfnrt]|u00([01][0-9a-fA-F]|7[fF])))"#;
+/// Names with one form each, and those without escapes.
+const NAME: &str = r#""([^"\\\x00-\x1f\x7f]|\\["\\])*""#;
+const PLAIN_NAME: &str = r#""[^"\\\x00-\x1f\x7f]*""#;
+
+/// Rules of several schemas.
+#[derive(Default)]
+pub(super) struct Rules {
+    lines: Vec<String>,
+    /// Terminals and parts that the library reads, by what they are.
+    known: HashMap<String, String>,
+    /// Whether a schema was added: its rules may be those that all schemas share.
+    is_used: bool,
+}
+
+impl Rules {
+    /// Adds the rules of a schema, which has passed the check of its keywords; returns the name of its first.
+    ///
+    /// # Errors
+    /// What of it cannot be enforced, or that no value keeps to it.
+    pub(super) fn add(&mut self, schema: &Value) -> Result<String, GrammarError> {
+        self.is_used = true;
+        let (mut writer, root) = Writer::of(self, schema)?;
+        if !writer.has_values(&root)? {
+            let problem = "Unsatisfiable schema: no value keeps to it".to_owned();
+            return Err(GrammarError::Invalid { what: "JSON schema", problem });
+        }
+        let value = writer.value(&root)?;
+        let name = writer.rules.rule(&value)?;
+        while let Some((to, rule)) = writer.pending.pop() {
+            let shape = writer.reader.definition(&to)?;
+            let value = writer.value(&shape)?;
+            writer.rules.push(format!("{rule}: {value}"))?;
+        }
+        Ok(name)
+    }
+
+    /// Whether any value keeps to a schema, which has passed the check of its keywords.
+    ///
+    /// # Errors
+    /// What of it cannot be enforced.
+    pub(super) fn has_values(schema: &Value) -> Result<bool, GrammarError> {
+        let mut rules = Self::default();
+        let (mut writer, root) = Writer::of(&mut rules, schema)?;
+        writer.has_values(&root)
+    }
+
+    /// All of them, as they stand behind the rules of the grammar that names them.
+    pub(super) fn text(&self) -> String {
+        if !self.is_used {
+            return String::new();
+        }
+        let lines = self.lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        let any = expression(&format!("{CHARACTER}*"));
+        lines
+            + "json__any: JSON__WORD | JSON__NUMBER | JSON__TEXT | json__list | json__object\n"
+            + "json__list: JSON__NO_LIST | JSON__LIST json__any (JSON__COMMA json__any)* JSON__LIST_END\n"
+            + "json__object: JSON__NO_OBJECT | JSON__OBJECT json__pair (JSON__COMMA json__pair)* JSON__OBJECT_END\n"
+            + "json__pair: JSON__NAME JSON__COLON json__any\n"
+            + "JSON__WORD: \"true\" | \"false\" | \"null\"\n"
+            + &format!("JSON__NUMBER: /{}/\n", number_of_any_kind())
+            + &format!("JSON__TEXT: /\"{any}\"/\nJSON__NAME: /{}/\n", expression(NAME))
+            + &format!("JSON__PLAIN_NAME: /{}/\n", expression(PLAIN_NAME))
+            + &format!("JSON__COMMA: /{SPACE},{SPACE}/\nJSON__COLON: /{SPACE}:{SPACE}/\n")
+            + &format!(
+                "JSON__OBJECT: /\\{{{SPACE}/\nJSON__OBJECT_END: /{SPACE}\\}}/\nJSON__NO_OBJECT: /\\{{{SPACE}\\}}/\n"
+            )
+            + &format!("JSON__LIST: /\\[{SPACE}/\nJSON__LIST_END: /{SPACE}\\]/\nJSON__NO_LIST: /\\[{SPACE}\\]/\n")
+    }
+
+    fn push(&mut self, line: String) -> Result<(), GrammarError> {
+        self.lines.push(line);
+        let (got, limit) = (self.lines.len(), RULES_MAX);
+        if got > limit {
+            return Err(GrammarError::TooLarge { what: "JSON schema", unit: "parts", got, limit });
+        }
+        Ok(())
+    }
+
+    /// A rule of its own for `value`, unless that is the name of one.
+    fn rule(&mut self, value: &str) -> Result<String, GrammarError> {
+        if value.starts_with("json__") && !value.contains([' ', '(']) {
+            return Ok(value.to_owned());
+        }
+        let name = format!("json__{}", self.lines.len());
+        self.push(format!("{name}: {value}"))?;
+        Ok(name)
+    }
+
+    /// A terminal of its own for `value`, or the one that there is.
+    fn terminal(&mut self, value: String) -> Result<String, GrammarError> {
+        if let Some(name) = self.known.get(&value) {
+            return Ok(name.clone());
+        }
+        let name = format!("JSON__{}", self.lines.len());
+        self.push(format!("{name}: {value}"))?;
+        self.known.insert(value, name.clone());
+        Ok(name)
+    }
+
+    /// What the library makes of a schema without white space.
+    fn library(&mut self, mut schema: Value) -> Result<String, GrammarError> {
+        schema["x-guidance"] = json!({"whitespace_flexible": false});
+        let value = format!("%json {schema}");
+        if let Some(name) = self.known.get(&value) {
+            return Ok(name.clone());
+        }
+        let name = self.rule(&value)?;
+        self.known.insert(value, name.clone());
+        Ok(name)
+    }
+}
+
+/// Writes the rules of one schema.
+struct Writer<'r, 'a> {
+    rules: &'r mut Rules,
+    reader: Reader<'a>,
+    /// Definitions whose rules are named, but not written.
+    pending: Vec<(String, String)>,
+    /// Rules of definitions.
+    names: HashMap<String, String>,
+    /// Definitions that have a value which ends.
+    ending: BTreeSet<String>,
+}
+
+impl<'r, 'a> Writer<'r, 'a> {
+    /// A writer for a schema, and the shape of its values.
+    fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Shape>), GrammarError> {
+        let mut reader = Reader::new(schema);
+        let root = reader.whole()?;
+        let mut writer = Self { rules, reader, pending: Vec::new(), names: HashMap::new(), ending: BTreeSet::new() };
+        writer.find_endings(&root)?;
+        Ok((writer, root))
+    }
+
+    /// Finds the definitions that have values. One that leads back to itself in all of its values has none.
+    fn find_endings(&mut self, root: &Rc<Shape>) -> Result<(), GrammarError> {
+        let mut named: Vec<String> = Vec::new();
+        let mut shapes = vec![root.clone()];
+        while let Some(shape) = shapes.pop() {
+            let Shape::OneOf(parts) = &*shape else { continue };
+            for part in parts {
+                match part {
+                    Part::Definition(to) if !named.contains(to) => {
+                        named.push(to.clone());
+                        shapes.push(self.reader.definition(to)?);
+                    }
+                    Part::List(lists) => shapes.extend(lists.first.iter().chain([&lists.rest]).cloned()),
+                    Part::Object(objects) => {
+                        shapes.push(objects.others.clone());
+                        let inner = objects.properties.iter().chain(&objects.patterns);
+                        shapes.extend(inner.map(|(_, shape)| shape.clone()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        loop {
+            let before = self.ending.len();
+            for to in &named {
+                if !self.ending.contains(to) {
+                    let shape = self.reader.definition(to)?;
+                    if self.has_values(&shape)? {
+                        self.ending.insert(to.clone());
+                    }
+                }
+            }
+            if self.ending.len() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    fn has_values(&mut self, shape: &Shape) -> Result<bool, GrammarError> {
+        let Shape::OneOf(parts) = shape else { return Ok(true) };
+        for part in parts {
+            if self.part_has_values(part)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn part_has_values(&mut self, part: &Part) -> Result<bool, GrammarError> {
+        Ok(match part {
+            Part::Null | Part::Bool(_) => true,
+            // What cannot be told apart is refused when it is written.
+            Part::Number(numbers) => !matches!(numbers.texts(), Ok(None)),
+            Part::Text(strings) => match kept(strings) {
+                Some(texts) => !texts.is_empty(),
+                None => strings.most.is_none_or(|most| strings.least <= most),
+            },
+            Part::List(lists) => {
+                let mut is_possible = lists.most.is_none_or(|most| lists.least <= most);
+                let least = usize::try_from(lists.least).unwrap_or(usize::MAX);
+                for index in 0..least.min(lists.first.len() + 1) {
+                    is_possible = is_possible && self.has_values(&lists.entry(index).clone())?;
+                }
+                is_possible
+            }
+            Part::Object(objects) => self.object_has_values(objects)?,
+            Part::Definition(to) => self.ending.contains(to),
+        })
+    }
+
+    fn object_has_values(&mut self, objects: &Objects) -> Result<bool, GrammarError> {
+        for name in &objects.required {
+            let shape = named(objects, name, &mut self.reader)?;
+            if !self.has_values(&shape)? {
+                return Ok(false);
+            }
+        }
+        let required = objects.required.len() as u64;
+        if objects.most.is_some_and(|most| most < objects.least.max(required)) {
+            return Ok(false);
+        }
+        if objects.least <= required || self.has_values(&objects.others)? {
+            return Ok(true);
+        }
+        for (_, shape) in &objects.patterns {
+            if self.has_values(shape)? {
+                return Ok(true);
+            }
+        }
+        let mut possible = required;
+        for (name, shape) in &objects.properties {
+            let is_optional = !objects.required.contains(name);
+            possible += u64::from(is_optional && self.has_values(shape)?);
+        }
+        Ok(objects.least <= possible)
+    }
+
+    /// An atom of Lark's form for a shape that has values.
+    fn value(&mut self, shape: &Shape) -> Result<String, GrammarError> {
+        let Shape::OneOf(parts) = shape else { return Ok("json__any".into()) };
+        let mut values: Vec<String> = Vec::new();
+        for part in parts {
+            self.reader.spend()?;
+            if self.part_has_values(part)? {
+                let value = self.part(part)?;
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+        }
+        match values.len() {
+            1 => Ok(values.remove(0)),
+            _ => self.rules.rule(&values.join(" | ")),
+        }
+    }
+
+    fn part(&mut self, part: &Part) -> Result<String, GrammarError> {
+        match part {
+            Part::Null => Ok("\"null\"".into()),
+            Part::Bool(None) => self.rules.terminal("\"true\" | \"false\"".into()),
+            Part::Bool(Some(value)) => Ok(format!("\"{value}\"")),
+            Part::Number(numbers) => self.number(numbers),
+            Part::Text(strings) => self.text(strings),
+            Part::List(lists) => self.list(lists),
+            Part::Object(objects) => self.object(objects),
+            Part::Definition(to) => {
+                if let Some(name) = self.names.get(to) {
+                    return Ok(name.clone());
+                }
+                // Its line is written later; the name is taken now.
+                let name = format!("json__d{}", self.rules.lines.len());
+                self.rules.push(String::new())?;
+                self.names.insert(to.clone(), name.clone());
+                self.pending.push((to.clone(), name.clone()));
+                Ok(name)
+            }
+        }
+    }
+
+    fn number(&mut self, numbers: &Numbers) -> Result<String, GrammarError> {
+        match numbers.texts() {
+            Ok(Some(Texts::Expression(text))) => self.rules.terminal(format!("/{text}/")),
+            Ok(Some(Texts::Schema(schema))) => self.rules.library(schema),
+            Ok(None) => Err(GrammarError::Invalid { what: "JSON schema", problem: "no number keeps to it".into() }),
+            Err(problem) => Err(GrammarError::Schema { place: "#".into(), problem }),
+        }
+    }
+
+    fn text(&mut self, strings: &Strings) -> Result<String, GrammarError> {
+        let texts = kept(strings);
+        let is_matched = texts.is_some() && strings.patterns.iter().all(|text| pattern::whole(text).is_ok());
+        if (is_matched || strings.patterns.is_empty()) && strings.formats.is_empty() {
+            return match texts {
+                Some(texts) => {
+                    let texts: Vec<String> = texts.iter().map(|text| literal(text)).collect();
+                    self.rules.terminal(texts.join(" | "))
+                }
+                None if strings.least == 0 && strings.most.is_none() => Ok("JSON__TEXT".into()),
+                None => {
+                    let most = strings.most.map(|most| most.to_string()).unwrap_or_default();
+                    let count = format!("{{{},{most}}}", strings.least);
+                    self.rules.terminal(format!("/\"{}\"/", expression(&format!("{CHARACTER}{count}"))))
+                }
+            };
+        }
+        let mut schema = json!({"type": "string"});
+        match texts {
+            Some(texts) => schema["enum"] = texts.into(),
+            None => {
+                schema["minLength"] = strings.least.into();
+                if let Some(most) = strings.most {
+                    schema["maxLength"] = most.into();
+                }
+            }
+        }
+        let patterns = strings.patterns.iter().map(|pattern| json!({"pattern": pattern}));
+        let formats = strings.formats.iter().map(|format| match time_pattern(format) {
+            Some(pattern) => json!({"pattern": pattern}),
+            None => json!({"format": format}),
+        });
+        schema["allOf"] = patterns.chain(formats).collect();
+        self.rules.library(schema)
+    }
+
+    fn list(&mut self, lists: &Lists) -> Result<String, GrammarError> {
+        let mut most = lists.most;
+        let mut first = Vec::new();
+        for (index, shape) in lists.first.iter().enumerate() {
+            if most.is_some_and(|most| most <= index as u64) {
+                break;
+            }
+            if !self.has_values(shape)? {
+                // Those that are needed have values.
+                most = Some(index as u64);
+                break;
+            }
+            first.push(self.value(shape)?);
+        }
+        let room = most.map(|most| most - first.len() as u64);
+        let rest = if room != Some(0) && self.has_values(&lists.rest)? { Some(self.value(&lists.rest)?) } else { None };
+        let needed = lists.least.saturating_sub(first.len() as u64);
+        if needed > LEAST_MAX {
+            return Err(GrammarError::TooLarge {
+                what: "JSON schema",
+                unit: "entries that a list must have",
+                got: usize::try_from(needed).unwrap_or(usize::MAX),
+                limit: LEAST_MAX as usize,
+            });
+        }
+        // What may follow an entry, from the last on.
+        let mut behind = match &rest {
+            Some(rest) if !first.is_empty() => repeated(&format!("(JSON__COMMA {rest})"), needed, room),
+            _ => String::new(),
+        };
+        for (index, value) in first.iter().enumerate().skip(1).rev() {
+            let is_optional = index as u64 >= lists.least;
+            let one = format!("JSON__COMMA {value} {behind}");
+            behind = self.rules.rule(one.trim_end())? + if is_optional { "?" } else { "" };
+        }
+        let entries = match (first.first(), &rest) {
+            (Some(value), _) => Some(format!("{value} {behind}")),
+            (None, Some(rest)) => {
+                let (needed, room) = (needed.saturating_sub(1), room.map(|room| room - 1));
+                Some(format!("{rest} {}", repeated(&format!("(JSON__COMMA {rest})"), needed, room)))
+            }
+            (None, None) => None,
+        };
+        let mut ways = Vec::new();
+        if lists.least == 0 {
+            ways.push("JSON__NO_LIST".to_owned());
+        }
+        ways.extend(entries.map(|entries| format!("JSON__LIST {} JSON__LIST_END", entries.trim_end())));
+        self.rules.rule(&ways.join(" | "))
+    }
+
+    fn object(&mut self, objects: &Objects) -> Result<String, GrammarError> {
+        let is_open = matches!(&*objects.others, Shape::Any) && objects.patterns.is_empty();
+        let says_nothing = objects.properties.is_empty() && objects.required.is_empty();
+        if is_open && says_nothing && objects.least == 0 && objects.most.is_none() {
+            return Ok("json__object".into());
+        }
+        // Those of the schema in their order, then those that are only required.
+        let unlisted = objects.required.iter().filter(|name| objects.property(name).is_none());
+        let names: Vec<String> = objects.properties.iter().map(|(name, _)| name).chain(unlisted).cloned().collect();
+        let mut pairs: Vec<(String, bool)> = Vec::new();
+        for name in &names {
+            let shape = named(objects, name, &mut self.reader)?;
+            let is_required = objects.required.contains(name);
+            if is_required || self.has_values(&shape)? {
+                let value = self.value(&shape)?;
+                pairs.push((format!("{} JSON__COLON {value}", literal(name)), is_required));
+            }
+        }
+        let other = self.other_pair(objects, &names)?;
+        let counts = Counts::of(objects);
+        let ways = self.pairs(&pairs, other.as_deref(), counts)?;
+        let mut all = Vec::new();
+        if objects.required.is_empty() && counts.needed == 0 {
+            all.push("JSON__NO_OBJECT".to_owned());
+        }
+        all.extend(ways.map(|ways| format!("JSON__OBJECT {ways} JSON__OBJECT_END")));
+        if all.is_empty() {
+            let problem = "\"minProperties\" cannot be enforced where more than one name would have to be one that \
+                           \"properties\" does not list; leave it out, or list names";
+            let place = format!("{}/minProperties", objects.place);
+            return Err(GrammarError::Schema { place, problem: problem.into() });
+        }
+        self.rules.rule(&all.join(" | "))
+    }
+
+    /// A pair whose name `properties` does not list; none if there is no such.
+    fn other_pair(&mut self, objects: &Objects, listed: &[String]) -> Result<Option<String>, GrammarError> {
+        let mut expressions = Vec::new();
+        for (text, _) in &objects.patterns {
+            let place = format!("{}/patternProperties", objects.place);
+            let whole = pattern::whole(text).map_err(|problem| GrammarError::Schema { place, problem })?;
+            expressions.push(self.rules.terminal(format!("\"\\\"\" /{whole}/ \"\\\"\""))?);
+        }
+        let mut pairs = Vec::new();
+        for (index, (text, shape)) in objects.patterns.iter().enumerate() {
+            if !self.has_values(shape)? {
+                continue;
+            }
+            // A name that matches several patterns would have to be all that they say.
+            let mut without: Vec<String> = Vec::new();
+            without.extend(expressions.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, one)| one.clone()));
+            for name in listed {
+                if is_match(text, name, &objects.place)? {
+                    without.push(literal(name));
+                }
+            }
+            let name = self.name(&["JSON__PLAIN_NAME", &expressions[index]], &without)?;
+            pairs.push(format!("{name} JSON__COLON {}", self.value(shape)?));
+        }
+        if self.has_values(&objects.others)? {
+            let plain = if expressions.is_empty() { "JSON__NAME" } else { "JSON__PLAIN_NAME" };
+            let without: Vec<String> = listed.iter().map(|name| literal(name)).chain(expressions).collect();
+            let name = self.name(&[plain], &without)?;
+            pairs.push(format!("{name} JSON__COLON {}", self.value(&objects.others)?));
+        }
+        if pairs.is_empty() { Ok(None) } else { self.rules.rule(&pairs.join(" | ")).map(Some) }
+    }
+
+    /// Names that are all of `these`, and none of those.
+    fn name(&mut self, these: &[&str], without: &[String]) -> Result<String, GrammarError> {
+        let mut all = these.join(" & ");
+        if !without.is_empty() {
+            all += &format!(" & ~({})", without.join(" | "));
+        }
+        if these.len() == 1 && without.is_empty() { Ok(all) } else { self.rules.terminal(all) }
+    }
+
+    /// One or more of `pairs` in their order, of which some are required, and behind them others; none if the counts
+    /// cannot be kept to. Others may have one name, so one of them counts at most.
+    fn pairs(
+        &mut self,
+        pairs: &[(String, bool)],
+        other: Option<&str>,
+        counts: Counts,
+    ) -> Result<Option<String>, GrammarError> {
+        let optional = pairs.iter().filter(|(_, is_required)| !is_required).count();
+        let tracked = counts.tracked(optional);
+        if tracked.saturating_mul(pairs.len()) > COUNTED_MAX {
+            let (unit, got, limit) = ("properties to count", tracked.saturating_mul(pairs.len()), COUNTED_MAX);
+            return Err(GrammarError::TooLarge { what: "JSON schema", unit, got, limit });
+        }
+        // What may follow where so many optional ones came: with none before it, and with some.
+        let ends = |count: usize, is_first: bool| counts.end(other, count, is_first);
+        let mut behind: Vec<[Option<String>; 2]> =
+            (0..=tracked).map(|count| [ends(count, true), ends(count, false)]).collect();
+        for (pair, is_required) in pairs.iter().rev() {
+            let mut next = Vec::with_capacity(tracked + 1);
+            for count in 0..=tracked {
+                let mut both = [None, None];
+                for (is_later, way) in both.iter_mut().enumerate() {
+                    let comma = if is_later == 1 { "JSON__COMMA " } else { "" };
+                    let counted = if *is_required { Some(count) } else { counts.after(count, tracked) };
+                    let rest = counted.and_then(|count| behind[count][1].as_ref());
+                    let taken = rest.map(|rest| format!("{comma}{pair} {rest}").trim_end().to_owned());
+                    let left = behind[count][is_later].as_ref().filter(|_| !is_required);
+                    *way = match (taken, left) {
+                        (None, left) => left.cloned(),
+                        (Some(taken), None) => Some(self.rules.rule(&taken)?),
+                        (Some(_), Some(left)) if is_later == 1 && counted == Some(count) => {
+                            Some(self.rules.rule(format!("(JSON__COMMA {pair})? {left}").trim_end())?)
+                        }
+                        (Some(taken), Some(left)) if left.is_empty() => Some(self.rules.rule(&format!("({taken})?"))?),
+                        (Some(taken), Some(left)) => Some(self.rules.rule(&format!("{taken} | {left}"))?),
+                    };
+                }
+                next.push(both);
+            }
+            behind = next;
+        }
+        Ok(behind.swap_remove(0)[0].take())
+    }
+}
+
+/// How many names beside the required ones there have to be, and may be.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    needed: u64,
+    room: Option<u64>,
+}
+
+impl Counts {
+    fn of(objects: &Objects) -> Self {
+        let required = objects.required.len() as u64;
+        Self {
+            needed: objects.least.saturating_sub(required),
+            room: objects.most.map(|most| most.saturating_sub(required)),
+        }
+    }
+
+    /// Up to how many it is counted, of so many optional ones.
+    fn tracked(self, optional: usize) -> usize {
+        let most = self.room.unwrap_or(self.needed);
+        usize::try_from(most).unwrap_or(usize::MAX).min(optional)
+    }
+
+    /// The count after one more; none where that is one too many.
+    fn after(self, count: usize, tracked: usize) -> Option<usize> {
+        let next = count + 1;
+        if self.room.is_some_and(|room| next as u64 > room) { None } else { Some(next.min(tracked)) }
+    }
+
+    /// What may follow so many optional ones: pairs with other names. Nothing is an empty text, where that may be.
+    fn end(self, other: Option<&str>, count: usize, is_first: bool) -> Option<String> {
+        let needed = self.needed.saturating_sub(count as u64);
+        let room = self.room.map(|room| room.saturating_sub(count as u64));
+        let other = other.filter(|_| room != Some(0));
+        match (other, needed, is_first) {
+            (None, 0, false) => Some(String::new()),
+            (Some(other), 0 | 1, false) => Some(repeated(&format!("(JSON__COMMA {other})"), needed, room)),
+            (Some(other), 0 | 1, true) => {
+                let more = repeated(&format!("(JSON__COMMA {other})"), 0, room.map(|room| room - 1));
+                Some(format!("{other} {more}").trim_end().to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `group` so often.
+fn repeated(group: &str, least: u64, most: Option<u64>) -> String {
+    // More of them than fit into any answer.
+    let most = most.filter(|&most| most < 1 << 30);
+    match (least, most) {
+        (_, Some(0)) => String::new(),
+        (0, None) => format!("{group}*"),
+        (1, None) => format!("{group}+"),
+        (0, Some(1)) => format!("{group}?"),
+        (least, None) => format!("{group}{{{least},}}"),
+        (least, Some(most)) => format!("{group}{{{least},{most}}}"),
+    }
+}
+
+/// The texts of which a string is one, without those of another length, and those that do not match.
+fn kept(strings: &Strings) -> Option<Vec<String>> {
+    let matches = |text: &str, pattern: &String| {
+        pattern::whole(pattern).and_then(|whole| pattern::matches(&whole, text)).unwrap_or(true)
+    };
+    let fits = |text: &&String| {
+        let length = text.chars().count() as u64;
+        strings.least <= length
+            && strings.most.is_none_or(|most| length <= most)
+            && strings.patterns.iter().all(|pattern| matches(text, pattern))
+    };
+    strings.literals.as_ref().map(|texts| texts.iter().filter(fits).cloned().collect())
+}
+
+/// A JSON string as it stands, in Lark's quotes.
+fn literal(text: &str) -> String {
+    let json = Value::from(text).to_string().replace('\u{7f}', "\\u007f");
+    Value::from(json).to_string()
+}
+
+/// A pattern of the formats of days and times: those of the calendar, without leap seconds, which few readers know.
+fn time_pattern(format: &str) -> Option<String> {
+    let year = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)";
+    let fourth = "(0[48]|[2468][048]|[13579][26])";
+    let days = format!(
+        "({year}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)\
+         |02-(0[1-9]|1[0-9]|2[0-8]))|([0-9]{{2}}{fourth}|{fourth}00)-02-29)"
+    );
+    let times = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+    match format {
+        "date" => Some(format!("^{days}$")),
+        "time" => Some(format!("^{times}$")),
+        "date-time" => Some(format!("^{days}T{times}$")),
+        _ => None,
+    }
+}
+
+/// An expression as it stands between slashes.
+fn expression(text: &str) -> String {
+    text.replace('/', "\\/")
+}
+
+fn number_of_any_kind() -> String {
+    match Numbers::any(false).texts() {
+        Ok(Some(Texts::Expression(text))) => text,
+        _ => "0".into(),
+    }
+}
