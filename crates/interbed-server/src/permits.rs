@@ -12,8 +12,8 @@ use crate::tenant::Tenant;
 const RECENT: Duration = Duration::from_secs(10);
 
 /// A number of permits that tenants share: each of those that have come lately may have an equal part of them, at least
-/// one, and one that is alone all. While several wait, the next goes to the one that has the fewest, and among equals to
-/// the one that has waited for longest since its last. Within a tenant, they go in the order of coming.
+/// one, and one that is alone all. While several wait, the next goes to the one that has the fewest, and among equals
+/// to the one that has waited for longest since its last. Within a tenant, they go in the order of coming.
 pub(crate) struct Permits {
     line: Mutex<Line>,
 }
