@@ -7,7 +7,7 @@ use interbed_device::{Bytes, HostMemory, give_back_freed, huge_pages_unasked, pe
 use interbed_model::tokenizer::Tokenizer;
 
 /// The program: pages of its file, and what it holds before it opens a model. Without optimisation its file is larger.
-const PROGRAM: u64 = if cfg!(debug_assertions) { 28 << 20 } else { 18 << 20 };
+const PROGRAM: u64 = if cfg!(debug_assertions) { 40 << 20 } else { 18 << 20 };
 
 /// A token of the vocabulary with its merge, in the tables of the tokenizer; measured: 213 to 283 bytes.
 const TOKEN: u64 = 320;

@@ -248,7 +248,7 @@ fn a_dropped_pool_waits_for_what_is_in_flight_and_forgets_the_rest() {
 
 /// A buffer whose memory is inside itself, and so moves with it.
 #[repr(align(4096))]
-struct Inline([u8; 16 * BLOCK]);
+struct Inline([u8; BLOCK]);
 
 impl AsMut<[u8]> for Inline {
     fn as_mut(&mut self) -> &mut [u8] {
@@ -260,7 +260,7 @@ impl AsMut<[u8]> for Inline {
 fn the_ring_serves_buffers_that_move_with_their_owner() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let bytes = content(64 * BLOCK);
+    let bytes = content(4 * BLOCK);
     fs::write(&path, &bytes).unwrap();
     let file: Arc<dyn DirectRead> = Arc::new(DirectFile::open(&path).unwrap());
     for kind in [EngineKind::Pread, EngineKind::Uring] {
@@ -272,14 +272,14 @@ fn the_ring_serves_buffers_that_move_with_their_owner() {
             }
         };
         for tag in 0..4 {
-            let (file, len) = (Arc::clone(&file), 16 * BLOCK);
-            let buffer = Inline([0; 16 * BLOCK]);
+            let (file, len) = (Arc::clone(&file), BLOCK);
+            let buffer = Inline([0; BLOCK]);
             engine.submit(ReadRequest { tag, file, offset: tag * len as u64, needed: len, len, buffer });
         }
         while let Some(done) = engine.wait() {
             done.result.unwrap();
-            let at = done.tag as usize * 16 * BLOCK;
-            assert!(done.buffer.0 == bytes[at..at + 16 * BLOCK]);
+            let at = done.tag as usize * BLOCK;
+            assert!(done.buffer.0 == bytes[at..at + BLOCK]);
         }
     }
 }

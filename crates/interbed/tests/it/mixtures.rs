@@ -244,10 +244,10 @@ fn counts_that_cannot_be_used_or_kept_cost_a_warning_and_nothing_else() {
     let mut damaged = whole.clone();
     damaged[80] ^= 4;
     let mut foreign = whole[..whole.len() - 32].to_vec();
-    foreign[16] ^= 1;
+    foreign[18] ^= 1;
     foreign.extend(blake3::hash(&foreign).as_bytes());
     let mut impossible = whole[..whole.len() - 32].to_vec();
-    impossible[56..60].copy_from_slice(&f32::NAN.to_le_bytes());
+    impossible[58..62].copy_from_slice(&f32::NAN.to_le_bytes());
     impossible.extend(blake3::hash(&impossible).as_bytes());
     for (bytes, why) in [(&damaged, "damaged"), (&foreign, "another model"), (&impossible, "NaN"), (&vec![], "0 bytes")]
     {
