@@ -132,14 +132,15 @@ fn nobody_within_its_share_loses_to_one_above_it() {
         let (num_blocks, num_tenants) = (1 + rng.below(40), 1 + rng.below(5));
         let mut pool = Pool::new(num_blocks);
         for _ in 0..3000 {
-            let tenant = Some(rng.below(num_tenants) as u128);
+            let number = rng.below(num_tenants);
+            let tenant = Some(number as u128);
             let of = |pool: &Pool, tenant| pool.blocks.iter().flatten().filter(|(of, _)| *of == tenant).count();
             match rng.below(10) {
                 0..6 => {
                     let before: Vec<_> = (0..num_tenants as u128).map(|of_one| of(&pool, Some(of_one))).collect();
                     let own_cached = pool.cached(tenant);
                     let sharing = before.iter().filter(|&&blocks| blocks > 0).count();
-                    let own = before[tenant.expect("a number") as usize];
+                    let own = before[number];
                     let share = num_blocks / (sharing + usize::from(own == 0));
                     match pool.take(tenant) {
                         None => assert_eq!((0..num_tenants).map(|at| pool.cached(Some(at as u128))).sum::<usize>(), 0),

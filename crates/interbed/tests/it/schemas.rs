@@ -21,7 +21,7 @@ fn of_schema(schema: &Value) -> Value {
     json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
 }
 
-/// What is refused, with a part of the message.
+/// What is refused, with a part of the message; or would take long if it were compiled as it is written.
 fn refused() -> Vec<(Value, &'static str)> {
     let by_name = |index: usize| format!("^{}[a-z]{{{index},}}x", "ab".repeat(index / 20 + 1));
     let names: serde_json::Map<_, _> = (0..400).map(|index| (by_name(index), json!({"type": "string"}))).collect();
@@ -91,7 +91,10 @@ fn what_would_take_long_is_refused_and_nobody_waits_for_it() {
                                       "tool_choice": "required", "max_tokens": 4});
                     }
                     let answer = post("theirs", path, &body);
-                    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(*told), "{told}: {answer}");
+                    // What is not refused by a limit may be answered, as long as nobody waits for it.
+                    let is_answered = told.is_empty() && answer.starts_with("HTTP/1.1 200");
+                    let is_refused = answer.starts_with("HTTP/1.1 400") && answer.contains(*told);
+                    assert!(is_answered || is_refused, "{told}: {answer}");
                 })
             })
             .collect();
