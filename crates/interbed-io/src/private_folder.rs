@@ -17,7 +17,7 @@ use crate::IoError;
 /// Rights that let others write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// See the [module](self).
+/// A folder of this user alone, in which files are opened by their names and links lead nowhere.
 #[derive(Debug)]
 pub struct PrivateFolder {
     folder: File,
