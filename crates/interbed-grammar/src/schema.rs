@@ -321,7 +321,7 @@ mod tests {
         let written = with_rules(grammar).expect("a grammar");
         let (before, behind) = written.split_once("json__").expect("a rule");
         assert_eq!(before, r#"start: "%json {\"" </a> /\/%json [.]/ "#);
-        assert!(behind.contains(" \"x\" // %json {}\njson__") && behind.contains(r"/1\.0/"), "{written}");
+        assert!(behind.contains(" \"x\" // %json {}\nJSON__") && behind.contains(r"/1\.0/"), "{written}");
         assert!(!is_spelled_out(grammar) && is_spelled_out(r#"start: <a> "." %json {"pattern": "/.*/"} W? "}""#));
         assert!(!is_spelled_out("start: \"a\""));
         assert_eq!(with_rules("start: \"a\" // %json"), Ok("start: \"a\" // %json".to_owned()));

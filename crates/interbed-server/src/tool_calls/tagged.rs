@@ -200,7 +200,7 @@ mod tests {
             (json!({"properties": {"a": {}, "b": {"$ref": "#/properties/a"}}}), "#/properties/b/$ref"),
             (json!({"$defs": {"X": {"items": {"$ref": "#/properties/a"}}}}), "#/$defs/X/items/$ref"),
             (json!({"$ref": "#/properties/a"}), "#/$ref"),
-            (json!({"$ref": "#/$defs/Args", "$defs": {"Args": args}}), "#/type"),
+            (json!({"$ref": "#/$defs/Args", "$defs": {"Args": args}}), "#/properties"),
             (json!({"not": {}}), "#/not"),
         ] {
             match checked(&schema(keywords.clone())) {

@@ -420,8 +420,11 @@ async fn numbers_reach_the_prompt_as_they_were_sent() {
             json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments.to_string()}});
         let messages =
             json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]);
-        let tools = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
-        server.post(PATH, &json!({"messages": messages, "tools": tools, "tool_choice": "none"})).await.ok();
+        // Assigned, as `json!` writes some numbers in another way.
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        let mut body = json!({"messages": messages, "tools": tools, "tool_choice": "none"});
+        body["tools"][0]["function"]["parameters"] = parameters.clone();
+        server.post(PATH, &body).await.ok();
         let prompt = || {
             let bytes = server.last_request().prompt;
             String::from_utf8(bytes.iter().map(|&token| u8::try_from(token).expect("a byte")).collect()).expect("text")
@@ -429,11 +432,13 @@ async fn numbers_reach_the_prompt_as_they_were_sent() {
         for part in [format!(r#""enum": [{number}], "default": {number}"#), format!(r#"{{"a": {number}}}{number}"#)] {
             assert!(prompt().contains(&part), "{number}: {}", prompt());
         }
-        let used = json!({"type": "tool_use", "id": "c", "name": "f", "input": arguments});
+        let used = json!({"type": "tool_use", "id": "c", "name": "f"});
         let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [used]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}]}]);
-        let tools = json!([{"name": "f", "input_schema": parameters}]);
-        server.post("/v1/messages", &json!({"max_tokens": 5, "messages": messages, "tools": tools})).await.ok();
+        let mut body = json!({"max_tokens": 5, "messages": messages, "tools": [{"name": "f"}]});
+        body["tools"][0]["input_schema"] = parameters;
+        body["messages"][1]["content"][0]["input"] = arguments;
+        server.post("/v1/messages", &body).await.ok();
         for part in [format!(r#""enum": [{number}], "default": {number}"#), format!(r#"{{"a": {number}}}{number}"#)] {
             assert!(prompt().contains(&part), "{number}: {}", prompt());
         }
