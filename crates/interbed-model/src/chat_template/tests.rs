@@ -32,7 +32,7 @@ fn json_is_pythons() {
 
 #[test]
 fn numbers_are_printed_as_they_were_sent() {
-    for number in ["1.0", "0.1", "-5", "1e+400", "-0.0", "-0", "1.50", "12345678901234567890123", "1e16", "1e+16"] {
+    for number in ["1.0", "0.1", "-5", "1e+400", "-0.0", "-0", "1.50", "12345678901234567890123"] {
         let messages: Json = serde_json::from_str(&format!(r#"[{{"n": {number}, "l": [{number}]}}]"#)).unwrap();
         let source = "{{ messages[0] | tojson }} {{ messages[0].l | tojson(indent=1) }}";
         let expected = format!("{{\"n\": {number}, \"l\": [{number}]}} [\n {number}\n]");
