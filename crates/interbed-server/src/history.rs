@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::blocks::refuse;
 use crate::error::ApiError;
 use crate::fields::shown;
+use crate::json_text::object;
 
 type Message = Map<String, Value>;
 
@@ -57,8 +58,10 @@ impl History {
 
     /// Adds a call by the assistant; `arguments` are an object, or a text of one.
     pub(crate) fn call(&mut self, id: String, name: String, arguments: Value) {
-        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-        self.add(json!({"role": ASSISTANT, "content": null, "tool_calls": [call]}));
+        let function = object([("name", name.as_str().into()), ("arguments", arguments)]);
+        let call = object([("id", id.as_str().into()), ("type", "function".into()), ("function", function)]);
+        let calls = Value::Array(vec![call]);
+        self.add(object([("role", ASSISTANT.into()), ("content", Value::Null), ("tool_calls", calls)]));
         self.called.insert(id, name);
     }
 

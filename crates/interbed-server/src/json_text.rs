@@ -13,6 +13,11 @@ pub(crate) fn push(list: &mut String, entry: &Value) {
     let _ = write!(list, "{entry}");
 }
 
+/// An object of these fields. Unlike `json!`, this leaves numbers as their client wrote them.
+pub(crate) fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>().into()
+}
+
 /// A list, whose entries are values one at a time.
 pub(crate) fn list_of(entries: impl Iterator<Item = Value>) -> String {
     let mut list = String::new();

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::fields::shown;
+use crate::json_text::object;
 
 /// Longest name of a function.
 const NAME_BYTES_MAX: usize = 128;
@@ -30,7 +31,7 @@ pub(crate) fn function_tool(name: &Value, description: Option<&Value>, schema: O
     if strict {
         function["strict"] = true.into();
     }
-    json!({"type": "function", "function": function})
+    object([("type", "function".into()), ("function", function)])
 }
 
 /// Checks a function's fields, which have their API's names: of its name, its description and its schema.

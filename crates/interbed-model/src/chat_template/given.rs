@@ -23,6 +23,7 @@ fn number(sent: &Number) -> Value {
     let text = sent.to_string();
     let whole = || text.parse::<i64>().ok().filter(|value| value.to_string() == text).map(Value::from);
     let large = || text.parse::<i128>().ok().filter(|value| value.to_string() == text).map(Value::from);
-    let real = || sent.as_f64().filter(|&value| float(value) == text).map(Value::from);
+    let is_written = |value: f64| float(value) == text && Value::from(value).to_string() == text;
+    let real = || sent.as_f64().filter(|&value| is_written(value)).map(Value::from);
     whole().or_else(large).or_else(real).unwrap_or_else(|| Value::from_object(SentNumber(text)))
 }

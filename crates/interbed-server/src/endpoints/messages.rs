@@ -23,6 +23,7 @@ use crate::fields::{Field, FromJson, Object, read, sent, shown};
 use crate::generate::{Asked, Delta, Sequences, submit};
 use crate::history::History;
 use crate::json_cost::JsonCost;
+use crate::json_text::object;
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
 use crate::outline::{Block, Blocks, Change, Outline};
@@ -179,7 +180,8 @@ fn content_block((block, text): (Block, String)) -> Option<Value> {
         Block::Thinking => json!({"type": "thinking", "thinking": text, "signature": ""}),
         Block::Call(call) => {
             let input = json_value(&text).ok().filter(Value::is_object)?;
-            json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
+            let (id, name) = (call.id.into(), call.name.into());
+            object([("type", "tool_use".into()), ("id", id), ("name", name), ("input", input)])
         }
     })
 }

@@ -432,10 +432,6 @@ async fn numbers_reach_the_prompt_as_they_were_sent() {
         for part in [format!(r#""enum": [{number}], "default": {number}"#), format!(r#"{{"a": {number}}}{number}"#)] {
             assert!(prompt().contains(&part), "{number}: {}", prompt());
         }
-        if number.contains(['e', 'E']) {
-            // What is built anew of Anthropic's form has exponents with a sign: 1e+400, the same number.
-            continue;
-        }
         let used = json!({"type": "tool_use", "id": "c", "name": "f"});
         let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [used]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}]}]);
