@@ -162,7 +162,7 @@ fn options_that_make_no_sense_are_refused() {
     let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let directory = parent.path().to_str().unwrap();
     let refused = |options: &[&str], why: &str| {
-        let mut args = vec!["serve", tiny(), "--port", "0", "--memory", "512M"];
+        let mut args = vec!["serve", tiny(), "--port", "0", "--memory", "1G"];
         args.extend(options);
         let ended = ended(&args);
         assert!(ended.code == Some(2) && ended.stderr.contains(why), "{options:?}: {ended:?}");
