@@ -73,7 +73,7 @@ pub(crate) trait Policy: Send {
     /// Called once all accepted results of the pass are published: the sequence of `entry` goes on, branches or ends.
     fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>);
 
-    /// Its sequence `id`, for which nothing was sampled because it was not known what may come, goes on: it is known.
+    /// Sequence `id` of the group goes on: its mask, which was late when the pass sampled, has come.
     fn resume(&mut self, _: SequenceId, _: &Prompt, _: Sampling<'_>, _: &mut Stage<'_>) {}
 
     /// Ends sequences whose clients have gone.

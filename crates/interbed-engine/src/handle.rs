@@ -201,8 +201,8 @@ pub(crate) struct EngineShared {
     stall: Duration,
     /// `None` only wakes the thread, so that it sees that it has to stop.
     submissions: Mutex<Sender<Option<Submission>>>,
-    /// Those of continuations that were submitted, and not yet admitted for the first time: wherever a request ends,
-    /// they come back. They bound the channel as well as the queue behind it.
+    /// Places of the waiting queue. A continuation holds one from its submission until it is first admitted or its
+    /// request ends. The places bound the channel as well as the queue behind it.
     queue: Arc<Places<Option<TenantId>>>,
     stop: AtomicBool,
     progress: Mutex<Progress>,

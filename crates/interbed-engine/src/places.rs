@@ -16,11 +16,11 @@ pub struct Places<T> {
 #[derive(Debug)]
 struct Taken<T> {
     all: usize,
-    /// Those that have any.
+    /// How many places each owner holds; an owner without places is not listed.
     by: HashMap<T, usize>,
 }
 
-/// One of them, until this is dropped.
+/// A place that its owner holds until this is dropped.
 #[derive(Debug)]
 pub struct Place<T: Eq + Hash> {
     places: Arc<Places<T>>,

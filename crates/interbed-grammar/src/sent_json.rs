@@ -6,7 +6,7 @@ use serde_json::{Number, Value};
 /// `1.0` and integers of any length.
 ///
 /// # Errors
-/// It is not JSON.
+/// `text` is not JSON.
 pub fn json_value(text: &str) -> serde_json::Result<Value> {
     let mut value = serde_json::from_str(text)?;
     // The library keeps all of a number but how its exponent is written.

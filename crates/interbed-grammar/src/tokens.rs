@@ -13,7 +13,7 @@ pub(crate) struct Tokens {
     eos: Vec<u32>,
     /// Those that are white space.
     blanks: TokenMask,
-    /// Those with quotes, and how many each has.
+    /// Tokens whose text has quotation marks, and how many marks each has.
     quoted: Vec<(u32, usize)>,
 }
 

@@ -97,7 +97,7 @@ impl Vocabulary {
         Ok(Self { tokens, factory, memory: GrammarMemory::new(MEMORY_BYTES) })
     }
 
-    /// The same with so much memory for all that is compiled with it, as long as it is in use.
+    /// This vocabulary with a budget of `bytes` for all grammars that are compiled with it and in use.
     #[must_use]
     pub fn with_memory(self, bytes: usize) -> Self {
         Self { memory: GrammarMemory::new(bytes), ..self }

@@ -15,7 +15,8 @@ pub struct FileIdentity {
     pub(crate) inode: (u64, u64, u64),
     /// Seconds and nanoseconds; `None` for a block device, whose node does not record writes to the device.
     modified: Option<(i64, i64)>,
-    /// The same of the last change of any kind. Unlike the time of modification, no program can put it back.
+    /// The time of the last change of any kind (ctime), in seconds and nanoseconds. Unlike the time of modification, no
+    /// program can put it back.
     changed: Option<(i64, i64)>,
     /// Names that it has.
     links: u64,
@@ -50,7 +51,8 @@ impl FileIdentity {
         }
     }
 
-    /// The same of a file whose name is gone, since `before`: that is a change too, and harmless.
+    /// This identity without the change that removing one of the file's names makes, if a name was removed since
+    /// `before`: that changes ctime, but no content.
     pub(crate) fn without_name(self, before: &Self) -> Self {
         let changed = if self.links < before.links { before.changed } else { self.changed };
         Self { changed, ..self }

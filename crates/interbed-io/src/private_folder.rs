@@ -90,7 +90,7 @@ impl PrivateFolder {
         }
     }
 
-    /// The same, and makes an empty one if there is none.
+    /// Opens the file of this name for reading and writing, and creates an empty one if there is none.
     ///
     /// # Errors
     /// As [`open_file`](Self::open_file).

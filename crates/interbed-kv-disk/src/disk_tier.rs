@@ -252,7 +252,7 @@ impl DiskTier {
         capacity_tokens(self.tier.config(), &self.shape)
     }
 
-    /// The same of a store that is yet to be opened.
+    /// Tokens of a sequence that are sure to find room in a store of this shape, which is yet to be opened.
     ///
     /// # Errors
     /// [`DiskTierError::TooSmall`].

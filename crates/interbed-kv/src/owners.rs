@@ -14,7 +14,7 @@ use crate::ids::BlockId;
 /// How often the blocks of the whole pool are taken, by all tenants together, before one that takes none loses its
 /// share: hours, at the rates at which prompts are computed.
 const POOLS_IDLE: u64 = 256;
-/// The same for a small pool, in blocks.
+/// The least number of blocks that are taken before an idle tenant loses its share, which holds for small pools.
 const BLOCKS_IDLE: u64 = 1 << 16;
 /// Taking blocks again so soon is not written down: it changes the order of use by no more than this.
 const SOON: u64 = 256;
@@ -35,11 +35,11 @@ pub(crate) struct Owners {
     ids: HashMap<Tenant, OwnerId>,
     vacant: Vec<OwnerId>,
     of_block: Vec<OwnerId>, // [block], valid while it has content; empty before there was a second owner
-    /// Those that have cached blocks, by how many they have in all.
+    /// Owners that have cached blocks, in the order of how many blocks they have in all.
     by_blocks: BTreeSet<(usize, OwnerId)>,
-    /// Those that have a share, by when they took a block.
+    /// Owners that have a share, in the order of when they last took a block.
     by_use: BTreeSet<(u64, OwnerId)>,
-    /// Those that have none any more.
+    /// Owners that have lost their share.
     idle: BTreeSet<OwnerId>,
     /// Blocks taken so far.
     clock: u64,

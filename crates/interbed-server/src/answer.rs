@@ -71,7 +71,7 @@ impl Form {
         Ok(Self { speech, tools, begins, continued, ids_begin: "call_" })
     }
 
-    /// The same with ids of calls that begin so.
+    /// This form, in which ids of calls begin with `ids_begin`.
     pub(crate) fn with_ids(self, ids_begin: &'static str) -> Self {
         Self { ids_begin, ..self }
     }

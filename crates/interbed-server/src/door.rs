@@ -33,7 +33,7 @@ pub(crate) struct Doorway {
     router: OnceLock<Router>,
     observers: Observers,
     progress: Arc<LoadProgress>,
-    /// Those that have come in.
+    /// The connections that are open.
     pub(crate) guests: Arc<Guests>,
     /// Whether the server takes nothing new.
     pub(crate) draining: watch::Receiver<bool>,

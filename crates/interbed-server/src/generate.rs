@@ -110,7 +110,7 @@ struct Timing {
 /// A sequence that has ended.
 #[derive(Default)]
 pub(crate) struct Output {
-    /// Its text, unless it is an answer.
+    /// The text, unless `pieces` tell it.
     pub(crate) text: String,
     /// What the answer is made of.
     pub(crate) pieces: Vec<Piece>,

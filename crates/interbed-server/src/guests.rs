@@ -73,7 +73,7 @@ struct Signs {
     leave: Notify,
 }
 
-/// One of them, as long as it is open.
+/// A connection, as long as it is open.
 pub(crate) struct Guest {
     guests: Arc<Guests>,
     number: u64,

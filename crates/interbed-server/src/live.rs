@@ -21,7 +21,7 @@ use crate::error::ApiError;
 use crate::tenant::Tenant;
 use scene::Scene;
 
-/// Those who may look at a time, of all tenants together. Each takes a connection, and memory for a few events.
+/// Most viewers at a time, of all tenants together. Each viewer takes a connection, and memory for a few events.
 const VIEWERS_MAX: usize = 16;
 
 /// Events that wait for a viewer before it has missed one.

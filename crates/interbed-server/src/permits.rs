@@ -37,7 +37,7 @@ struct Place {
     waiting: VecDeque<oneshot::Sender<Permit>>,
 }
 
-/// One of them, until it is dropped.
+/// A permit, which goes to the next tenant in line when it is dropped.
 pub(crate) struct Permit {
     /// `None` once it has been given back.
     permits: Option<Arc<Permits>>,

@@ -340,7 +340,7 @@ impl Worker {
         Ok(Self { process, input, output, leaves: false })
     }
 
-    /// The same when it has learned the vocabulary.
+    /// This worker, once it has read the vocabulary.
     async fn taught(self, vocabulary: &Arc<Vocabulary>) -> Result<Self, ApiError> {
         let told = vocabulary.clone();
         let bytes = spawn_blocking(move || told.to_bytes()).await.map_err(|_| failed())?;

@@ -57,7 +57,8 @@ impl RandomAccessFile for HashedFile {
     }
 }
 
-/// The same for direct reads. As long as anything is to be hashed, the kernel does not read by itself.
+/// A file whose direct reads are hashed on their way. As long as anything is to be hashed, the kernel does not read by
+/// itself.
 pub(crate) struct HashedDirect {
     pub(crate) file: Arc<dyn DirectRead>,
     pub(crate) hash: Arc<ContentHash>,

@@ -1,8 +1,8 @@
 //! What tells a model's weights from any other: their content.
 //!
-//! It is hashed while the weights are first read, or taken from checksums that came with them, and noted for the next
-//! process with the state of the files. Length, times and inode of a file decide whether a note still holds, and
-//! nothing else. Checksums that came with files are believed of them as they were first seen: where such a file was
+//! The content is hashed while the weights are first read, or taken from checksums that came with them, and noted for
+//! the next process with the state of the files. Length, times and inode of a file decide whether a note still holds,
+//! and nothing else. Checksums that came with files are believed of them as they were first seen: where such a file was
 //! changed since and its checksums were not, its content is hashed.
 
 mod note;
@@ -61,7 +61,7 @@ impl WeightsIdentity {
         Self::begin_in(user_folders::cache().map(|folder| folder.join(FOLDER)).as_deref(), catalog, specs)
     }
 
-    /// The same with notes in `folder`.
+    /// [`begin`](Self::begin), with notes in `folder`.
     fn begin_in(folder: Option<&std::path::Path>, catalog: &mut Catalog, specs: &[GroupSpec]) -> Self {
         let files = catalog.stored_files().to_vec();
         let claim = claim(catalog, specs);
@@ -135,7 +135,7 @@ impl WeightsIdentity {
         }
     }
 
-    /// The same at once, without regard to others who read.
+    /// Hashes what is left at once, whether or not others read from the disk, and returns the identity.
     ///
     /// # Errors
     /// A failed read, or files that are not what they were.

@@ -60,7 +60,7 @@ pub(crate) enum Wait {
     Blocks,
     /// Enough blocks are left for what it has, but not for the expected growth of it and all others.
     Growth,
-    /// It is longer than memory, and it is not known yet whose KV the disk has.
+    /// The sequence is longer than memory, and the engine does not know yet whose KV the disk holds.
     Identity,
     /// It, or a running sequence, must not be preempted again, and there are too few blocks for such sequences to run
     /// to their ends.

@@ -25,7 +25,7 @@ pub(super) fn between(low: &Decimal, high: &Decimal, places: usize) -> Option<St
     Some(any_of(alternatives))
 }
 
-/// The same of numbers that are not negative.
+/// An expression for the numbers from `low` to `high`, which are not negative, with up to `places` decimal places.
 fn positive(low: &Decimal, high: &Decimal, places: usize) -> String {
     let ((low, low_fraction), (high, high_fraction)) = (low.parts(), high.parts());
     if low == high {
@@ -76,7 +76,7 @@ fn more(digit: &str, count: usize) -> String {
     if count == 0 { String::new() } else { format!("{digit}{{0,{count}}}") }
 }
 
-/// One of the digits from `low` to `high`.
+/// An expression for a digit from `low` to `high`.
 fn one_of(low: u8, high: u8) -> Option<String> {
     match low.cmp(&high) {
         std::cmp::Ordering::Less => Some(format!("[{low}-{high}]")),
@@ -89,7 +89,8 @@ fn first(digits: &str) -> (u8, &str) {
     (digits.as_bytes().first().map_or(0, |digit| digit - b'0'), digits.get(1..).unwrap_or_default())
 }
 
-/// One to `count` digits behind the point that are `low` or more, which ends with another digit than 0.
+/// An expression for one to `count` digits behind the point that are at least `low`, which ends with a digit other than
+/// 0.
 fn from(low: &str, count: usize) -> String {
     let (digit, rest) = first(low);
     let left = count.saturating_sub(1);
@@ -98,7 +99,7 @@ fn from(low: &str, count: usize) -> String {
     any_of([Some(format!("{digit}{same}")), higher].into_iter().flatten().collect())
 }
 
-/// The same that are `high` or less.
+/// An expression for up to `count` digits behind the point that are at most `high`.
 fn to(high: &str, count: usize) -> String {
     let (digit, rest) = first(high);
     let left = count.saturating_sub(1);
@@ -107,7 +108,7 @@ fn to(high: &str, count: usize) -> String {
     any_of([Some(format!("{digit}{same}")), lower].into_iter().flatten().collect())
 }
 
-/// The same that are from `low` to `high`.
+/// An expression for up to `count` digits behind the point that are from `low` to `high`.
 fn both(low: &str, high: &str, count: usize) -> String {
     let ((low_digit, low_rest), (high_digit, high_rest)) = (first(low), first(high));
     let left = count.saturating_sub(1);

@@ -22,7 +22,7 @@ pub struct Memory {
     pub context: usize,
     /// The least budget that works for `interbed run` and `interbed chat`.
     pub least: Bytes,
-    /// The same for `interbed serve`.
+    /// The least budget with which `interbed serve` works.
     pub least_to_serve: Bytes,
     pub budgets: Vec<Given>,
 }
