@@ -17,6 +17,8 @@ pub struct StoreFaults {
     pub read_other: u32,
     /// Reads that are never answered.
     pub read_silent: u32,
+    /// So many reads are answered since the store began; those after them never are.
+    pub reads_answered: Option<u64>,
     /// The same of writes.
     pub write_silent: u32,
     /// Writes that report an error, whether the object is there or not.
@@ -92,7 +94,6 @@ impl State {
     }
 
     fn read(&mut self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        self.reads += 1;
         if self.strikes(|faults| faults.read_error) {
             return Err("the store has failed".into());
         }
@@ -124,6 +125,13 @@ impl State {
         if fails { Err("the store has failed".into()) } else { Ok(()) }
     }
 
+    /// How long the answer to a read takes; `None` if it never comes.
+    fn read_delay(&mut self) -> Option<Duration> {
+        let delay = self.delay(|faults| faults.read_silent)?;
+        self.reads += 1;
+        self.faults.reads_answered.is_none_or(|most| self.reads <= most).then_some(delay)
+    }
+
     /// How long an answer takes; `None` if it never comes.
     fn delay(&mut self, silent: impl Fn(&StoreFaults) -> u32) -> Option<Duration> {
         (!self.strikes(silent)).then_some(self.faults.delay)
@@ -142,7 +150,7 @@ async fn answer(delay: Option<Duration>) {
 impl BlobStore for FaultyStore {
     fn get<'a>(&'a self, name: &'a str, most: usize) -> StoreFuture<'a, Option<Vec<u8>>> {
         Box::pin(async move {
-            let delay = self.lock().delay(|faults| faults.read_silent);
+            let delay = self.lock().read_delay();
             answer(delay).await;
             let mut object = self.lock().read(name)?;
             object.iter_mut().for_each(|object| drop(object.drain(..object.len().saturating_sub(most))));

@@ -199,6 +199,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_store_does() {
                 read_flip: rate(100),
                 read_other: rate(100),
                 read_silent: rate(5),
+                reads_answered: None,
                 write_silent: 0,
                 write_error: rate(10),
                 write_torn: rate(100),
