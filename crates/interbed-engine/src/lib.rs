@@ -49,7 +49,7 @@ pub use interbed_weights::{GroupShape, StreamStats, UnitSight, WatchPace, Window
 pub use kv_disk::{KvDisk, KvDiskMode, KvDiskStatus, Recompute};
 pub use kv_remote::KvRemoteStatus;
 pub use live::{LivePlace, LiveSequence, LiveState, SHOWN_MAX, Watcher};
-pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
+pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan, SchemaNeeds};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
 pub use places::{Place, Places};
 pub use preemption::PreemptionMode;

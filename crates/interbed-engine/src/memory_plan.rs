@@ -20,6 +20,8 @@ pub struct MemoryNeeds {
     pub scratch: Bytes,
     /// Requests outside the engine: bodies, texts, token ids. This is the least; a large budget gives them more.
     pub requests: Bytes,
+    /// Schemas and grammars that answers have to keep to, which get memory only where there is some.
+    pub schemas: SchemaNeeds,
     /// Buffers to move KV to disk and back through, and bookkeeping of what is there; 0 if nothing can be.
     pub swap: Bytes,
     /// One KV block with its bookkeeping.
@@ -34,6 +36,30 @@ pub struct MemoryNeeds {
     pub max_model_len: usize,
     /// Sequences that run at a time.
     pub max_num_seqs: usize,
+}
+
+/// What schemas and grammars want; nothing by default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SchemaNeeds {
+    /// Those in use, where any can be compiled.
+    pub in_use: Bytes,
+    /// One that is being compiled.
+    pub compiling: Bytes,
+    /// How many are compiled at a time at the most.
+    pub most: usize,
+}
+
+impl SchemaNeeds {
+    /// What they take where `count` are compiled at a time.
+    fn taking(&self, count: usize) -> Bytes {
+        if count == 0 { Bytes(0) } else { Bytes(self.in_use.0 + self.compiling.0 * count as u64) }
+    }
+
+    /// As many at a time as get memory where so much is left beyond the least that works.
+    fn fitting(&self, rest: u64) -> usize {
+        let share = rest / SCHEMAS_SHARE.1 * SCHEMAS_SHARE.0;
+        (1..=self.most).rev().find(|&count| self.taking(count).0 <= share).unwrap_or(0)
+    }
 }
 
 /// A division that works.
@@ -51,6 +77,8 @@ pub struct MemoryPlan {
     pub num_blocks_max: usize,
     /// What requests outside the engine may take.
     pub requests: Bytes,
+    /// Schemas and grammars that can be compiled at a time; 0 where there is no memory for any.
+    pub schemas: usize,
     /// Tokens of context that one sequence can have: what was asked for, or what as many KV blocks as there can be
     /// hold.
     pub max_model_len: usize,
@@ -94,6 +122,9 @@ pub const LEAST_CONTEXT: usize = 256;
 /// least: with much memory, long prompts are expected.
 const REQUESTS_SHARE: u64 = 8;
 
+/// Of what a budget has beyond the least that works, schemas get at most so many parts of so many.
+const SCHEMAS_SHARE: (u64, u64) = (2, 3);
+
 /// KV and weights trade memory only if all but one part in this many of a block comes back when it is withdrawn: for
 /// the rest of each block that there can be, memory is set aside.
 const KEPT_SHARE: u64 = 8;
@@ -119,7 +150,7 @@ impl MemoryPlan {
     /// The rest would not hold a useful context; names the least budget that works.
     pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         let least = Least::of(needs);
-        let (process, kv_least) = (needs.process, least.kv.0);
+        let kv_least = least.kv.0;
         let streamed = total < least.beside(needs.weights) && needs.weights_streamed < needs.weights;
         let weights_least = if streamed { needs.weights_streamed } else { needs.weights };
         let (sum, smallest) = (least.beside(weights_least), least.smallest(needs, weights_least));
@@ -128,7 +159,7 @@ impl MemoryPlan {
             weights: weights_least,
             scratch: needs.scratch,
             requests: needs.requests,
-            process,
+            process: needs.process,
             opening: needs.opening,
             swap: needs.swap,
             kv: least.kv,
@@ -141,7 +172,9 @@ impl MemoryPlan {
             return Err(refuse());
         }
         let blocks_of = |tokens: usize| tokens.div_ceil(needs.block_size);
-        let rest = total.0 - sum.0;
+        let schemas = needs.schemas.fitting(total.0 - sum.0);
+        let process = Bytes(needs.process.0 + needs.schemas.taking(schemas).0);
+        let rest = total.0 - sum.0 - needs.schemas.taking(schemas).0;
         let kept = needs.block.0.saturating_sub(needs.block_returnable.0);
         let traded = streamed && kept <= needs.block.0 / KEPT_SHARE;
         // KV that can take memory from weights later begins with what lets every sequence start.
@@ -170,7 +203,7 @@ impl MemoryPlan {
         let weights = if streamed { Bytes((total.0 - others).min(needs.weights.0)) } else { needs.weights };
         let budget = reserve(total, needs, process, weights, requests, kv).map_err(|_| refuse())?;
         let max_model_len = needs.max_model_len.min(num_blocks_max.saturating_mul(needs.block_size));
-        Ok(Self { budget, weights, streamed, num_blocks, num_blocks_max, requests, max_model_len })
+        Ok(Self { budget, weights, streamed, num_blocks, num_blocks_max, requests, schemas, max_model_len })
     }
 
     /// How streamed weights and KV trade memory, now that it is known what weights take at least and at the most. What
@@ -257,6 +290,7 @@ mod tests {
             weights_streamed: Bytes(100 * MIB),
             scratch: Bytes(26 * MIB),
             requests: Bytes(4 * MIB),
+            schemas: SchemaNeeds::default(),
             swap: Bytes(0),
             block: Bytes(MIB),
             block_returnable: Bytes(0),
@@ -283,6 +317,27 @@ mod tests {
         let refused = MemoryPlan::divide(Bytes(100 * MIB), &needs).unwrap_err();
         assert_eq!(refused.smallest, Bytes((68 + 100 + 30 + 16 + 8) * MIB));
         assert_eq!(MemoryPlan::divide(refused.smallest, &needs).unwrap().budget.left(), Bytes(0));
+    }
+
+    #[test]
+    fn schemas_get_memory_where_there_is_some() {
+        let schemas = SchemaNeeds { in_use: Bytes(20 * MIB), compiling: Bytes(40 * MIB), most: 2 };
+        let needs = MemoryNeeds { schemas, ..needs() };
+        let least = 1114;
+        for (rest, at_a_time, taken) in [(0, 0, 0), (89, 0, 0), (90, 1, 60), (149, 1, 60), (150, 2, 100), (900, 2, 100)]
+        {
+            let plan = MemoryPlan::divide(Bytes((least + rest) * MIB), &needs).unwrap();
+            let process = plan.budget.entries().iter().find(|(name, _)| name == "process").unwrap().1;
+            assert_eq!((plan.schemas, process), (at_a_time, Bytes((68 + taken) * MIB)), "{rest}");
+            let kv = plan.num_blocks as u64 * MIB;
+            assert_eq!(kv + plan.requests.0 + plan.budget.left().0, (20 + rest - taken) * MIB, "{rest}");
+        }
+        // The least that works has none of it.
+        assert_eq!(
+            MemoryPlan::least(&needs),
+            MemoryPlan::least(&MemoryNeeds { schemas: SchemaNeeds::default(), ..needs })
+        );
+        assert_eq!(MemoryPlan::divide(MemoryPlan::least(&needs), &needs).unwrap().schemas, 0);
     }
 
     #[test]

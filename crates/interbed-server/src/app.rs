@@ -66,7 +66,7 @@ impl App {
     ) -> Arc<Self> {
         let memory = RequestMemory::new(config.request_bytes_max);
         let workers = Permits::new(config.tokenizing_max);
-        let schemas = Schemas::new(config.schema_worker.clone(), !config.api_keys.is_empty());
+        let schemas = Schemas::new(config.schemas_max, config.schema_worker.clone(), !config.api_keys.is_empty());
         let started_at_s = unix_seconds();
         let vocabulary = OnceLock::new();
         let source = template.as_ref().map_or("", |template| template.source());

@@ -7,6 +7,7 @@ use interbed_engine::{Pooling, SamplingParams};
 
 use crate::api_keys::ApiKeys;
 use crate::guests::Network;
+use crate::schemas::COMPILING_MAX;
 use crate::tls::Tls;
 use crate::traces::OtlpEndpoint;
 
@@ -59,6 +60,9 @@ pub struct ServerConfig {
     pub drain_timeout: Duration,
     /// Prompts tokenized, and templates rendered, at a time.
     pub tokenizing_max: usize,
+    /// Schemas and grammars compiled at a time, each in [`COMPILING_BYTES`](crate::COMPILING_BYTES) at most; 0 refuses
+    /// them.
+    pub schemas_max: usize,
     /// A program that calls [`run_schema_worker`](crate::run_schema_worker) where its only argument is
     /// [`SCHEMA_WORKER`](crate::SCHEMA_WORKER); this program's own path, if it does. Schemas and grammars are compiled
     /// there first, so that none can take all memory or never end. Without one, only what is known to do so is refused.
@@ -98,6 +102,7 @@ impl Default for ServerConfig {
             write_timeout: Duration::from_secs(120),
             drain_timeout: Duration::from_secs(30),
             tokenizing_max: std::thread::available_parallelism().map_or(2, usize::from).min(4),
+            schemas_max: COMPILING_MAX,
             schema_worker: None,
         }
     }

@@ -87,7 +87,7 @@ pub use hosts::check_host;
 pub use listener::Drained;
 pub use load_progress::LoadProgress;
 pub use schema_worker::{SCHEMA_WORKER, run_schema_worker};
-pub use schemas::SCHEMA_BYTES;
+pub use schemas::{COMPILED_BYTES, COMPILING_BYTES, COMPILING_MAX};
 pub use speech::tool_parsers;
 pub use tenant::tenant_of_key;
 pub use tls::{BadTls, Tls};

@@ -20,8 +20,8 @@ use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_long, too
 use crate::tenant::Tenant;
 use crate::turns::Turns;
 
-/// Schemas that are compiled at a time.
-const PLACES: usize = 2;
+/// Schemas and grammars that are compiled at a time, at the most.
+pub const COMPILING_MAX: usize = 2;
 /// Time for which a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Time in which a worker answers: several times the processor time that it has, for the processors may be busy.
@@ -37,10 +37,10 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// What a worker takes beside the schema that it compiles.
 const WORKER_BYTES: usize = 10 << 20;
 
-/// Memory that schemas and grammars take in all: those that are compiled, in workers or here, and those in use.
-pub const SCHEMA_BYTES: usize = PLACES * (WORKER_BYTES + BYTES_MAX) + COMPILED_BYTES;
-/// What those in use take together.
-pub(crate) const COMPILED_BYTES: usize = 40 << 20;
+/// Memory that one takes while it is compiled, in a worker or here.
+pub const COMPILING_BYTES: usize = WORKER_BYTES + BYTES_MAX;
+/// Memory that schemas and grammars in use take together.
+pub const COMPILED_BYTES: usize = 40 << 20;
 
 /// What the answers to a request have to be.
 #[derive(Debug)]
@@ -74,6 +74,8 @@ impl Bond {
 pub(crate) struct Schemas {
     /// The program that is a worker with the argument [`SCHEMA_WORKER`].
     program: Mutex<Option<PathBuf>>,
+    /// How many are compiled at a time; 0 where there is no memory for any.
+    places: usize,
     turns: Mutex<Turns<oneshot::Sender<Turn>>>,
     /// When each turn under way last made progress.
     progress: Mutex<Vec<(u64, Instant)>>,
@@ -91,10 +93,12 @@ struct Turn {
 }
 
 impl Schemas {
-    pub(crate) fn new(program: Option<PathBuf>, several_tenants: bool) -> Arc<Self> {
+    /// With so many that are compiled at a time, in workers that `program` becomes.
+    pub(crate) fn new(places: usize, program: Option<PathBuf>, several_tenants: bool) -> Arc<Self> {
         Arc::new(Self {
             program: Mutex::new(program),
-            turns: Mutex::new(Turns::new(PLACES, several_tenants)),
+            places,
+            turns: Mutex::new(Turns::new(places, several_tenants)),
             progress: Mutex::default(),
             idle: Mutex::default(),
             known: Mutex::default(),
@@ -103,7 +107,7 @@ impl Schemas {
 
     /// Turns that make no progress, and how many there can be.
     pub(crate) fn stuck(&self) -> (usize, usize) {
-        (lock(&self.progress).iter().filter(|(_, last)| last.elapsed() > STUCK).count(), PLACES)
+        (lock(&self.progress).iter().filter(|(_, last)| last.elapsed() > STUCK).count(), self.places)
     }
 
     /// Compiles what the answers to a request of `tenant` have to be. Dropping the future ends the work.
@@ -116,6 +120,16 @@ impl Schemas {
         bond: &Bond,
         vocabulary: &Arc<Vocabulary>,
     ) -> Result<Constraint, ApiError> {
+        if self.places == 0 {
+            return Err(ApiError::invalid(
+                &bond.param,
+                format!(
+                    "{}: this server has no memory to compile schemas and grammars, which tools need, too; start it \
+                     with a larger --memory",
+                    bond.param
+                ),
+            ));
+        }
         let turn = Arc::new(self.turn(tenant).await?);
         let mut compiled = Err(failed());
         for binding in &bond.bindings {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use interbed_device::{Bytes, Gpu, GpuError, GpuInfo, ProductArithmetic, Vulkan, VulkanDevice};
-use interbed_engine::{GpuRunner, GpuWeights, LEAST_CONTEXT, MemoryPlan};
+use interbed_engine::{GpuRunner, GpuWeights, LEAST_CONTEXT, MemoryPlan, SchemaNeeds};
 use interbed_model::Model;
 use interbed_model::layers::LOGIT_ROWS;
 use interbed_weights::ResidentWeights;
@@ -207,6 +207,7 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     let (mut needs, tokens) = (dir.needs(limits, surroundings)?, batched_tokens(limits, BATCHED_TOKENS));
     let none = Bytes(0);
     (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
+    needs.schemas = SchemaNeeds::default();
     let pass = Model::pass_needs(&dir.config, tokens, tokens);
     needs.scratch = Bytes(VulkanDevice::pass_bytes(&pass, limits.compute.gpu_products.into()) as u64);
     // KV and weights trade no memory there.

@@ -71,6 +71,8 @@ pub struct Loaded {
     pub budget: Bytes,
     /// Bytes that requests may take outside the engine.
     pub request_bytes: usize,
+    /// Schemas and grammars that can be compiled at a time.
+    pub schemas: usize,
 }
 
 /// Divides memory for an open model and this audience, loads the weights and starts the engine, reporting each on
@@ -98,6 +100,7 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
         config,
         budget,
         request_bytes,
+        schemas: plan.schemas,
         streamed,
     })
 }

@@ -4,12 +4,12 @@ use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, bail};
 use interbed_device::{Bytes, HUGE_PAGE, KvPool, StripShape, page_size, usable_cores};
-use interbed_engine::{LATE_MAX, MemoryNeeds};
+use interbed_engine::{LATE_MAX, MemoryNeeds, SchemaNeeds};
 use interbed_kernels::{DType, KvDType, KvLayout};
 use interbed_kv::{BLOCK_SIZE_MAX, KvConfig};
 use interbed_model::Model;
 use interbed_model::config::ModelConfig;
-use interbed_server::SCHEMA_BYTES;
+use interbed_server::{COMPILED_BYTES, COMPILING_BYTES, COMPILING_MAX};
 
 use crate::audience::{Audience, Surroundings};
 use crate::kv_events;
@@ -110,7 +110,6 @@ pub fn memory_needs(
     Ok(MemoryNeeds {
         process: Bytes(
             footprint.computing(threads(limits).get(), config.vocab_size, serves_many).0
-                + if serves_many { schemas(config.vocab_size) } else { 0 }
                 + kv_events::memory(limits.kv_events.as_ref()).0,
         ),
         opening: footprint.opening,
@@ -118,6 +117,7 @@ pub fn memory_needs(
         weights_streamed: weights.streamed,
         scratch: Bytes(Model::pass_bytes(config, tokens, tokens, threads(limits)) as u64),
         requests: audience.least(),
+        schemas: if serves_many { schemas(config.vocab_size) } else { SchemaNeeds::default() },
         swap: Bytes(0),
         block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
         block: Bytes(block_bytes as u64 + BLOCK_BOOKKEEPING),
@@ -128,9 +128,14 @@ pub fn memory_needs(
     })
 }
 
-/// What schemas and grammars take in all: their own, and logits of answers whose schemas take long.
-fn schemas(vocab_size: usize) -> u64 {
-    SCHEMA_BYTES as u64 + (LATE_MAX * size_of::<f32>()) as u64 * vocab_size as u64
+/// What schemas and grammars take: their own, and logits of answers whose schemas take long.
+fn schemas(vocab_size: usize) -> SchemaNeeds {
+    let late = (LATE_MAX * size_of::<f32>()) as u64 * vocab_size as u64;
+    SchemaNeeds {
+        in_use: Bytes(COMPILED_BYTES as u64 + late),
+        compiling: Bytes(COMPILING_BYTES as u64),
+        most: COMPILING_MAX,
+    }
 }
 
 /// Tokens of one pass, which must have room for one of every running sequence.

@@ -331,6 +331,7 @@ fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
         eos_token_ids: loaded.end_tokens.clone(),
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
         request_bytes_max: loaded.request_bytes,
+        schemas_max: loaded.schemas,
         memory_bytes: loaded.budget.0,
         ..base
     }

@@ -1,7 +1,7 @@
 //! How each memory is divided. Pure arithmetic over [`MemoryPlan`].
 
 use interbed_device::Bytes;
-use interbed_engine::{MemoryNeeds, MemoryPlan};
+use interbed_engine::{MemoryNeeds, MemoryPlan, SchemaNeeds};
 
 use super::shape::Shape;
 use crate::refusal::Refusal;
@@ -56,7 +56,8 @@ impl Division {
     /// # Errors
     /// A memory that is too small, with the least that works; wishes for more than there is.
     pub fn of(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Self, Refusal> {
-        let needs = MemoryNeeds { process: Bytes(PROCESS), opening: Bytes(0), ..*needs };
+        let needs =
+            MemoryNeeds { process: Bytes(PROCESS), opening: Bytes(0), schemas: SchemaNeeds::default(), ..*needs };
         match wishes.gpu_memory {
             None => on_host(wishes, shape, &needs),
             Some(gpu_memory) => on_device(wishes, gpu_memory, shape, &needs),
@@ -212,6 +213,7 @@ mod tests {
             weights_streamed: Bytes(shape.least_budget()),
             scratch: Bytes(200 << 20),
             requests: Bytes(128 << 20),
+            schemas: SchemaNeeds::default(),
             swap: Bytes(0),
             block: Bytes(2 << 20),
             block_returnable: Bytes(0),

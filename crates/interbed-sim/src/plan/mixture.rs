@@ -131,6 +131,7 @@ impl MixturePlan {
         let needs = interbed_engine::MemoryNeeds {
             process: interbed_device::Bytes(PROCESS),
             opening: interbed_device::Bytes(0),
+            schemas: interbed_engine::SchemaNeeds::default(),
             ..needs
         };
         let (plan, Kv { tokens, bytes: kv_bytes, .. }) = divide(machine.memory.value as u64, &needs, kv_tokens)?;

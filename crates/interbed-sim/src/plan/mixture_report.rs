@@ -157,7 +157,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use interbed_device::Bytes;
-    use interbed_engine::MemoryNeeds;
+    use interbed_engine::{MemoryNeeds, SchemaNeeds};
     use interbed_kernels::DType;
     use tempfile::TempDir;
 
@@ -190,6 +190,7 @@ mod tests {
             weights_streamed: bytes.streamed,
             scratch: Bytes(100 << 20),
             requests: Bytes(16 << 20),
+            schemas: SchemaNeeds::default(),
             swap: Bytes(0),
             block: Bytes(3 << 19),
             block_returnable: Bytes(3 << 19),

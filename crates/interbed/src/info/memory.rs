@@ -92,7 +92,7 @@ fn budgets(least: Bytes, divide: &dyn Fn(Bytes) -> Option<Division>) -> Vec<Give
 
 #[cfg(test)]
 mod tests {
-    use interbed_engine::{MemoryNeeds, MemoryPlan};
+    use interbed_engine::{MemoryNeeds, MemoryPlan, SchemaNeeds};
 
     use super::*;
 
@@ -106,6 +106,7 @@ mod tests {
             weights_streamed: Bytes(100 * mib),
             scratch: Bytes(30 * mib),
             requests: Bytes(4 * mib),
+            schemas: SchemaNeeds::default(),
             swap: Bytes(0),
             block: Bytes(mib),
             block_returnable: Bytes(mib),

@@ -29,6 +29,9 @@ pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: 
         report!("  {name:<10}{bytes:>10}{note}");
     }
     report!("  {:<10}{:>10}", "unused", plan.budget.left());
+    if needs.schemas.most > 0 && plan.schemas == 0 {
+        report!("note: no memory is left for schemas and grammars, which tools need, too; give more --memory for them");
+    }
 }
 
 /// Says so where KV cannot hold the context that is `wanted`, because it was asked for or the model has it, or where

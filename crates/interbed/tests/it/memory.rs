@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::serve::Server;
 use crate::support::{Ended, ended, ended_with_input, refused, repository, succeeded, text, tiny};
 
 const MIB: u64 = 1 << 20;
@@ -76,6 +77,26 @@ fn the_least_to_serve_is_what_serve_advises() {
     let least = least(tiny(), "serve_least_bytes");
     let serve = |memory: &str| advised(&["serve", tiny(), "--port", "0", "--memory", memory]);
     assert_eq!((serve("10M"), serve(&(least - MIB).to_string())), (least, least));
+}
+
+#[test]
+fn schemas_are_refused_by_name_where_there_is_no_memory_for_them() {
+    let schema = r#"{"prompt": "a", "max_tokens": 4, "response_format": {"type": "json_object"}}"#;
+    let plain = r#"{"prompt": "a", "max_tokens": 4}"#;
+    let least = least(tiny(), "serve_least_bytes");
+    let in_memory = |bytes: u64| Server::of(tiny(), &["--memory", &bytes.to_string()]);
+    let status = |server: &Server, body| server.ask("POST /v1/completions HTTP/1.1", body);
+    let server = in_memory(least);
+    assert!(server.said.contains("no memory is left for schemas"), "{}", server.said);
+    let answer = status(&server, schema);
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(answer.contains("response_format: this server has no memory") && answer.contains("--memory"), "{answer}");
+    assert!(status(&server, plain).starts_with("HTTP/1.1 200"));
+    drop(server);
+    // Two thirds of what is beyond the least have room for one.
+    let server = in_memory(least + 160 * MIB);
+    assert!(!server.said.contains("schemas"), "{}", server.said);
+    assert!(status(&server, schema).starts_with("HTTP/1.1 200"));
 }
 
 #[test]
