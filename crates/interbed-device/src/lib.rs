@@ -28,7 +28,7 @@ pub use device::{Device, DeviceError, Queue, Token};
 pub use kv_frame::KvFrame;
 pub use kv_pool::KvPool;
 pub use kv_strips::{KvStrips, StripChange, StripContent, StripShape, StripStats};
-pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident};
+pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident, share_heaps};
 pub use reference::{ReferenceBytes, ReferenceDevice};
 pub use tensor::{OutOfTensors, Tensor, TensorArea};
 pub use virtual_memory::{Mappings, PageAccess, SharedMemory, VirtualMemory, mappings};

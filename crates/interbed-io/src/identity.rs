@@ -16,7 +16,7 @@ pub struct FileIdentity {
     /// Seconds and nanoseconds; `None` for a block device, whose node does not record writes to the device.
     modified: Option<(i64, i64)>,
     /// The time of the last change of any kind (ctime), in seconds and nanoseconds. Unlike the time of modification, no
-    /// program can put it back.
+    /// program can put it back. `None` for a block device, and on file systems that have no such time.
     changed: Option<(i64, i64)>,
     /// Names that it has.
     links: u64,
@@ -28,7 +28,8 @@ impl FileIdentity {
         // A block device's node has no length; seeking to its end finds it.
         let len = if regular { metadata.len() } else { file.seek(SeekFrom::End(0))? };
         let modified = regular.then(|| (metadata.mtime(), metadata.mtime_nsec()));
-        let changed = regular.then(|| (metadata.ctime(), metadata.ctime_nsec()));
+        let has_changes = regular && !is_image(rustix::fs::fstatfs(file)?.f_type as u64);
+        let changed = has_changes.then(|| (metadata.ctime(), metadata.ctime_nsec()));
         Ok(Self { len, inode: Self::inode_of(metadata), modified, changed, links: metadata.nlink() })
     }
 
@@ -81,6 +82,19 @@ impl FileIdentity {
         bytes[16..].copy_from_slice(numbers.as_flattened());
         bytes
     }
+}
+
+/// Whether a file system of this kind, as `statfs` names it, is an image that was written as a whole: it shows the time
+/// of modification as that of changes, and another image may have the same for other content.
+fn is_image(kind: u64) -> bool {
+    const CRAMFS: u64 = 0x28cd_3d45;
+    const EROFS: u64 = 0xe0f5_e1e2;
+    const ISO9660: u64 = 0x9660;
+    const ROMFS: u64 = 0x7275;
+    const SQUASHFS: u64 = 0x7371_7368;
+    const UDF: u64 = 0x1501_3346;
+    // The field is signed on some machines.
+    [CRAMFS, EROFS, ISO9660, ROMFS, SQUASHFS, UDF].contains(&(kind & 0xffff_ffff))
 }
 
 #[cfg(test)]

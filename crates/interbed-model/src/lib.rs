@@ -24,7 +24,7 @@ mod routes;
 pub mod synth;
 pub mod tokenizer;
 
-pub use arithmetic::ARITHMETIC_REVISION;
+pub use arithmetic::{ARITHMETIC_REVISION, RECORDED_LEVELS};
 pub use batch::{BatchSequence, LogitRow, LogitRows, Logits, SequenceBlocks};
 pub use below::{FrameId, KvBelow, KvLost, NothingBelow};
 pub use end_tokens::end_tokens;

@@ -127,7 +127,7 @@ impl Watch {
 }
 
 /// Why one is refused that takes too long.
-pub(crate) fn too_long() -> String {
+fn too_long() -> String {
     format!(
         "compiling it takes more than {} s; simplify it: fewer or shorter patterns, lengths, repetitions and \
          combinations of alternatives",

@@ -4,19 +4,22 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::http::StatusCode;
 use blake3::Hash;
+use interbed_device::give_back_freed;
 use interbed_engine::{Binding, Constraint, GrammarError, GrammarSource, Preface, Vocabulary};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::error::ApiError;
-use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_long, too_much};
+use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_much};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
 
@@ -34,6 +37,8 @@ const STUCK: Duration = Duration::from_secs(20);
 const KNOWN_MAX: usize = 512;
 /// Longest answer of a worker.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// What schemas leave free goes back to the system this often at the most: it is much, in pieces.
+const TIDY: Duration = Duration::from_millis(100);
 /// What a worker takes beside the schema that it compiles.
 const WORKER_BYTES: usize = 10 << 20;
 
@@ -82,10 +87,12 @@ pub(crate) struct Schemas {
     /// Workers that have nothing to do.
     idle: Mutex<Vec<Worker>>,
     known: Mutex<VecDeque<Hash>>,
+    /// When freed memory last went back to the system.
+    tidied: Mutex<Instant>,
 }
 
 /// A place among those who compile, until this is dropped.
-struct Turn {
+pub(crate) struct Turn {
     schemas: Arc<Schemas>,
     tenant: Tenant,
     number: u64,
@@ -102,6 +109,7 @@ impl Schemas {
             progress: Mutex::default(),
             idle: Mutex::default(),
             known: Mutex::default(),
+            tidied: Mutex::new(Instant::now()),
         })
     }
 
@@ -110,47 +118,18 @@ impl Schemas {
         (lock(&self.progress).iter().filter(|(_, last)| last.elapsed() > STUCK).count(), self.places)
     }
 
-    /// Compiles what the answers to a request of `tenant` have to be. Dropping the future ends the work.
+    /// Waits for the turn of a request of `tenant`, whose field `param` asks for it.
     ///
     /// # Errors
-    /// The schema cannot be used, or there is no memory for it now.
-    pub(crate) async fn compile(
-        self: &Arc<Self>,
-        tenant: Tenant,
-        bond: &Bond,
-        vocabulary: &Arc<Vocabulary>,
-    ) -> Result<Constraint, ApiError> {
+    /// None comes in time, or at all.
+    pub(crate) async fn turn(self: &Arc<Self>, tenant: Tenant, param: &str) -> Result<Turn, ApiError> {
         if self.places == 0 {
-            return Err(ApiError::invalid(
-                &bond.param,
-                format!(
-                    "{}: this server has no memory to compile schemas and grammars, which tools need, too; start it \
-                     with a larger --memory",
-                    bond.param
-                ),
-            ));
+            let message = format!(
+                "{param}: this server has no memory to compile schemas and grammars, which tools need, too; start it \
+                 with a larger --memory"
+            );
+            return Err(ApiError::invalid(param, message));
         }
-        let turn = Arc::new(self.turn(tenant).await?);
-        let mut compiled = Err(failed());
-        for binding in &bond.bindings {
-            compiled = compile_one(vocabulary, &turn, binding, &bond.param).await;
-            if compiled.is_ok() {
-                break;
-            }
-        }
-        let mut constraint = compiled?;
-        if let Some(heading) = &bond.heading {
-            let heading = bind(vocabulary, &turn, Binding::whole(heading.clone()), &bond.param).await?;
-            constraint = constraint.headed(heading);
-        }
-        if let Some(preface) = &bond.preface {
-            constraint = constraint.behind(preface.clone());
-        }
-        Ok(constraint)
-    }
-
-    /// Waits for a turn.
-    async fn turn(self: &Arc<Self>, tenant: Tenant) -> Result<Turn, ApiError> {
         let (give, given) = oneshot::channel();
         lock(&self.turns).wait(tenant, give);
         self.give_turns();
@@ -175,6 +154,22 @@ impl Schemas {
             turn.go_on();
             // Whoever waited may have gone: then the turn comes back, and goes to the next.
             drop(give.send(turn));
+        }
+    }
+
+    /// Has freed memory go back to the system, now and then.
+    fn tidy(&self) {
+        let is_due = {
+            let mut tidied = lock(&self.tidied);
+            let is_due = tidied.elapsed() > TIDY;
+            if is_due {
+                *tidied = Instant::now();
+            }
+            is_due
+        };
+        if is_due {
+            // Without a thread for it, it stays where it is.
+            drop(std::thread::Builder::new().name("tidy".into()).spawn(give_back_freed));
         }
     }
 
@@ -209,6 +204,32 @@ impl Schemas {
 }
 
 impl Turn {
+    /// Compiles what the answers to a request have to be: the first of its bindings whose schema can be enforced.
+    /// Dropping the future ends the work.
+    ///
+    /// # Errors
+    /// No schema can be used, or there is no memory or time for it now.
+    pub(crate) async fn compile(self, bond: &Bond, vocabulary: &Arc<Vocabulary>) -> Result<Constraint, ApiError> {
+        let turn = Arc::new(self);
+        let mut compiled = Err(failed());
+        for binding in &bond.bindings {
+            compiled = compile_one(vocabulary, &turn, binding, &bond.param).await;
+            // What there is no room for now is not what cannot be enforced.
+            if compiled.as_ref().err().is_none_or(|error| error.status != StatusCode::BAD_REQUEST) {
+                break;
+            }
+        }
+        let mut constraint = compiled?;
+        if let Some(heading) = &bond.heading {
+            let heading = bind(vocabulary, &turn, Binding::whole(heading.clone()), &bond.param).await?;
+            constraint = constraint.headed(heading);
+        }
+        if let Some(preface) = &bond.preface {
+            constraint = constraint.behind(preface.clone());
+        }
+        Ok(constraint)
+    }
+
     /// Notes that it makes progress.
     fn go_on(&self) {
         let mut progress = lock(&self.schemas.progress);
@@ -224,6 +245,7 @@ impl Drop for Turn {
         lock(&self.schemas.progress).retain(|&(number, _)| number != self.number);
         let had = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
         lock(&self.schemas.turns).leave(self.tenant, had);
+        self.schemas.tidy();
         self.schemas.give_turns();
     }
 }
@@ -256,7 +278,7 @@ async fn compile_one(
                 Some(problem)
             }
             Answer::Gone => Some(too_much()),
-            Answer::Late => Some(too_long()),
+            Answer::Late => return Err(no_time()),
         };
         if let Some(problem) = problem {
             return Err(ApiError::invalid(param, format!("{param}: {problem}")));
@@ -266,7 +288,7 @@ async fn compile_one(
     let bound = bind(vocabulary, turn, binding.clone(), param);
     // Without a worker, nothing is known of it. The turn lasts until it has ended, which `/health` may tell.
     let bound = timeout(ANSWER_MAX, bound).await;
-    bound.map_err(|_| ApiError::invalid(param, format!("{param}: {}", too_long())))?
+    bound.map_err(|_| no_time())?
 }
 
 /// Compiles on a stack that is large enough, as long as `turn` lasts.
@@ -290,6 +312,12 @@ async fn bind(
         Err(error @ GrammarError::NoMemory) => Err(ApiError::overloaded(error.to_string())),
         Err(error) => Err(ApiError::invalid(param, format!("{param}: {error}"))),
     }
+}
+
+/// Of work whose own time is known to be short, or not known.
+fn no_time() -> ApiError {
+    let seconds = ANSWER_MAX.as_secs();
+    ApiError::overloaded(format!("the schema or grammar could not be compiled within {seconds} s; try again later"))
 }
 
 fn failed() -> ApiError {
@@ -345,7 +373,8 @@ impl Drop for Ending {
 impl Worker {
     fn start(program: &Path) -> io::Result<Self> {
         let mut command = Command::new(program);
-        command.arg(SCHEMA_WORKER).env_clear().current_dir("/");
+        // Who stops the server from a terminal does not stop what requests in flight wait for.
+        command.arg(SCHEMA_WORKER).env_clear().current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take());

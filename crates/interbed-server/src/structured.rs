@@ -125,12 +125,14 @@ impl App {
     /// # Errors
     /// The model's tokenizer or the schema cannot be used, or there is no memory for it now.
     pub(crate) async fn compile(self: &Arc<Self>, tenant: Tenant, bond: &Bond) -> Result<Constraint, ApiError> {
+        let turn = self.schemas.turn(tenant, &bond.param).await?;
+        // The first builds it, while a few others wait at the most.
         let app = self.clone();
         let vocabulary = spawn_blocking(move || app.vocabulary()).await;
         let vocabulary =
             vocabulary.map_err(|error| ApiError::internal(format!("reading the tokens failed: {error}")))?;
         let vocabulary = vocabulary.map_err(|error| ApiError::invalid(&bond.param, error.to_string()))?;
-        self.schemas.compile(tenant, bond, &vocabulary).await
+        turn.compile(bond, &vocabulary).await
     }
 
     /// The bytes of the model's tokens, which are collected when first asked for. Blocking, and CPU-bound.

@@ -9,8 +9,8 @@ use interbed_device::Bytes;
 use interbed_engine::{LaterTiers, TiersBelow};
 use interbed_io::DiskTurns;
 use interbed_kernels::KvLayout;
-use interbed_model::ARITHMETIC_REVISION;
 use interbed_model::config::ModelConfig;
+use interbed_model::{ARITHMETIC_REVISION, RECORDED_LEVELS};
 use interbed_weights::Catalog;
 
 use crate::fingerprint::Fingerprint;
@@ -57,6 +57,9 @@ impl LowerTiers {
         let mut fingerprint = Fingerprint::default();
         fingerprint.field("arithmetic", &ARITHMETIC_REVISION.to_le_bytes());
         fingerprint.field("computes", computes.as_bytes());
+        if !RECORDED_LEVELS.contains(&computes) {
+            fingerprint.field("version", env!("CARGO_PKG_VERSION").as_bytes());
+        }
         // Of tokens and their texts, KV depends on the tokens alone, by which it is named.
         fingerprint.field("configuration", format!("{config:?}").as_bytes());
         fingerprint.field("layout", format!("{layout:?}").as_bytes());
@@ -98,6 +101,8 @@ impl LowerTiers {
         let Some(weights) = &self.weights else { return Ok(Below::Now(TiersBelow::default())) };
         match weights.known()? {
             Some(identity) => self.open(identity).map(Below::Now),
+            // Another server has the directory: nothing waits for what the model is.
+            None if self.places.disk.is_none() && self.places.remote.is_none() => Ok(Below::Now(TiersBelow::default())),
             None => {
                 report!("KV below           waits until the model was read wholly once, which tells what it is");
                 Ok(Below::Later(self))

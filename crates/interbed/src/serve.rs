@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
-use interbed_device::Bytes;
+use interbed_device::{Bytes, share_heaps};
 use interbed_server::{Drained, Embeddings, Network, OtlpEndpoint, ServerConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpSocket;
@@ -194,6 +194,7 @@ pub enum LogFormat {
 /// # Errors
 /// A model that cannot be served, or an address that cannot be listened on.
 pub fn run(args: ServeArgs) -> Result<()> {
+    share_heaps();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_WORKERS)

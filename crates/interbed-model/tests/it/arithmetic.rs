@@ -1,13 +1,13 @@
 //! What is computed, to the bit: KV of one process is read by another, so a change of any bit is a new revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
 use interbed_kernels::{DType, KvDType, Level};
-use interbed_model::ARITHMETIC_REVISION;
 use interbed_model::config::ModelConfig;
 use interbed_model::gguf::GgufModel;
+use interbed_model::{ARITHMETIC_REVISION, RECORDED_LEVELS};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::gguf::quantised_and_widened;
@@ -94,6 +94,8 @@ fn logits_are_those_of_the_revision() {
     }
     // A level of instructions that no digest was recorded for has nothing to be compared with yet.
     let is_recorded = |level: &str| known.keys().any(|(other, _)| other == level);
+    let levels: BTreeSet<_> = known.keys().map(|(level, _)| level.as_str()).collect();
+    assert!(levels.iter().eq(RECORDED_LEVELS), "RECORDED_LEVELS has to name {levels:?}");
     let changed: Vec<_> =
         found.iter().filter(|(place, digest)| is_recorded(&place.0) && known.get(*place) != Some(digest)).collect();
     let other = Path::new(env!("CARGO_TARGET_TMPDIR")).join("arithmetic.txt");

@@ -1,5 +1,7 @@
 //! Calls of tools: what answers become, whole and streamed, and what binds them.
 
+use std::os::unix::fs::PermissionsExt;
+
 use interbed_engine::json_value;
 use interbed_engine::testing::answer;
 use interbed_server::{ServerConfig, tool_parsers};
@@ -273,6 +275,22 @@ async fn a_model_whose_template_knows_no_tools_is_told_of_them() {
     let told = "<user>a<assistant><tool_call>\n{\"name\": \"time\", \"arguments\": {\"city\":\"Rome\"}}\n</tool_call>\
         <user><tool_response>\nnoon\n</tool_response>";
     assert!(prompt.ends_with(told), "{prompt}");
+}
+
+/// Nobody's answers are bound less because others keep the server busy.
+#[tokio::test]
+async fn what_is_not_compiled_in_time_is_not_loosened() {
+    // It takes the vocabulary, and never says what it thinks of a schema.
+    let folder = tempfile::tempdir().expect("a folder");
+    let silent = folder.path().join("silent");
+    std::fs::write(&silent, "#!/bin/sh\nprintf '\\002\\000\\000\\000+ '\nexec sleep 60\n").expect("a file");
+    std::fs::set_permissions(&silent, std::fs::Permissions::from_mode(0o700)).expect("its mode");
+    let config =
+        ServerConfig { tool_parser: Some("hermes".into()), schema_worker: Some(silent), ..ServerConfig::default() };
+    let server = Server::start(config, answer(TWO)).await;
+    let refused = server.post(PATH, &chat(&json!({}))).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert!(refused.body.contains("could not be compiled within"), "{}", refused.body);
 }
 
 /// A schema that cannot be enforced loosens its own function, and a strict one refuses.
