@@ -24,6 +24,8 @@ const LISTED_MAX: i128 = 1000;
 const STEP_MAX: i128 = 1000;
 /// Whole numbers up to here are exact in floating point.
 const EXACT_MAX: i128 = (1 << 53) - 1;
+/// Whole numbers next to a bound of which the first is looked for that floating point tells apart from it.
+const NEAREST: usize = 8;
 /// A number without bounds: as large as floating point goes, and not longer than anybody needs.
 const ANY: &str =
     r"-?((0|[1-9][0-9]{0,29})(\.[0-9]{1,30})?|[0-9](\.[0-9]{1,30})?[eE][+-]?([0-9]|[1-9][0-9]|[12][0-9]{2}))";
@@ -98,8 +100,14 @@ impl Bound {
             return self.least(0);
         }
         let next = self.value.ceil(0);
-        let is_excluded = self.is_excluded && (next == self.value || next.to_f64() <= self.value.to_f64());
-        Some(if is_excluded { next.above(0) } else { next })
+        if !self.is_excluded {
+            return Some(next);
+        }
+        // Floating point may make the bound of the next ones, too.
+        let from = self.value.to_f64();
+        let is_inside = |whole: &Decimal| *whole > self.value && whole.to_f64() > from;
+        let nearest = std::iter::successors(Some(next), |whole| Some(whole.above(0))).take(NEAREST);
+        nearest.into_iter().find(is_inside).or_else(|| self.least(0))
     }
 
     /// Whether this, as a lower bound, allows `value`.

@@ -159,6 +159,45 @@ fn listed_numbers_are_written_as_in_the_schema() {
     }
 }
 
+/// A bound that is excluded is kept away from as floating point has it, in numbers of any size.
+#[test]
+fn bounds_that_are_excluded_are_what_floating_point_makes_of_them() {
+    let vocabulary = bytes_and(&PIECES);
+    for (low, next) in [
+        ("9007199254740992", Some("9007199254740994")),
+        ("9007199254740991", Some("9007199254740992")),
+        ("-9007199254740994", Some("-9007199254740993")),
+        ("18014398509481984", Some("18014398509481987")),
+        ("41", Some("42")),
+        ("-1", Some("0")),
+        ("123456789012345678901234567", None),
+    ] {
+        for is_negated in [false, true] {
+            let turned = |text: &str| match text.strip_prefix('-') {
+                Some(text) if is_negated => text.to_owned(),
+                None if is_negated && text != "0" => format!("-{text}"),
+                _ => text.to_owned(),
+            };
+            let (low, keyword) = (turned(low), if is_negated { "exclusiveMaximum" } else { "exclusiveMinimum" });
+            let schema = json_value(&format!(r#"{{"type": "integer", "{keyword}": {low}}}"#)).unwrap();
+            let fresh = vocabulary.compile(&GrammarSource::JsonSchema(schema)).unwrap();
+            let allows = |text: &str| {
+                let mut state = fresh.clone();
+                text.bytes().all(|byte| state.advance(u32::from(byte)).is_ok()) && state.may_end()
+            };
+            if let Some(next) = next {
+                assert!(allows(&turned(next)), "{low} and {next}");
+            }
+            let bound: f64 = low.parse().unwrap();
+            let from: i128 = low.parse().unwrap();
+            for number in from - 20..from + 20 {
+                let is_beyond = if is_negated { (number as f64) < bound } else { number as f64 > bound };
+                assert!(is_beyond || !allows(&number.to_string()), "{number} is no more than {low}");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_answer_ends_where_nothing_can_follow() {
     let vocabulary = bytes_and(&PIECES);
