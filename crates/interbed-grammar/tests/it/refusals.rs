@@ -56,6 +56,43 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
 }
 
 #[test]
+fn what_references_lead_to_is_checked_wherever_it_is() {
+    let within = |inner: Value| json!({"type": "array", "items": {"properties": {"p": inner}}});
+    for (keyword, value) in [
+        ("uniqueItems", json!(true)),
+        ("not", json!({})),
+        ("if", json!({"minItems": 1})),
+        ("contains", json!({})),
+        ("propertyNames", json!({"pattern": "a"})),
+        ("format", json!("regex")),
+    ] {
+        let asks = json!({keyword: value});
+        let at = "items/properties/p";
+        for (schema, place) in [
+            (
+                json!({"$ref": "#/components/schemas/A", "components": {"schemas": {"A": asks}}}),
+                "#/components/schemas/A",
+            ),
+            (json!({"items": {"$ref": "#/x/y"}, "x": {"y": within(asks.clone())}}), &*format!("#/x/y/{at}")),
+            // By way of another, in a list, in what is data elsewhere, and within another one's place.
+            (json!({"$ref": "#/x/0", "x": [{"items": {"$ref": "#/x/1"}}, asks]}), "#/x/1"),
+            (json!({"$ref": "#/default", "default": asks}), "#/default"),
+            (json!({"allOf": [{"$ref": "#/x"}, {"$ref": "#/x/a/b"}], "x": {"a": {"b": asks}}}), "#/x/a/b"),
+            (json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/y"}}, "y": asks}), "#/y"),
+        ] {
+            assert_eq!(place_of(&schema), format!("{place}/{keyword}"), "{schema}");
+        }
+    }
+    // What nothing leads to is not read; what refers to itself is read once.
+    for schema in [
+        json!({"x": {"not": {}}, "type": "null"}),
+        json!({"$ref": "#/x/y", "x": {"y": {"items": {"$ref": "#/x/y"}, "uniqueItems": false}}}),
+    ] {
+        bytes_and(&PIECES).compile(&GrammarSource::JsonSchema(schema)).unwrap();
+    }
+}
+
+#[test]
 fn what_asks_for_nothing_or_is_data_passes() {
     for schema in [
         json!({"uniqueItems": false, "deprecated": true, "title": "t", "x-order": 1}),
