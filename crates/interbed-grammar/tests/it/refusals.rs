@@ -143,6 +143,29 @@ fn there_are_limits() {
     assert!(refused(GrammarSource::Lark(brackets)).contains("nested brackets"));
 }
 
+/// A short source may become many rules: what these take is counted before it is taken.
+#[test]
+fn rules_are_counted_as_memory() {
+    let names: serde_json::Map<_, _> = (0..60).map(|n| (n.to_string(), json!(true))).collect();
+    let counted = json!({"properties": names, "minProperties": 50, "additionalProperties": false, "type": "object"});
+    let objects: Vec<Value> = (0..1000).map(|n| json!({"a": n})).collect();
+    let rules: String = (0..4000).map(|n| format!("r{n}: \"a\" r{}\n", n + 1)).collect();
+    let sources = [
+        (GrammarSource::JsonSchema(counted), 2 << 20, 8 << 20),
+        (GrammarSource::JsonSchema(json!({"enum": objects})), 4 << 20, 16 << 20),
+        (GrammarSource::Lark(format!("start: r0\n{rules}r4000: \"b\"\n")), 3 << 20, 24 << 20),
+        (GrammarSource::JsonSchema(json!({"properties": {"a": {"type": "integer"}}})), 60 << 10, 1 << 20),
+    ];
+    for (source, little, enough) in sources {
+        let compile = move || {
+            let compiled = |memory| bytes_and(&PIECES).with_memory(memory).compile(&source).map(drop);
+            assert_eq!(compiled(little), Err(GrammarError::NoMemory));
+            assert_eq!(compiled(enough), Ok(()));
+        };
+        std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES).spawn(compile).unwrap().join().unwrap();
+    }
+}
+
 #[test]
 fn hostile_grammars_fail_or_work_and_end_in_time() {
     let sources = [
