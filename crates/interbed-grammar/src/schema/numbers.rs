@@ -5,6 +5,8 @@
 //! that floating point tells apart.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::rc::Rc;
 
 use serde_json::{Value, json};
 
@@ -53,7 +55,7 @@ pub(super) struct Numbers {
     high: Option<Bound>,
     steps: Vec<Step>,
     /// If it is one of these texts.
-    literals: Option<Vec<String>>,
+    literals: Option<Rc<Vec<String>>>,
 }
 
 /// The texts of numbers.
@@ -126,16 +128,24 @@ impl Numbers {
         Self { is_integer, ..Self::default() }
     }
 
-    /// The number of this text, written so.
-    pub(super) fn literal(text: &str) -> Self {
-        Self { literals: Some(vec![text.to_owned()]), ..Self::default() }
+    /// The numbers of these texts, written so.
+    pub(super) fn listed(mut texts: Vec<String>) -> Self {
+        let mut known = HashSet::new();
+        texts.retain(|text| known.insert(text.clone()));
+        Self { literals: Some(Rc::new(texts)), ..Self::default() }
     }
 
-    /// One more text that it may be, of a list of such.
-    pub(super) fn push_literal(&mut self, text: &str) {
-        let texts = self.literals.get_or_insert_default();
-        if !texts.iter().any(|known| known == text) {
-            texts.push(text.to_owned());
+    /// How much a copy takes, in units of some 100 bytes: what is listed is shared.
+    pub(super) fn weight(&self) -> usize {
+        let bounds = self.low.iter().chain(&self.high).map(|bound| 1 + bound.value.len() / 64).sum::<usize>();
+        1 + bounds + self.steps.iter().map(|step| 1 + step.text.len() / 32).sum::<usize>()
+    }
+
+    /// How many texts are compared where numbers that are listed meet.
+    pub(super) fn listed_in_both(&self, other: &Self) -> usize {
+        match (&self.literals, &other.literals) {
+            (Some(one), Some(other)) => one.iter().chain(&**other).map(|text| 1 + text.len() / 64).sum(),
+            _ => 0,
         }
     }
 
@@ -162,8 +172,8 @@ impl Numbers {
     pub(super) fn meet(&self, other: &Self) -> Self {
         let literals = match (&self.literals, &other.literals) {
             (Some(one), Some(other)) => {
-                let values: Vec<_> = other.iter().map(|text| Decimal::of(text)).collect();
-                Some(one.iter().filter(|text| values.contains(&Decimal::of(text))).cloned().collect())
+                let values: HashSet<_> = other.iter().map(|text| Decimal::of(text)).collect();
+                Some(Rc::new(one.iter().filter(|text| values.contains(&Decimal::of(text))).cloned().collect()))
             }
             (one, other) => one.as_ref().or(other.as_ref()).cloned(),
         };

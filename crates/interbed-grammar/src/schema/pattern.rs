@@ -3,6 +3,13 @@
 use llguidance::derivre::Regex;
 use llguidance::regex_to_lark;
 
+/// Bytes of tables, and costs as the library counts them, in a step of work.
+const STEP_BYTES: usize = 256;
+const STEP_COST: u64 = 64;
+/// Bytes of an expression in a step of reading it, and steps for each class of Unicode in it.
+const READ_BYTES: usize = 4;
+const READ_CLASS: usize = 100;
+
 /// `pattern`, as the whole text has to match it, and as Lark may have it between slashes.
 ///
 /// # Errors
@@ -16,14 +23,44 @@ pub(super) fn whole(pattern: &str) -> Result<String, String> {
     Ok(format!("(?:{})", alternatives.iter().map(one).collect::<Vec<_>>().join("|")))
 }
 
-/// Whether a text matches an expression that [`whole`] made.
-///
-/// # Errors
-/// It is no expression, or needs what is not supported.
-pub(super) fn matches(whole: &str, text: &str) -> Result<bool, String> {
-    let mut regex =
-        Regex::new(whole).map_err(|error| error.to_string().lines().next_back().unwrap_or("").to_owned())?;
-    Ok(regex.is_match(text))
+/// An expression that texts are matched with, at a cost that is told.
+pub(super) struct Matching {
+    regex: Regex,
+    /// Steps of work so far.
+    steps: usize,
+}
+
+impl Matching {
+    /// Steps of work that [`Matching::new`] takes.
+    pub(super) fn steps_to_read(pattern: &str) -> usize {
+        let classes = ["\\p", "\\P", "(?"].iter().map(|class| pattern.matches(class).count()).sum::<usize>();
+        pattern.len() / READ_BYTES + classes * READ_CLASS
+    }
+
+    /// `pattern`, as a text has to match it somewhere.
+    ///
+    /// # Errors
+    /// It is no expression, or needs what is not supported.
+    pub(super) fn new(pattern: &str) -> Result<Self, String> {
+        let told = |problem: &str| problem.lines().next_back().unwrap_or("").to_owned();
+        let regex = Regex::new(&whole(pattern)?).map_err(|error| told(&error.to_string()))?;
+        Ok(Self { regex, steps: 0 })
+    }
+
+    /// Whether a text matches, and the steps of work that this took. After more than `most` it is given up.
+    pub(super) fn is_match(&mut self, text: &str, most: usize) -> (bool, usize) {
+        let before = self.steps;
+        let mut state = self.regex.initial_state();
+        for byte in text.bytes() {
+            state = self.regex.transition(state, byte);
+            let cost = usize::try_from(self.regex.cost() / STEP_COST).unwrap_or(usize::MAX);
+            self.steps = cost.saturating_add(self.regex.num_bytes() / STEP_BYTES);
+            if state.is_dead() || self.steps - before > most {
+                return (false, self.steps - before);
+            }
+        }
+        (self.regex.is_accepting(state), self.steps - before)
+    }
 }
 
 /// The alternatives of an expression without the anchors at their ends, and whether they had these.
@@ -82,9 +119,9 @@ mod tests {
             ("", &["", "anything"], &[]),
             ("\\d/", &["1/", "a22/b"], &["/", "\u{663}/"]),
         ] {
-            let whole = whole(pattern).expect(pattern);
-            yes.iter().for_each(|text| assert_eq!(matches(&whole, text), Ok(true), "{pattern} {text}"));
-            no.iter().for_each(|text| assert_eq!(matches(&whole, text), Ok(false), "{pattern} {text}"));
+            let mut matching = Matching::new(pattern).expect(pattern);
+            yes.iter().for_each(|text| assert!(matching.is_match(text, 1000).0, "{pattern} {text}"));
+            no.iter().for_each(|text| assert!(!matching.is_match(text, 1000).0, "{pattern} {text}"));
         }
         for pattern in ["(^a|b)", "a$b", "a^", "\\ba", "(a$)"] {
             assert!(whole(pattern).is_err(), "{pattern}");
