@@ -280,7 +280,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         Ok(objects.least <= possible || !self.others(objects)?.is_empty())
     }
 
-    /// Of what other pairs of an object have to be, what there are values for: by its index among the
+    /// Of what other pairs of an object have to be, what there are names and values for: by its index among the
     /// patterns, or `None` for names that match none.
     fn others(&mut self, objects: &Objects) -> Result<Vec<Option<usize>>, GrammarError> {
         let mut found = Vec::new();
@@ -292,7 +292,23 @@ impl<'r, 'a> Writer<'r, 'a> {
         if self.has_values(&objects.others)? {
             found.push(None);
         }
-        Ok(found)
+        if found.is_empty() || objects.patterns.is_empty() {
+            return Ok(found);
+        }
+        let refused = |problem| GrammarError::Schema { place: format!("{}/patternProperties", objects.place), problem };
+        let whole: Result<Vec<String>, String> =
+            objects.patterns.iter().map(|(text, _)| pattern::whole(text)).collect();
+        let listed: Vec<String> = listed_names(objects).iter().map(|name| json_text(name)).collect();
+        let mut names = pattern::Names::new(PLAIN_NAME, &whole.map_err(refused)?, &listed).map_err(refused)?;
+        let mut named = Vec::new();
+        for other in found {
+            let problem = "it takes too long to tell which names these patterns leave to each other; send fewer or \
+                           simpler ones";
+            if names.has_other(other).ok_or_else(|| refused(problem.into()))? {
+                named.push(other);
+            }
+        }
+        Ok(named)
     }
 
     /// An atom of Lark's form for a shape that has values.
@@ -648,10 +664,14 @@ fn listed_names(objects: &Objects) -> Vec<&String> {
     names
 }
 
+/// A JSON string.
+fn json_text(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
 /// A JSON string as it stands, in Lark's quotes.
 fn literal(text: &str) -> String {
-    let json = Value::from(text).to_string().replace('\u{7f}', "\\u007f");
-    Value::from(json).to_string()
+    Value::from(json_text(text)).to_string()
 }
 
 /// A pattern of the formats of days and times: those of the calendar, without leap seconds, which few readers know.
