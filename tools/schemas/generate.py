@@ -14,7 +14,7 @@ dice = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
 NAMES = ["name", "age", "tags", "is ok", "x-1", "é", 'q"', "a/b", "b\\c", "kind", "id", ""]
 PATTERNS = ["^x-", "^[a-c]{2,4}(-[0-9]+)?$", "[0-9]$", "^\\d{3}$", "o", "^(yes|no)$", "^[^/]+$", "a|b$"]
 # Those of names that properties list, too: they may leave no name to others.
-NAME_PATTERNS = [*PATTERNS, "^name$", "^x-1$", "^(age|id|kind)$", "^$", "", '^q"$', "^.{1,9}$"]
+NAME_PATTERNS = [*PATTERNS, "^name$", "^x-1$", "^(age|id|kind)$", "^$", "^.*$", '^q"$', "^.{1,9}$"]
 FORMATS = ["date", "date-time", "time", "ipv4", "ipv6", "uuid", "email", "hostname", "uri", "duration"]
 
 

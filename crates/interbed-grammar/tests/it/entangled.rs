@@ -143,3 +143,36 @@ fn what_published_schemas_have_is_within_limits() {
     let numbers: Vec<usize> = (0..5000).collect();
     read(json!({"enum": numbers, "minimum": 4000})).expect("a schema");
 }
+
+#[test]
+fn many_of_one_thing_are_read_in_time() {
+    let many = |count: usize, one: &dyn Fn(usize) -> (String, Value)| (0..count).map(one).collect::<Map<_, _>>();
+    let members = |n: usize| (format!("a{n}"), json!({"properties": {format!("b{n}"): {}}}));
+    let bytes = |schema: Value| {
+        assert!(schema.to_string().len() < 256 << 10);
+        schema
+    };
+    let _ = read(bytes(json!({"patternProperties": many(6000, &members)})));
+    let _ = read(bytes(json!({"properties": many(6000, &members), "patternProperties": {"^a": {}}})));
+    let any: Vec<Value> = (0..6000).map(|n| members(n).1).collect();
+    let _ = read(bytes(json!({"anyOf": any})));
+    let _ = read(bytes(json!({"prefixItems": any})));
+    let names: Vec<String> = (0..20_000).map(|n| format!("a{n}")).collect();
+    let _ = read(bytes(json!({"type": "object", "required": names})));
+    let _ = read(bytes(
+        json!({"type": "object", "required": names[..9000], "properties": many(9000, &|n| (format!("a{n}"), json!({})))}),
+    ));
+    let _ = read(bytes(json!({"enum": (0..40_000).collect::<Vec<_>>(), "type": ["integer", "number"]})));
+    // Each refers to the next, in an order in which no end is known before all others were looked at.
+    let link = |n: usize| {
+        (format!("d{n:05}"), json!({"prefixItems": [{"$ref": format!("#/$defs/d{:05}", n + 1)}], "minItems": 1}))
+    };
+    let mut all = many(2000, &link);
+    all.insert("d02000".into(), json!(true));
+    let refs: Vec<Value> = (0..2000).rev().map(|n| json!({"$ref": format!("#/$defs/d{n:05}")})).collect();
+    let _ = read(bytes(json!({"anyOf": refs, "$defs": all})));
+    // One place has many names.
+    let refs: Vec<Value> = (0..3000).map(|n| json!({"$ref": format!("#/x/{:0n$}", 1, n = n % 40 + 1)})).collect();
+    let inner: Vec<Value> = (0..3000).map(|n| json!({"const": n})).collect();
+    let _ = read(bytes(json!({"prefixItems": refs, "x": [{}, {"prefixItems": inner}]})));
+}
