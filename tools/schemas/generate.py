@@ -13,6 +13,8 @@ count = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
 dice = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
 NAMES = ["name", "age", "tags", "is ok", "x-1", "é", 'q"', "a/b", "b\\c", "kind", "id", ""]
 PATTERNS = ["^x-", "^[a-c]{2,4}(-[0-9]+)?$", "[0-9]$", "^\\d{3}$", "o", "^(yes|no)$", "^[^/]+$", "a|b$"]
+# Those of names that properties list, too: they may leave no name to others.
+NAME_PATTERNS = [*PATTERNS, "^name$", "^x-1$", "^(age|id|kind)$", "^$", "^.*$", '^q"$', "^.{1,9}$"]
 FORMATS = ["date", "date-time", "time", "ipv4", "ipv6", "uuid", "email", "hostname", "uri", "duration"]
 
 
@@ -131,7 +133,7 @@ def object_(depth):
         schema["required"] = [name for name in names if chance(0.5)] + ([dice.choice(NAMES)] if chance(0.1) else [])
         schema["required"] = list(dict.fromkeys(schema["required"]))
     if chance(0.2):
-        schema["patternProperties"] = {pattern: schema_of(depth - 1) for pattern in dice.sample(PATTERNS, dice.randrange(1, 3))}
+        schema["patternProperties"] = {pattern: schema_of(depth - 1) for pattern in dice.sample(NAME_PATTERNS, dice.randrange(1, 3))}
     if chance(0.6):
         schema["additionalProperties"] = dice.choice([True, False, False, False]) if chance(0.7) else schema_of(depth - 1)
     if chance(0.25):

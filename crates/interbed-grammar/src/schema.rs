@@ -14,7 +14,7 @@ mod reader;
 mod rules;
 mod shape;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
@@ -200,30 +200,43 @@ fn part(grammar: &str) -> &str {
 /// # Errors
 /// The first keyword that is not known to be enforced, and its place.
 fn known(schema: &Value) -> Result<Value, GrammarError> {
-    Walk { root: schema, place: vec![], depth: 0 }.schema(schema)
+    let mut walk = Walk { root: schema, place: vec![], depth: 0, walked: HashSet::new(), references: vec![] };
+    let checked = walk.schema(schema)?;
+    // What references lead to may be elsewhere than in definitions.
+    while let Some(to) = walk.references.pop() {
+        if let Some(schema) = find(schema, &to) {
+            walk.place = to.split('/').skip(1).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            walk.schema(schema)?;
+        }
+    }
+    Ok(checked)
 }
 
 /// How many levels a schema can have, one below another, if each place that a reference leads to is reached once: its
 /// own, and those of these places.
 pub(crate) fn levels(schema: &Value) -> usize {
-    let mut places = BTreeSet::new();
-    let own = depth(schema, &mut places);
-    let below = |place: &&str| find(schema, place).map_or(0, |at| depth(at, &mut BTreeSet::new()) + 1);
+    let (mut places, mut depths) = (BTreeSet::new(), HashMap::new());
+    let own = depth(schema, &mut places, &mut depths);
+    let below =
+        |place: &&str| find(schema, place).and_then(|at| depths.get(&std::ptr::from_ref(at))).map_or(0, |at| at + 1);
     own + places.iter().map(below).sum::<usize>()
 }
 
-/// The deepest nesting of values; what references lead to is added to `places`.
-fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>) -> usize {
-    match value {
-        Value::Array(list) => list.iter().map(|value| depth(value, places)).max().unwrap_or(0) + 1,
+/// The deepest nesting of values, which is added to `depths` for each value in it, too; what references lead to is
+/// added to `places`.
+fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>, depths: &mut HashMap<*const Value, usize>) -> usize {
+    let within = match value {
+        Value::Array(list) => list.iter().map(|value| depth(value, places, depths)).max().unwrap_or(0),
         Value::Object(map) => {
             if let Some(Value::String(to)) = map.get("$ref") {
                 places.insert(to);
             }
-            map.values().map(|value| depth(value, places)).max().unwrap_or(0) + 1
+            map.values().map(|value| depth(value, places, depths)).max().unwrap_or(0)
         }
-        _ => 1,
-    }
+        _ => 0,
+    };
+    depths.insert(value, within + 1);
+    within + 1
 }
 
 /// A walk through a schema.
@@ -231,10 +244,14 @@ struct Walk<'a> {
     root: &'a Value,
     place: Vec<String>,
     depth: usize,
+    /// The schemas that it came to, by where they are in memory.
+    walked: HashSet<*const Value>,
+    /// Where references lead that were found.
+    references: Vec<String>,
 }
 
 impl Walk<'_> {
-    /// The same schema without keywords that ask for nothing.
+    /// The same schema without keywords that ask for nothing, if it is the first time that this comes to it.
     fn schema(&mut self, schema: &Value) -> Result<Value, GrammarError> {
         let Value::Object(keywords) = schema else {
             return match schema {
@@ -242,6 +259,9 @@ impl Walk<'_> {
                 _ => self.refuse("it must be an object or a boolean".into()),
             };
         };
+        if !self.walked.insert(schema) {
+            return Ok(Value::Null);
+        }
         if self.depth == DEPTH_MAX {
             return self.refuse(format!("schemas are nested deeper than {DEPTH_MAX}"));
         }
@@ -275,6 +295,10 @@ impl Walk<'_> {
             ("$ref", Value::String(to)) if !self.leads_somewhere(to) => {
                 let to: String = to.chars().take(80).collect();
                 self.refuse(format!("\"$ref\" {to:?} does not lead to a place in this schema, as \"#/$defs/…\" does"))
+            }
+            ("$ref", Value::String(to)) => {
+                self.references.push(to.clone());
+                Ok(Some(value.clone()))
             }
             ("$id" | "id", Value::String(_)) if self.place.len() > 1 => {
                 self.refuse(format!("\"{keyword}\" is supported at the top only; leave it out"))

@@ -25,10 +25,11 @@ const TOKENS_MAX: usize = 1 << 20;
 const LEXER_STATES_MAX: usize = 16 << 10;
 /// What all grammars of a vocabulary may take, if it is not said.
 const MEMORY_BYTES: usize = 256 << 20;
-/// What a grammar takes beside the tables of its terminals, and for each byte of its text: rules, and states of an
-/// answer.
+/// What a grammar takes beside the tables of its terminals, for each byte of its text, and for each rule and terminal:
+/// as much as was measured of schemas whose rules have many alternatives, and up to twice that of others.
 const GRAMMAR_BYTES: usize = 32 << 10;
 const GRAMMAR_FACTOR: usize = 8;
+const SYMBOL_BYTES: usize = 1 << 10;
 
 /// What a token is to a grammar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,11 +167,19 @@ impl Vocabulary {
             let what = source.what();
             GrammarError::TooLarge { what, unit, got, limit }
         })?;
+        let expressions = terminals.regex_builder.exprset().num_bytes();
+        let bytes = GRAMMAR_BYTES
+            .saturating_add(source.bytes().saturating_mul(GRAMMAR_FACTOR))
+            .saturating_add(grammar.num_symbols().saturating_mul(SYMBOL_BYTES))
+            .saturating_add(expressions);
+        let holding = self.memory.hold();
+        if !holding.grow_to(bytes) {
+            return Err(GrammarError::NoMemory);
+        }
         let parser = self.factory.create_parser_from_init_default(GrammarInit::Internal(grammar, terminals));
         let parser = parser.map_err(|error| invalid(&error))?;
-        let bytes = GRAMMAR_BYTES + source.bytes().saturating_mul(GRAMMAR_FACTOR);
         let (tokens, is_json) = (self.tokens.clone(), source.is_json());
-        let mut matching = Matching::new(parser, tokens, is_json, bytes, self.memory.hold())?;
+        let mut matching = Matching::new(parser, tokens, is_json, bytes, holding)?;
         // What no token begins cannot be answered.
         match matching.mask() {
             Err(GrammarError::TooComplex(problem)) => return Err(invalid(&problem)),

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 /// An exact decimal: `digits × 10^exponent`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Decimal {
     is_negative: bool,
     /// Without zeros at either end; empty for zero.
@@ -45,6 +45,11 @@ impl Decimal {
             return Self { is_negative: false, digits: String::new(), exponent: 0 };
         }
         Self { is_negative, digits: kept.to_owned(), exponent: exponent + (digits.len() - kept.len()) as i64 }
+    }
+
+    /// Digits that are kept of it.
+    pub(super) fn len(&self) -> usize {
+        self.digits.len()
     }
 
     pub(super) fn zero() -> Self {

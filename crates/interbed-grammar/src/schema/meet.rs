@@ -1,18 +1,27 @@
 //! Values that two schemas describe at once.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use crate::GrammarError;
 
-use super::pattern::{matches, whole};
-use super::shape::{Lists, Objects, Part, Shape, Strings, smaller};
+use super::shape::{Lists, Node, Objects, Part, Shape, Strings, smaller};
+
+/// What is copied, and what is compared, in a step of work.
+const WEIGHT: usize = 4;
+const COMPARED: usize = 512;
 
 /// What a schema refers to, and how much of it may be put together.
 pub(super) trait Definitions {
     /// What the schema at this place describes.
-    fn definition(&mut self, to: &str) -> Result<Rc<Shape>, GrammarError>;
-    /// One more step of work: an error after too many.
-    fn spend(&mut self) -> Result<(), GrammarError>;
+    fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
+    /// So many more steps of work: an error after too many.
+    fn spend(&mut self, steps: usize) -> Result<(), GrammarError>;
+    /// A shape that may be part of others: an error if it has too many levels.
+    fn node(&mut self, shape: Shape) -> Result<Rc<Node>, GrammarError>;
+    /// Whether a text matches a client's expression somewhere. The inner error says what is wrong with the expression,
+    /// the outer one that too much was done.
+    fn is_match(&mut self, pattern: &str, text: &str) -> Result<Result<bool, String>, GrammarError>;
     /// One level deeper: an error where these are too many, as where definitions that meet lead to each other.
     fn descend(&mut self) -> Result<(), GrammarError>;
     /// One level up again.
@@ -22,14 +31,17 @@ pub(super) trait Definitions {
 /// Values that are both.
 pub(super) fn meet(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Shape, GrammarError> {
     let (ones, others) = match (one, other) {
-        (Shape::Any, shape) | (shape, Shape::Any) => return Ok(shape.clone()),
+        (Shape::Any, shape) | (shape, Shape::Any) => {
+            of.spend(1 + shape.weight() / WEIGHT)?;
+            return Ok(shape.clone());
+        }
         (Shape::OneOf(ones), Shape::OneOf(others)) => (ones, others),
     };
     of.descend()?;
     let (mut parts, mut is_any) = (Vec::new(), false);
     for one in ones {
         for other in others {
-            of.spend()?;
+            of.spend(1 + (one.weight() + other.weight()) / WEIGHT)?;
             match meet_parts(one, other, of)? {
                 Shape::OneOf(both) => parts.extend(both),
                 Shape::Any => is_any = true,
@@ -56,37 +68,53 @@ fn meet_parts(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<Sha
             (Some(one), Some(other)) if one != other => return Ok(Shape::nothing()),
             _ => Part::Bool(one.or(*other)),
         },
-        (Part::Number(one), Part::Number(other)) => Part::Number(one.meet(other)),
-        (Part::Text(one), Part::Text(other)) => Part::Text(strings(one, other)),
+        (Part::Number(one), Part::Number(other)) => {
+            of.spend(one.listed_in_both(other) / WEIGHT)?;
+            Part::Number(one.meet(other))
+        }
+        (Part::Text(one), Part::Text(other)) => Part::Text(strings(one, other, of)?),
         (Part::List(one), Part::List(other)) => Part::List(lists(one, other, of)?),
         (Part::Object(one), Part::Object(other)) => Part::Object(objects(one, other, of)?),
         _ => return Ok(Shape::nothing()),
     }))
 }
 
-fn strings(one: &Strings, other: &Strings) -> Strings {
+fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<Strings, GrammarError> {
     let literals = match (&one.literals, &other.literals) {
-        (Some(one), Some(other)) => Some(one.iter().filter(|text| other.contains(text)).cloned().collect()),
+        (Some(one), Some(other)) => {
+            let weight = |texts: &[String]| texts.iter().map(|text| 1 + text.len() / 64).sum::<usize>();
+            of.spend((weight(one) + weight(other)) / WEIGHT)?;
+            let known: HashSet<&String> = other.iter().collect();
+            Some(Rc::new(one.iter().filter(|text| known.contains(text)).cloned().collect()))
+        }
         (one, other) => one.as_ref().or(other.as_ref()).cloned(),
     };
+    of.spend(one.patterns.len() * other.patterns.len() / COMPARED)?;
+    of.spend(one.formats.len() * other.formats.len() / COMPARED)?;
     let both = |one: &[String], other: &[String]| -> Vec<String> {
         one.iter().chain(other.iter().filter(|text| !one.contains(text))).cloned().collect()
     };
-    Strings {
+    Ok(Strings {
         literals,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
         patterns: both(&one.patterns, &other.patterns),
         formats: both(&one.formats, &other.formats),
-    }
+    })
+}
+
+/// A shape within others of values that are both.
+fn meet_nodes(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
+    let shape = meet(one, other, of)?;
+    of.node(shape)
 }
 
 fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists, GrammarError> {
     let count = one.first.len().max(other.first.len());
-    let first = (0..count).map(|index| Ok(Rc::new(meet(one.entry(index), other.entry(index), of)?)));
+    let first = (0..count).map(|index| meet_nodes(one.entry(index), other.entry(index), of));
     Ok(Lists {
         first: first.collect::<Result<_, GrammarError>>()?,
-        rest: Rc::new(meet(&one.rest, &other.rest, of)?),
+        rest: meet_nodes(&one.rest, &other.rest, of)?,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
     })
@@ -96,30 +124,33 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
     let mut properties = Vec::new();
     for (name, shape) in &one.properties {
         let others = named(other, name, of)?;
-        properties.push((name.clone(), Rc::new(meet(shape, &others, of)?)));
+        properties.push((name.clone(), meet_nodes(shape, &others, of)?));
     }
-    for (name, shape) in other.properties.iter().filter(|(name, _)| one.property(name).is_none()) {
+    let known: HashSet<&String> = one.properties.iter().map(|(name, _)| name).collect();
+    for (name, shape) in other.properties.iter().filter(|(name, _)| !known.contains(name)) {
         let others = named(one, name, of)?;
-        properties.push((name.clone(), Rc::new(meet(&others, shape, of)?)));
+        properties.push((name.clone(), meet_nodes(&others, shape, of)?));
     }
     // Names that match patterns of both are not told apart, and left out.
+    of.spend(2 * one.patterns.len() * other.patterns.len() / COMPARED)?;
     let mut patterns = Vec::new();
     for (pattern, shape) in &one.patterns {
         let same = other.patterns.iter().find(|(known, _)| known == pattern).map(|(_, shape)| shape);
-        patterns.push((pattern.clone(), Rc::new(meet(shape, same.unwrap_or(&other.others), of)?)));
+        patterns.push((pattern.clone(), meet_nodes(shape, same.unwrap_or(&other.others), of)?));
     }
     for (pattern, shape) in &other.patterns {
         if one.patterns.iter().all(|(known, _)| known != pattern) {
-            patterns.push((pattern.clone(), Rc::new(meet(&one.others, shape, of)?)));
+            patterns.push((pattern.clone(), meet_nodes(&one.others, shape, of)?));
         }
     }
     let mut required = one.required.clone();
-    required.extend(other.required.iter().filter(|name| !one.required.contains(name)).cloned());
+    let known: HashSet<&String> = one.required.iter().collect();
+    required.extend(other.required.iter().filter(|name| !known.contains(name)).cloned());
     let says_more = |objects: &Objects| objects.least > 0 || objects.most.is_some();
     Ok(Objects {
         properties,
         patterns,
-        others: Rc::new(meet(&one.others, &other.others, of)?),
+        others: meet_nodes(&one.others, &other.others, of)?,
         required,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
@@ -128,17 +159,17 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
 }
 
 /// What an object's value of this name has to be.
-pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) -> Result<Rc<Shape>, GrammarError> {
+pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
+    of.spend(objects.properties.len() / COMPARED)?;
     if let Some(shape) = objects.property(name) {
         return Ok(shape.clone());
     }
-    let mut found: Option<Rc<Shape>> = None;
+    let mut found: Option<Rc<Node>> = None;
     for (pattern, shape) in &objects.patterns {
-        of.spend()?;
-        if is_match(pattern, name, &objects.place)? {
+        if is_match(pattern, name, &objects.place, of)? {
             found = Some(match found {
                 None => shape.clone(),
-                Some(before) => Rc::new(meet(&before, shape, of)?),
+                Some(before) => meet_nodes(&before, shape, of)?,
             });
         }
     }
@@ -146,10 +177,14 @@ pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) ->
 }
 
 /// Whether a name matches one of `patternProperties`.
-pub(super) fn is_match(pattern: &str, name: &str, place: &str) -> Result<bool, GrammarError> {
-    let matched = whole(pattern).and_then(|whole| matches(&whole, name));
+pub(super) fn is_match(
+    pattern: &str,
+    name: &str,
+    place: &str,
+    of: &mut impl Definitions,
+) -> Result<bool, GrammarError> {
     let refused = |problem| GrammarError::Schema { place: format!("{place}/patternProperties"), problem };
-    matched.map_err(refused)
+    of.is_match(pattern, name)?.map_err(refused)
 }
 
 /// Whether no value is both, as far as is known.
@@ -163,7 +198,7 @@ pub(super) fn are_apart(one: &Shape, other: &Shape, of: &mut impl Definitions) -
     let mut are_apart = true;
     for one in ones {
         for other in others {
-            of.spend()?;
+            of.spend(1 + (one.weight() + other.weight()) / WEIGHT)?;
             are_apart = are_apart && are_parts_apart(one, other, of)?;
         }
     }
@@ -178,9 +213,12 @@ fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Resul
             are_apart(&shape, &Shape::one(part.clone()), of)?
         }
         (Part::Bool(Some(one)), Part::Bool(Some(other))) => one != other,
-        (Part::Number(one), Part::Number(other)) => !one.overlaps(other),
+        (Part::Number(one), Part::Number(other)) => {
+            of.spend(one.listed_in_both(other) / WEIGHT)?;
+            !one.overlaps(other)
+        }
         (Part::Text(one), Part::Text(other)) => {
-            let both = strings(one, other);
+            let both = strings(one, other, of)?;
             both.literals.is_some_and(|texts| texts.is_empty()) || both.most.is_some_and(|most| most < both.least)
         }
         (Part::List(one), Part::List(other)) => {

@@ -5,6 +5,8 @@
 //! that floating point tells apart.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::rc::Rc;
 
 use serde_json::{Value, json};
 
@@ -24,6 +26,8 @@ const LISTED_MAX: i128 = 1000;
 const STEP_MAX: i128 = 1000;
 /// Whole numbers up to here are exact in floating point.
 const EXACT_MAX: i128 = (1 << 53) - 1;
+/// Whole numbers next to a bound of which the first is looked for that floating point tells apart from it.
+const NEAREST: usize = 8;
 /// A number without bounds: as large as floating point goes, and not longer than anybody needs.
 const ANY: &str =
     r"-?((0|[1-9][0-9]{0,29})(\.[0-9]{1,30})?|[0-9](\.[0-9]{1,30})?[eE][+-]?([0-9]|[1-9][0-9]|[12][0-9]{2}))";
@@ -51,7 +55,7 @@ pub(super) struct Numbers {
     high: Option<Bound>,
     steps: Vec<Step>,
     /// If it is one of these texts.
-    literals: Option<Vec<String>>,
+    literals: Option<Rc<Vec<String>>>,
 }
 
 /// The texts of numbers.
@@ -98,8 +102,14 @@ impl Bound {
             return self.least(0);
         }
         let next = self.value.ceil(0);
-        let is_excluded = self.is_excluded && (next == self.value || next.to_f64() <= self.value.to_f64());
-        Some(if is_excluded { next.above(0) } else { next })
+        if !self.is_excluded {
+            return Some(next);
+        }
+        // Floating point may make the bound of the next ones, too.
+        let from = self.value.to_f64();
+        let is_inside = |whole: &Decimal| *whole > self.value && whole.to_f64() > from;
+        let nearest = std::iter::successors(Some(next), |whole| Some(whole.above(0))).take(NEAREST);
+        nearest.into_iter().find(is_inside).or_else(|| self.least(0))
     }
 
     /// Whether this, as a lower bound, allows `value`.
@@ -118,16 +128,24 @@ impl Numbers {
         Self { is_integer, ..Self::default() }
     }
 
-    /// The number of this text, written so.
-    pub(super) fn literal(text: &str) -> Self {
-        Self { literals: Some(vec![text.to_owned()]), ..Self::default() }
+    /// The numbers of these texts, written so.
+    pub(super) fn listed(mut texts: Vec<String>) -> Self {
+        let mut known = HashSet::new();
+        texts.retain(|text| known.insert(text.clone()));
+        Self { literals: Some(Rc::new(texts)), ..Self::default() }
     }
 
-    /// One more text that it may be, of a list of such.
-    pub(super) fn push_literal(&mut self, text: &str) {
-        let texts = self.literals.get_or_insert_default();
-        if !texts.iter().any(|known| known == text) {
-            texts.push(text.to_owned());
+    /// How much a copy takes, in units of some 100 bytes: what is listed is shared.
+    pub(super) fn weight(&self) -> usize {
+        let bounds = self.low.iter().chain(&self.high).map(|bound| 1 + bound.value.len() / 64).sum::<usize>();
+        1 + bounds + self.steps.iter().map(|step| 1 + step.text.len() / 32).sum::<usize>()
+    }
+
+    /// How many texts are compared where numbers that are listed meet.
+    pub(super) fn listed_in_both(&self, other: &Self) -> usize {
+        match (&self.literals, &other.literals) {
+            (Some(one), Some(other)) => one.iter().chain(&**other).map(|text| 1 + text.len() / 64).sum(),
+            _ => 0,
         }
     }
 
@@ -154,8 +172,8 @@ impl Numbers {
     pub(super) fn meet(&self, other: &Self) -> Self {
         let literals = match (&self.literals, &other.literals) {
             (Some(one), Some(other)) => {
-                let values: Vec<_> = other.iter().map(|text| Decimal::of(text)).collect();
-                Some(one.iter().filter(|text| values.contains(&Decimal::of(text))).cloned().collect())
+                let values: HashSet<_> = other.iter().map(|text| Decimal::of(text)).collect();
+                Some(Rc::new(one.iter().filter(|text| values.contains(&Decimal::of(text))).cloned().collect()))
             }
             (one, other) => one.as_ref().or(other.as_ref()).cloned(),
         };

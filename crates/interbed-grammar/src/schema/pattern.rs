@@ -1,7 +1,17 @@
 //! Expressions that a text has to match somewhere, as expressions of the whole text.
 
-use llguidance::derivre::Regex;
+use llguidance::derivre::raw::{ExprSet, RelevanceCache};
+use llguidance::derivre::{ExprRef, Regex, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
+
+/// Bytes of tables, and costs as the library counts them, in a step of work.
+const STEP_BYTES: usize = 256;
+const STEP_COST: u64 = 64;
+/// Bytes of an expression in a step of reading it, and steps for each class of Unicode in it.
+const READ_BYTES: usize = 4;
+const READ_CLASS: usize = 100;
+/// Most of the library's costs to find out whether there is a text that all of several expressions allow.
+const COST_MAX: u64 = 1_000_000;
 
 /// `pattern`, as the whole text has to match it, and as Lark may have it between slashes.
 ///
@@ -16,14 +26,90 @@ pub(super) fn whole(pattern: &str) -> Result<String, String> {
     Ok(format!("(?:{})", alternatives.iter().map(one).collect::<Vec<_>>().join("|")))
 }
 
-/// Whether a text matches an expression that [`whole`] made.
-///
-/// # Errors
-/// It is no expression, or needs what is not supported.
-pub(super) fn matches(whole: &str, text: &str) -> Result<bool, String> {
-    let mut regex =
-        Regex::new(whole).map_err(|error| error.to_string().lines().next_back().unwrap_or("").to_owned())?;
-    Ok(regex.is_match(text))
+/// An expression that texts are matched with, at a cost that is told.
+pub(super) struct Matching {
+    regex: Regex,
+    /// Steps of work so far.
+    steps: usize,
+}
+
+impl Matching {
+    /// Steps of work that [`Matching::new`] takes.
+    pub(super) fn steps_to_read(pattern: &str) -> usize {
+        let classes = ["\\p", "\\P", "(?"].iter().map(|class| pattern.matches(class).count()).sum::<usize>();
+        pattern.len() / READ_BYTES + classes * READ_CLASS
+    }
+
+    /// `pattern`, as a text has to match it somewhere.
+    ///
+    /// # Errors
+    /// It is no expression, or needs what is not supported.
+    pub(super) fn new(pattern: &str) -> Result<Self, String> {
+        let told = |problem: &str| problem.lines().next_back().unwrap_or("").to_owned();
+        let regex = Regex::new(&whole(pattern)?).map_err(|error| told(&error.to_string()))?;
+        Ok(Self { regex, steps: 0 })
+    }
+
+    /// Whether a text matches, and the steps of work that this took. After more than `most` it is given up.
+    pub(super) fn is_match(&mut self, text: &str, most: usize) -> (bool, usize) {
+        let before = self.steps;
+        let mut state = self.regex.initial_state();
+        for byte in text.bytes() {
+            state = self.regex.transition(state, byte);
+            let cost = usize::try_from(self.regex.cost() / STEP_COST).unwrap_or(usize::MAX);
+            self.steps = cost.saturating_add(self.regex.num_bytes() / STEP_BYTES);
+            if state.is_dead() || self.steps - before > most {
+                return (false, self.steps - before);
+            }
+        }
+        (self.regex.is_accepting(state), self.steps - before)
+    }
+}
+
+/// Names in quotes, of which it is asked whether any is what several expressions say.
+pub(super) struct Names {
+    exprs: ExprSet,
+    cache: RelevanceCache,
+    /// All names, in quotes.
+    any: ExprRef,
+    patterns: Vec<ExprRef>,
+    listed: Vec<ExprRef>,
+    left: u64,
+}
+
+impl Names {
+    /// Names in the form `any`, which has quotes, expressions of [`whole`], which have none, and texts of JSON.
+    ///
+    /// # Errors
+    /// One of the expressions is none, or needs what is not supported.
+    pub(super) fn new(any: &str, patterns: &[String], listed: &[String]) -> Result<Self, String> {
+        let mut builder = RegexBuilder::new();
+        let mut read = |ast: RegexAst| {
+            builder.mk(&ast).map_err(|error| error.to_string().lines().next_back().unwrap_or("").to_owned())
+        };
+        let quote = || RegexAst::Literal("\"".into());
+        let quoted = |text: &String| RegexAst::Concat(vec![quote(), RegexAst::Regex(text.clone()), quote()]);
+        let any = read(RegexAst::Regex(any.into()))?;
+        let patterns = patterns.iter().map(|text| read(quoted(text))).collect::<Result<_, _>>()?;
+        let listed = listed.iter().map(|text| read(RegexAst::Literal(text.clone()))).collect::<Result<_, _>>()?;
+        let (exprs, cache) = (builder.into_exprset(), RelevanceCache::new());
+        Ok(Self { exprs, cache, any, patterns, listed, left: COST_MAX })
+    }
+
+    /// Whether there is a name that matches the expression at this index, or any, and no other, and is not listed;
+    /// `None` where that takes too long to find out.
+    pub(super) fn has_other(&mut self, index: Option<usize>) -> Option<bool> {
+        let others = self.patterns.iter().enumerate().filter(|(at, _)| Some(*at) != index).map(|(_, one)| *one);
+        let mut without: Vec<ExprRef> = others.chain(self.listed.iter().copied()).collect();
+        let before = self.exprs.cost();
+        let excluded = self.exprs.mk_or(&mut without);
+        let mut all = vec![self.any, self.exprs.mk_not(excluded)];
+        all.extend(index.and_then(|index| self.patterns.get(index)));
+        let all = self.exprs.mk_and(&mut all);
+        let found = self.cache.is_non_empty_limited(&mut self.exprs, all, self.left).ok();
+        self.left = self.left.saturating_sub(self.exprs.cost() - before);
+        found
+    }
 }
 
 /// The alternatives of an expression without the anchors at their ends, and whether they had these.
@@ -82,9 +168,9 @@ mod tests {
             ("", &["", "anything"], &[]),
             ("\\d/", &["1/", "a22/b"], &["/", "\u{663}/"]),
         ] {
-            let whole = whole(pattern).expect(pattern);
-            yes.iter().for_each(|text| assert_eq!(matches(&whole, text), Ok(true), "{pattern} {text}"));
-            no.iter().for_each(|text| assert_eq!(matches(&whole, text), Ok(false), "{pattern} {text}"));
+            let mut matching = Matching::new(pattern).expect(pattern);
+            yes.iter().for_each(|text| assert!(matching.is_match(text, 1000).0, "{pattern} {text}"));
+            no.iter().for_each(|text| assert!(!matching.is_match(text, 1000).0, "{pattern} {text}"));
         }
         for pattern in ["(^a|b)", "a$b", "a^", "\\ba", "(a$)"] {
             assert!(whole(pattern).is_err(), "{pattern}");

@@ -1,6 +1,6 @@
 //! A schema as the shape of its values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use serde_json::{Map, Value};
@@ -10,13 +10,16 @@ use crate::GrammarError;
 use super::decimal::Decimal;
 use super::meet::{Definitions, are_apart, is_match, meet};
 use super::numbers::Numbers;
+use super::pattern::Matching;
 use super::pointer::{find, pointer};
-use super::shape::{Lists, Objects, Part, Shape, Strings};
+use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 
 /// Most steps in which parts of a schema are put together.
 const STEPS_MAX: usize = 100_000;
-/// Most levels of that.
-const DEPTH_MAX: usize = 256;
+/// Most levels of that, and of a shape: each is followed by recursion.
+const DEPTH_MAX: usize = 128;
+/// Bytes of a place, and of a text that is matched, in a step.
+const BYTES: usize = 64;
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 /// Keywords that say something of values of one type.
 const TYPED: [&str; 21] = [
@@ -50,7 +53,9 @@ pub(super) struct Reader<'a> {
     root: &'a Value,
     is_old: bool,
     /// What references lead to; nothing while it is being read.
-    definitions: HashMap<String, Option<Rc<Shape>>>,
+    definitions: HashMap<String, Option<Rc<Node>>>,
+    /// Expressions that were matched, or what is wrong with them.
+    patterns: HashMap<String, Result<Matching, String>>,
     place: Vec<String>,
     steps: usize,
     depth: usize,
@@ -60,28 +65,32 @@ impl<'a> Reader<'a> {
     pub(super) fn new(root: &'a Value) -> Self {
         let dialect = root.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let is_old = OLD.iter().any(|old| dialect.contains(old));
-        Self { root, is_old, definitions: HashMap::new(), place: Vec::new(), steps: 0, depth: 0 }
+        let (definitions, patterns) = (HashMap::new(), HashMap::new());
+        Self { root, is_old, definitions, patterns, place: Vec::new(), steps: 0, depth: 0 }
     }
 
     /// The shape of the values of the whole schema.
-    pub(super) fn whole(&mut self) -> Result<Rc<Shape>, GrammarError> {
-        self.read(self.root).map(Rc::new)
+    pub(super) fn whole(&mut self) -> Result<Rc<Node>, GrammarError> {
+        let shape = self.read(self.root)?;
+        self.node(shape)
     }
 
     fn read(&mut self, schema: &'a Value) -> Result<Shape, GrammarError> {
-        self.spend()?;
+        self.spend(1)?;
         let keywords = match schema {
             Value::Bool(true) => return Ok(Shape::Any),
             Value::Bool(false) => return Ok(Shape::nothing()),
             Value::Object(keywords) => keywords,
             _ => return self.refuse("it must be an object or a boolean"),
         };
+        self.descend()?;
         let mut shape = self.typed(keywords)?;
         for (keyword, value) in keywords {
             self.place.push(keyword.clone());
             shape = self.applied(shape, keyword, value)?;
             self.place.pop();
         }
+        self.ascend();
         Ok(shape)
     }
 
@@ -119,13 +128,13 @@ impl<'a> Reader<'a> {
         let list = || value.as_array().map(Vec::as_slice);
         match keyword {
             "const" => {
-                let one = Shape::one(literal(value, &pointer(&self.place)));
+                let one = Shape::one(literal(value, &self.here()?));
                 meet(&shape, &one, self)
             }
             "enum" => match list() {
                 None => self.refuse("it must be a list of values"),
                 Some(values) => {
-                    let listed = listed(values, &pointer(&self.place));
+                    let listed = listed(values, &self.here()?);
                     meet(&shape, &listed, self)
                 }
             },
@@ -185,6 +194,17 @@ impl<'a> Reader<'a> {
         let shape = self.read(schema);
         self.place.pop();
         shape
+    }
+
+    fn node_at(&mut self, name: &str, schema: &'a Value) -> Result<Rc<Node>, GrammarError> {
+        let shape = self.read_at(name, schema)?;
+        self.node(shape)
+    }
+
+    /// The place that is read.
+    fn here(&mut self) -> Result<Rc<str>, GrammarError> {
+        self.spend(self.place.iter().map(String::len).sum::<usize>() / BYTES)?;
+        Ok(pointer(&self.place).into())
     }
 
     fn numbers(&mut self, keywords: &Map<String, Value>, is_integer: bool) -> Result<Numbers, GrammarError> {
@@ -248,42 +268,41 @@ impl<'a> Reader<'a> {
             None => {}
             Some(Value::Array(schemas)) => {
                 self.place.push(first.to_owned());
-                let shapes = schemas.iter().enumerate().map(|(index, one)| self.read_at(&index.to_string(), one));
-                lists.first = shapes.map(|shape| shape.map(Rc::new)).collect::<Result<_, _>>()?;
+                let shapes = schemas.iter().enumerate().map(|(index, one)| self.node_at(&index.to_string(), one));
+                lists.first = shapes.collect::<Result<_, _>>()?;
                 self.place.pop();
             }
             Some(_) => return self.refuse_at(first, "it must be a list of schemas"),
         }
         if let Some(schema) = keywords.get(rest) {
-            lists.rest = Rc::new(self.read_at(rest, schema)?);
+            lists.rest = self.node_at(rest, schema)?;
         }
         Ok(lists)
     }
 
     fn objects(&mut self, keywords: &'a Map<String, Value>) -> Result<Objects, GrammarError> {
-        let mut objects = Objects::any(pointer(&self.place));
+        let mut objects = Objects::any(self.here()?);
         objects.least = self.count(keywords, "minProperties")?.unwrap_or(0);
         objects.most = self.count(keywords, "maxProperties")?;
         objects.patterns = self.schemas(keywords, "patternProperties")?;
         for (name, mut shape) in self.schemas(keywords, "properties")? {
             for (pattern, other) in &objects.patterns {
-                if is_match(pattern, &name, &objects.place)? {
-                    shape = Rc::new(meet(&shape, other, self)?);
+                if is_match(pattern, &name, &objects.place, self)? {
+                    let both = meet(&shape, other, self)?;
+                    shape = self.node(both)?;
                 }
             }
             objects.properties.push((name, shape));
         }
         if let Some(schema) = keywords.get("additionalProperties") {
-            objects.others = Rc::new(self.read_at("additionalProperties", schema)?);
+            objects.others = self.node_at("additionalProperties", schema)?;
         }
         match keywords.get("required") {
             None => {}
             Some(Value::Array(names)) if names.iter().all(Value::is_string) => {
-                for name in names.iter().filter_map(Value::as_str) {
-                    if !objects.required.iter().any(|known| known == name) {
-                        objects.required.push(name.to_owned());
-                    }
-                }
+                let mut known = HashSet::new();
+                let each_once = names.iter().filter_map(Value::as_str).filter(|&name| known.insert(name));
+                objects.required = each_once.map(str::to_owned).collect();
             }
             Some(_) => return self.refuse_at("required", "it must be a list of names"),
         }
@@ -294,14 +313,14 @@ impl<'a> Reader<'a> {
         &mut self,
         keywords: &'a Map<String, Value>,
         keyword: &str,
-    ) -> Result<Vec<(String, Rc<Shape>)>, GrammarError> {
+    ) -> Result<Vec<(String, Rc<Node>)>, GrammarError> {
         let schemas = match keywords.get(keyword) {
             None => return Ok(Vec::new()),
             Some(Value::Object(schemas)) => schemas,
             Some(_) => return self.refuse_at(keyword, "it must be an object of schemas"),
         };
         self.place.push(keyword.to_owned());
-        let shapes = schemas.iter().map(|(name, schema)| Ok((name.clone(), Rc::new(self.read_at(name, schema)?))));
+        let shapes = schemas.iter().map(|(name, schema)| Ok((name.clone(), self.node_at(name, schema)?)));
         let shapes = shapes.collect();
         self.place.pop();
         shapes
@@ -320,6 +339,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn refuse_depth<T>(&self) -> Result<T, GrammarError> {
+        self.refuse(&format!(
+            "schemas that refer to each other can be put together up to {DEPTH_MAX} levels deep; write them as one, \
+             with fewer levels"
+        ))
+    }
+
     fn refuse<T>(&self, problem: &str) -> Result<T, GrammarError> {
         Err(GrammarError::Schema { place: pointer(&self.place), problem: problem.to_owned() })
     }
@@ -331,7 +357,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Definitions for Reader<'_> {
-    fn definition(&mut self, to: &str) -> Result<Rc<Shape>, GrammarError> {
+    fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError> {
         match self.definitions.get(to) {
             Some(Some(shape)) => return Ok(shape.clone()),
             Some(None) => {
@@ -344,14 +370,15 @@ impl Definitions for Reader<'_> {
         self.definitions.insert(to.to_owned(), None);
         let names = to.trim_start_matches('#').split('/').filter(|name| !name.is_empty()).map(str::to_owned);
         let from = std::mem::replace(&mut self.place, names.collect());
-        let shape = Rc::new(self.read(schema)?);
+        let shape = self.read(schema)?;
+        let shape = self.node(shape)?;
         self.place = from;
         self.definitions.insert(to.to_owned(), Some(shape.clone()));
         Ok(shape)
     }
 
-    fn spend(&mut self) -> Result<(), GrammarError> {
-        self.steps += 1;
+    fn spend(&mut self, steps: usize) -> Result<(), GrammarError> {
+        self.steps = self.steps.saturating_add(steps);
         if self.steps > STEPS_MAX {
             let (unit, got, limit) = ("combinations of its parts", self.steps, STEPS_MAX);
             return Err(GrammarError::TooLarge { what: "JSON schema", unit, got, limit });
@@ -359,13 +386,29 @@ impl Definitions for Reader<'_> {
         Ok(())
     }
 
+    fn node(&mut self, shape: Shape) -> Result<Rc<Node>, GrammarError> {
+        let node = Node::new(shape);
+        if node.levels() > DEPTH_MAX { self.refuse_depth() } else { Ok(node) }
+    }
+
+    fn is_match(&mut self, pattern: &str, text: &str) -> Result<Result<bool, String>, GrammarError> {
+        self.spend(1 + text.len() / BYTES)?;
+        if !self.patterns.contains_key(pattern) {
+            self.spend(Matching::steps_to_read(pattern))?;
+            self.patterns.insert(pattern.to_owned(), Matching::new(pattern));
+        }
+        let Some(Ok(matching)) = self.patterns.get_mut(pattern) else {
+            let problem = self.patterns.get(pattern).and_then(|one| one.as_ref().err().cloned());
+            return Ok(Err(problem.unwrap_or_default()));
+        };
+        let (is_match, steps) = matching.is_match(text, STEPS_MAX.saturating_sub(self.steps));
+        self.spend(steps)?;
+        Ok(Ok(is_match))
+    }
+
     fn descend(&mut self) -> Result<(), GrammarError> {
         self.depth += 1;
-        if self.depth > DEPTH_MAX {
-            return self
-                .refuse("schemas that refer to each other without end cannot be put together; write them as one");
-        }
-        Ok(())
+        if self.depth > DEPTH_MAX { self.refuse_depth() } else { Ok(()) }
     }
 
     fn ascend(&mut self) {
@@ -374,44 +417,48 @@ impl Definitions for Reader<'_> {
 }
 
 /// One value.
-fn literal(value: &Value, place: &str) -> Part {
+fn literal(value: &Value, place: &Rc<str>) -> Part {
     match value {
         Value::Null => Part::Null,
         Value::Bool(value) => Part::Bool(Some(*value)),
-        Value::Number(number) => Part::Number(Numbers::literal(&number.to_string())),
-        Value::String(text) => Part::Text(Strings { literals: Some(vec![text.clone()]), ..Strings::default() }),
+        Value::Number(number) => Part::Number(Numbers::listed(vec![number.to_string()])),
+        Value::String(text) => {
+            Part::Text(Strings { literals: Some(Rc::new(vec![text.clone()])), ..Strings::default() })
+        }
         Value::Array(values) => Part::List(Lists {
-            first: values.iter().map(|value| Rc::new(Shape::one(literal(value, place)))).collect(),
-            rest: Rc::new(Shape::nothing()),
+            first: values.iter().map(|value| Node::new(Shape::one(literal(value, place)))).collect(),
+            rest: Node::new(Shape::nothing()),
             least: values.len() as u64,
             most: Some(values.len() as u64),
         }),
         Value::Object(values) => {
-            let one = |(name, value): (&String, &Value)| (name.clone(), Rc::new(Shape::one(literal(value, place))));
+            let one = |(name, value): (&String, &Value)| (name.clone(), Node::new(Shape::one(literal(value, place))));
             Part::Object(Objects {
                 properties: values.iter().map(one).collect(),
-                others: Rc::new(Shape::nothing()),
+                others: Node::new(Shape::nothing()),
                 required: values.keys().cloned().collect(),
-                ..Objects::any(place.to_owned())
+                ..Objects::any(place.clone())
             })
         }
     }
 }
 
 /// One of these values: its texts and numbers are a part each.
-fn listed(values: &[Value], place: &str) -> Shape {
+fn listed(values: &[Value], place: &Rc<str>) -> Shape {
     let (mut parts, mut texts): (Vec<Part>, Vec<String>) = (Vec::new(), Vec::new());
-    let mut numbers: Option<Numbers> = None;
+    let mut numbers: Vec<String> = Vec::new();
     for value in values {
         match value {
             Value::String(text) => texts.push(text.clone()),
-            Value::Number(number) => numbers.get_or_insert_default().push_literal(&number.to_string()),
+            Value::Number(number) => numbers.push(number.to_string()),
             other => parts.push(literal(other, place)),
         }
     }
-    parts.extend(numbers.map(Part::Number));
+    if !numbers.is_empty() {
+        parts.push(Part::Number(Numbers::listed(numbers)));
+    }
     if !texts.is_empty() {
-        parts.push(Part::Text(Strings { literals: Some(texts), ..Strings::default() }));
+        parts.push(Part::Text(Strings { literals: Some(Rc::new(texts)), ..Strings::default() }));
     }
     Shape::OneOf(parts)
 }

@@ -4,7 +4,7 @@
 //! the next line, on each side. Names that a schema does not list are written without escapes that others could be
 //! written with, so that no name has two forms.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use super::meet::{Definitions, is_match, named};
 use super::numbers::{Numbers, Texts};
 use super::pattern;
 use super::reader::Reader;
-use super::shape::{Lists, Objects, Part, Shape, Strings};
+use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 
 /// Most rules of a grammar: the library follows them by recursion.
 const RULES_MAX: usize = 8192;
@@ -23,6 +23,8 @@ const RULES_MAX: usize = 8192;
 const COUNTED_MAX: usize = 20_000;
 /// Most entries that a list may have to have.
 const LEAST_MAX: u64 = 1 << 20;
+/// Texts and numbers that are looked at in a step of work.
+const LISTED: usize = 16;
 /// White space between the parts of JSON. JSON allows any, but a model that writes it without end would not be stopped.
 const SPACE: &str = r"( |\n[ \t]{0,40})?";
 /// A character of a string.
@@ -148,73 +150,97 @@ struct Writer<'r, 'a> {
     /// Rules of definitions.
     names: HashMap<String, String>,
     /// Definitions that have a value which ends.
-    ending: BTreeSet<String>,
+    ending: HashSet<String>,
+    /// Of shapes that were looked at, by where they are in memory: each is in many others.
+    known: HashMap<*const Node, Known>,
+}
+
+/// What is known of a shape.
+struct Known {
+    /// Keeps it where it is.
+    _node: Rc<Node>,
+    has_values: bool,
+    /// Its atom of Lark's form.
+    value: Option<String>,
 }
 
 impl<'r, 'a> Writer<'r, 'a> {
     /// A writer for a schema, and the shape of its values.
-    fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Shape>), GrammarError> {
+    fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
         let mut reader = Reader::new(schema);
         let root = reader.whole()?;
-        let mut writer = Self { rules, reader, pending: Vec::new(), names: HashMap::new(), ending: BTreeSet::new() };
+        let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
+        let mut writer = Self { rules, reader, pending, names, ending, known };
         writer.find_endings(&root)?;
         Ok((writer, root))
     }
 
     /// Finds the definitions that have values. One that leads back to itself in all of its values has none.
-    fn find_endings(&mut self, root: &Rc<Shape>) -> Result<(), GrammarError> {
-        let mut named: Vec<String> = Vec::new();
-        let mut shapes = vec![root.clone()];
+    fn find_endings(&mut self, root: &Rc<Node>) -> Result<(), GrammarError> {
+        let (mut named, mut seen): (Vec<(String, Rc<Node>)>, HashSet<String>) = (Vec::new(), HashSet::new());
+        let (mut shapes, mut looked_at) = (vec![root.clone()], HashSet::from([Rc::as_ptr(root)]));
         while let Some(shape) = shapes.pop() {
-            let Shape::OneOf(parts) = &*shape else { continue };
+            let Shape::OneOf(parts) = &**shape else { continue };
             for part in parts {
-                match part {
-                    Part::Definition(to) if !named.contains(to) => {
-                        named.push(to.clone());
-                        shapes.push(self.reader.definition(to)?);
-                    }
-                    Part::List(lists) => shapes.extend(lists.first.iter().chain([&lists.rest]).cloned()),
-                    Part::Object(objects) => {
-                        shapes.push(objects.others.clone());
-                        let inner = objects.properties.iter().chain(&objects.patterns);
-                        shapes.extend(inner.map(|(_, shape)| shape.clone()));
-                    }
-                    _ => {}
+                self.reader.spend(1)?;
+                let mut inner: Vec<Rc<Node>> = part.inner().cloned().collect();
+                if let Part::Definition(to) = part
+                    && seen.insert(to.clone())
+                {
+                    let shape = self.reader.definition(to)?;
+                    named.push((to.clone(), shape.clone()));
+                    inner.push(shape);
                 }
+                shapes.extend(inner.into_iter().filter(|shape| looked_at.insert(Rc::as_ptr(shape))));
             }
         }
+        // Those that are named last are mostly what others end in.
+        named.reverse();
         loop {
-            let before = self.ending.len();
-            for to in &named {
-                if !self.ending.contains(to) {
-                    let shape = self.reader.definition(to)?;
-                    if self.has_values(&shape)? {
-                        self.ending.insert(to.clone());
-                    }
+            let before = named.len();
+            let mut open = Vec::new();
+            for (to, shape) in named {
+                if self.has_values(&shape)? {
+                    self.ending.insert(to);
+                } else {
+                    open.push((to, shape));
                 }
             }
-            if self.ending.len() == before {
+            named = open;
+            if named.len() == before {
                 return Ok(());
             }
+            // What has no value may have one by what is known now.
+            self.known.retain(|_, known| known.has_values);
         }
     }
 
-    fn has_values(&mut self, shape: &Shape) -> Result<bool, GrammarError> {
-        let Shape::OneOf(parts) = shape else { return Ok(true) };
+    fn has_values(&mut self, shape: &Rc<Node>) -> Result<bool, GrammarError> {
+        let Shape::OneOf(parts) = &***shape else { return Ok(true) };
+        if let Some(known) = self.known.get(&Rc::as_ptr(shape)) {
+            return Ok(known.has_values);
+        }
+        let mut has_values = false;
         for part in parts {
+            self.reader.spend(1)?;
             if self.part_has_values(part)? {
-                return Ok(true);
+                has_values = true;
+                break;
             }
         }
-        Ok(false)
+        self.known.insert(Rc::as_ptr(shape), Known { _node: shape.clone(), has_values, value: None });
+        Ok(has_values)
     }
 
     fn part_has_values(&mut self, part: &Part) -> Result<bool, GrammarError> {
         Ok(match part {
             Part::Null | Part::Bool(_) => true,
             // What cannot be told apart is refused when it is written.
-            Part::Number(numbers) => !matches!(numbers.texts(), Ok(None)),
-            Part::Text(strings) => match kept(strings) {
+            Part::Number(numbers) => {
+                self.reader.spend(numbers.listed_in_both(numbers) / LISTED)?;
+                !matches!(numbers.texts(), Ok(None))
+            }
+            Part::Text(strings) => match self.kept(strings)? {
                 Some(texts) => !texts.is_empty(),
                 None => strings.most.is_none_or(|most| strings.least <= most),
             },
@@ -222,7 +248,7 @@ impl<'r, 'a> Writer<'r, 'a> {
                 let mut is_possible = lists.most.is_none_or(|most| lists.least <= most);
                 let least = usize::try_from(lists.least).unwrap_or(usize::MAX);
                 for index in 0..least.min(lists.first.len() + 1) {
-                    is_possible = is_possible && self.has_values(&lists.entry(index).clone())?;
+                    is_possible = is_possible && self.has_values(lists.entry(index))?;
                 }
                 is_possible
             }
@@ -238,32 +264,62 @@ impl<'r, 'a> Writer<'r, 'a> {
                 return Ok(false);
             }
         }
-        let required = objects.required.len() as u64;
-        if objects.most.is_some_and(|most| most < objects.least.max(required)) {
+        let needed = objects.least.max(objects.required.len() as u64);
+        if objects.most.is_some_and(|most| most < needed) {
             return Ok(false);
         }
-        if objects.least <= required || self.has_values(&objects.others)? {
-            return Ok(true);
-        }
-        for (_, shape) in &objects.patterns {
-            if self.has_values(shape)? {
+        let required: HashSet<&String> = objects.required.iter().collect();
+        let mut possible = required.len() as u64;
+        for (name, shape) in &objects.properties {
+            if objects.least <= possible {
                 return Ok(true);
             }
-        }
-        let mut possible = required;
-        for (name, shape) in &objects.properties {
-            let is_optional = !objects.required.contains(name);
+            let is_optional = !required.contains(name);
             possible += u64::from(is_optional && self.has_values(shape)?);
         }
-        Ok(objects.least <= possible)
+        Ok(objects.least <= possible || !self.others(objects)?.is_empty())
+    }
+
+    /// Of what other pairs of an object have to be, what there are names and values for: by its index among the
+    /// patterns, or `None` for names that match none.
+    fn others(&mut self, objects: &Objects) -> Result<Vec<Option<usize>>, GrammarError> {
+        let mut found = Vec::new();
+        for (index, (_, shape)) in objects.patterns.iter().enumerate() {
+            if self.has_values(shape)? {
+                found.push(Some(index));
+            }
+        }
+        if self.has_values(&objects.others)? {
+            found.push(None);
+        }
+        if found.is_empty() || objects.patterns.is_empty() {
+            return Ok(found);
+        }
+        let refused = |problem| GrammarError::Schema { place: format!("{}/patternProperties", objects.place), problem };
+        let whole: Result<Vec<String>, String> =
+            objects.patterns.iter().map(|(text, _)| pattern::whole(text)).collect();
+        let listed: Vec<String> = listed_names(objects).iter().map(|name| json_text(name)).collect();
+        let mut names = pattern::Names::new(PLAIN_NAME, &whole.map_err(refused)?, &listed).map_err(refused)?;
+        let mut named = Vec::new();
+        for other in found {
+            let problem = "it takes too long to tell which names these patterns leave to each other; send fewer or \
+                           simpler ones";
+            if names.has_other(other).ok_or_else(|| refused(problem.into()))? {
+                named.push(other);
+            }
+        }
+        Ok(named)
     }
 
     /// An atom of Lark's form for a shape that has values.
-    fn value(&mut self, shape: &Shape) -> Result<String, GrammarError> {
-        let Shape::OneOf(parts) = shape else { return Ok("json__any".into()) };
+    fn value(&mut self, shape: &Rc<Node>) -> Result<String, GrammarError> {
+        let Shape::OneOf(parts) = &***shape else { return Ok("json__any".into()) };
+        if let Some(value) = self.known.get(&Rc::as_ptr(shape)).and_then(|known| known.value.clone()) {
+            return Ok(value);
+        }
         let mut values: Vec<String> = Vec::new();
         for part in parts {
-            self.reader.spend()?;
+            self.reader.spend(1)?;
             if self.part_has_values(part)? {
                 let value = self.part(part)?;
                 if !values.contains(&value) {
@@ -271,10 +327,13 @@ impl<'r, 'a> Writer<'r, 'a> {
                 }
             }
         }
-        match values.len() {
-            1 => Ok(values.remove(0)),
-            _ => self.rules.rule(&values.join(" | ")),
-        }
+        let value = match values.len() {
+            1 => values.remove(0),
+            _ => self.rules.rule(&values.join(" | "))?,
+        };
+        let known = Known { _node: shape.clone(), has_values: true, value: Some(value.clone()) };
+        self.known.insert(Rc::as_ptr(shape), known);
+        Ok(value)
     }
 
     fn part(&mut self, part: &Part) -> Result<String, GrammarError> {
@@ -300,6 +359,24 @@ impl<'r, 'a> Writer<'r, 'a> {
         }
     }
 
+    /// The texts of which a string is one, without those of another length, and those that do not match.
+    fn kept(&mut self, strings: &Strings) -> Result<Option<Vec<String>>, GrammarError> {
+        let Some(texts) = &strings.literals else { return Ok(None) };
+        let mut kept = Vec::new();
+        for text in &**texts {
+            let length = text.chars().count() as u64;
+            let mut is_kept = strings.least <= length && strings.most.is_none_or(|most| length <= most);
+            for pattern in &strings.patterns {
+                is_kept = is_kept && self.reader.is_match(pattern, text)?.unwrap_or(true);
+            }
+            if is_kept {
+                kept.push(text.clone());
+            }
+        }
+        self.reader.spend(texts.len() / LISTED)?;
+        Ok(Some(kept))
+    }
+
     fn number(&mut self, numbers: &Numbers) -> Result<String, GrammarError> {
         match numbers.texts() {
             Ok(Some(Texts::Expression(text))) => self.rules.terminal(format!("/{text}/")),
@@ -310,7 +387,7 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 
     fn text(&mut self, strings: &Strings) -> Result<String, GrammarError> {
-        let texts = kept(strings);
+        let texts = self.kept(strings)?;
         let is_matched = texts.is_some() && strings.patterns.iter().all(|text| pattern::whole(text).is_ok());
         if (is_matched || strings.patterns.is_empty()) && strings.formats.is_empty() {
             return match texts {
@@ -397,18 +474,17 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 
     fn object(&mut self, objects: &Objects) -> Result<String, GrammarError> {
-        let is_open = matches!(&*objects.others, Shape::Any) && objects.patterns.is_empty();
+        let is_open = matches!(&**objects.others, Shape::Any) && objects.patterns.is_empty();
         let says_nothing = objects.properties.is_empty() && objects.required.is_empty();
         if is_open && says_nothing && objects.least == 0 && objects.most.is_none() {
             return Ok("json__object".into());
         }
-        // Those of the schema in their order, then those that are only required.
-        let unlisted = objects.required.iter().filter(|name| objects.property(name).is_none());
-        let names: Vec<String> = objects.properties.iter().map(|(name, _)| name).chain(unlisted).cloned().collect();
+        let names = listed_names(objects);
+        let required: HashSet<&String> = objects.required.iter().collect();
         let mut pairs: Vec<(String, bool)> = Vec::new();
-        for name in &names {
+        for &name in &names {
             let shape = named(objects, name, &mut self.reader)?;
-            let is_required = objects.required.contains(name);
+            let is_required = required.contains(name);
             if is_required || self.has_values(&shape)? {
                 let value = self.value(&shape)?;
                 pairs.push((format!("{} JSON__COLON {value}", literal(name)), is_required));
@@ -432,34 +508,36 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 
     /// A pair whose name `properties` does not list; none if there is no such.
-    fn other_pair(&mut self, objects: &Objects, listed: &[String]) -> Result<Option<String>, GrammarError> {
+    fn other_pair(&mut self, objects: &Objects, listed: &[&String]) -> Result<Option<String>, GrammarError> {
+        let others = self.others(objects)?;
         let mut expressions = Vec::new();
-        for (text, _) in &objects.patterns {
+        for (text, _) in objects.patterns.iter().filter(|_| !others.is_empty()) {
             let place = format!("{}/patternProperties", objects.place);
             let whole = pattern::whole(text).map_err(|problem| GrammarError::Schema { place, problem })?;
             expressions.push(self.rules.terminal(format!("\"\\\"\" /{whole}/ \"\\\"\""))?);
         }
         let mut pairs = Vec::new();
-        for (index, (text, shape)) in objects.patterns.iter().enumerate() {
-            if !self.has_values(shape)? {
-                continue;
-            }
+        for other in others {
             // A name that matches several patterns would have to be all that they say.
-            let mut without: Vec<String> = Vec::new();
-            without.extend(expressions.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, one)| one.clone()));
-            for name in listed {
-                if is_match(text, name, &objects.place)? {
-                    without.push(literal(name));
+            let unmatched = expressions.iter().enumerate().filter(|(at, _)| Some(*at) != other);
+            let mut without: Vec<String> = unmatched.map(|(_, one)| one.clone()).collect();
+            let (these, shape) = match other {
+                Some(index) => {
+                    let (text, shape) = &objects.patterns[index];
+                    for name in listed {
+                        if is_match(text, name, &objects.place, &mut self.reader)? {
+                            without.push(literal(name));
+                        }
+                    }
+                    (vec!["JSON__PLAIN_NAME", &expressions[index]], shape)
                 }
-            }
-            let name = self.name(&["JSON__PLAIN_NAME", &expressions[index]], &without)?;
+                None => {
+                    without.extend(listed.iter().map(|name| literal(name)));
+                    (vec![if expressions.is_empty() { "JSON__NAME" } else { "JSON__PLAIN_NAME" }], &objects.others)
+                }
+            };
+            let name = self.name(&these, &without)?;
             pairs.push(format!("{name} JSON__COLON {}", self.value(shape)?));
-        }
-        if self.has_values(&objects.others)? {
-            let plain = if expressions.is_empty() { "JSON__NAME" } else { "JSON__PLAIN_NAME" };
-            let without: Vec<String> = listed.iter().map(|name| literal(name)).chain(expressions).collect();
-            let name = self.name(&[plain], &without)?;
-            pairs.push(format!("{name} JSON__COLON {}", self.value(&objects.others)?));
         }
         if pairs.is_empty() { Ok(None) } else { self.rules.rule(&pairs.join(" | ")).map(Some) }
     }
@@ -578,24 +656,22 @@ fn repeated(group: &str, least: u64, most: Option<u64>) -> String {
     }
 }
 
-/// The texts of which a string is one, without those of another length, and those that do not match.
-fn kept(strings: &Strings) -> Option<Vec<String>> {
-    let matches = |text: &str, pattern: &String| {
-        pattern::whole(pattern).and_then(|whole| pattern::matches(&whole, text)).unwrap_or(true)
-    };
-    let fits = |text: &&String| {
-        let length = text.chars().count() as u64;
-        strings.least <= length
-            && strings.most.is_none_or(|most| length <= most)
-            && strings.patterns.iter().all(|pattern| matches(text, pattern))
-    };
-    strings.literals.as_ref().map(|texts| texts.iter().filter(fits).cloned().collect())
+/// Names that an object's properties list, in their order, then those that are only required.
+fn listed_names(objects: &Objects) -> Vec<&String> {
+    let mut names: Vec<&String> = objects.properties.iter().map(|(name, _)| name).collect();
+    let known: HashSet<&String> = names.iter().copied().collect();
+    names.extend(objects.required.iter().filter(|name| !known.contains(name)));
+    names
+}
+
+/// A JSON string.
+fn json_text(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
 /// A JSON string as it stands, in Lark's quotes.
 fn literal(text: &str) -> String {
-    let json = Value::from(text).to_string().replace('\u{7f}', "\\u007f");
-    Value::from(json).to_string()
+    Value::from(json_text(text)).to_string()
 }
 
 /// A pattern of the formats of days and times: those of the calendar, without leap seconds, which few readers know.

@@ -1,5 +1,6 @@
 //! What a value has to be: one of some parts, each of one type.
 
+use std::ops::Deref;
 use std::rc::Rc;
 
 use super::numbers::Numbers;
@@ -11,6 +12,13 @@ pub(super) enum Shape {
     Any,
     /// What one of these describes; nothing if there are none.
     OneOf(Vec<Part>),
+}
+
+/// A shape within others, which knows how many levels of shapes are in it.
+#[derive(Debug)]
+pub(super) struct Node {
+    shape: Shape,
+    levels: usize,
 }
 
 /// Values of one type.
@@ -31,7 +39,7 @@ pub(super) enum Part {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Strings {
     /// If it is one of these.
-    pub(super) literals: Option<Vec<String>>,
+    pub(super) literals: Option<Rc<Vec<String>>>,
     /// Characters.
     pub(super) least: u64,
     pub(super) most: Option<u64>,
@@ -43,9 +51,9 @@ pub(super) struct Strings {
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
     /// The first entries.
-    pub(super) first: Vec<Rc<Shape>>,
+    pub(super) first: Vec<Rc<Node>>,
     /// Those behind them.
-    pub(super) rest: Rc<Shape>,
+    pub(super) rest: Rc<Node>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
 }
@@ -53,16 +61,16 @@ pub(super) struct Lists {
 /// What an object has to be.
 #[derive(Debug, Clone)]
 pub(super) struct Objects {
-    pub(super) properties: Vec<(String, Rc<Shape>)>,
+    pub(super) properties: Vec<(String, Rc<Node>)>,
     /// Of names that match these expressions, and are none of those.
-    pub(super) patterns: Vec<(String, Rc<Shape>)>,
+    pub(super) patterns: Vec<(String, Rc<Node>)>,
     /// Of all other names.
-    pub(super) others: Rc<Shape>,
+    pub(super) others: Rc<Node>,
     pub(super) required: Vec<String>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
     /// Where the schema says it.
-    pub(super) place: String,
+    pub(super) place: Rc<str>,
 }
 
 impl Shape {
@@ -73,27 +81,93 @@ impl Shape {
     pub(super) fn one(part: Part) -> Self {
         Self::OneOf(vec![part])
     }
+
+    /// How much a copy takes, in units of some 100 bytes.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Any => 0,
+            Self::OneOf(parts) => parts.iter().map(Part::weight).sum(),
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn new(shape: Shape) -> Rc<Self> {
+        let mut levels = 0;
+        if let Shape::OneOf(parts) = &shape {
+            for inner in parts.iter().flat_map(Part::inner) {
+                levels = levels.max(inner.levels);
+            }
+        }
+        Rc::new(Self { shape, levels: levels + 1 })
+    }
+
+    /// Levels of shapes, this one among them.
+    pub(super) fn levels(&self) -> usize {
+        self.levels
+    }
+}
+
+impl Deref for Node {
+    type Target = Shape;
+
+    fn deref(&self) -> &Shape {
+        &self.shape
+    }
+}
+
+impl Part {
+    /// The shapes of a list's entries, or of an object's values.
+    pub(super) fn inner(&self) -> impl Iterator<Item = &Rc<Node>> {
+        let (lists, objects) = match self {
+            Self::List(lists) => (Some(lists), None),
+            Self::Object(objects) => (None, Some(objects)),
+            _ => (None, None),
+        };
+        let entries = lists.into_iter().flat_map(|lists| lists.first.iter().chain([&lists.rest]));
+        let values = objects.into_iter().flat_map(|objects| {
+            let named = objects.properties.iter().chain(&objects.patterns);
+            named.map(|(_, shape)| shape).chain([&objects.others])
+        });
+        entries.chain(values)
+    }
+
+    /// How much a copy takes, in units of some 100 bytes: texts and numbers that are listed are shared.
+    pub(super) fn weight(&self) -> usize {
+        let of = |text: &String| 1 + text.len() / 64;
+        match self {
+            Self::Null | Self::Bool(_) => 1,
+            Self::Number(numbers) => numbers.weight(),
+            Self::Text(strings) => 1 + strings.patterns.iter().chain(&strings.formats).map(of).sum::<usize>(),
+            Self::List(lists) => 1 + lists.first.len(),
+            Self::Object(objects) => {
+                let names = objects.properties.iter().chain(&objects.patterns).map(|(name, _)| name);
+                1 + names.chain(&objects.required).map(of).sum::<usize>()
+            }
+            Self::Definition(to) => of(to),
+        }
+    }
 }
 
 impl Lists {
     pub(super) fn any() -> Self {
-        Self { first: Vec::new(), rest: Rc::new(Shape::Any), least: 0, most: None }
+        Self { first: Vec::new(), rest: Node::new(Shape::Any), least: 0, most: None }
     }
 
     /// What the entry at `index` has to be.
-    pub(super) fn entry(&self, index: usize) -> &Rc<Shape> {
+    pub(super) fn entry(&self, index: usize) -> &Rc<Node> {
         self.first.get(index).unwrap_or(&self.rest)
     }
 }
 
 impl Objects {
-    pub(super) fn any(place: String) -> Self {
+    pub(super) fn any(place: Rc<str>) -> Self {
         let (properties, patterns, required) = (Vec::new(), Vec::new(), Vec::new());
-        Self { properties, patterns, others: Rc::new(Shape::Any), required, least: 0, most: None, place }
+        Self { properties, patterns, others: Node::new(Shape::Any), required, least: 0, most: None, place }
     }
 
     /// What `properties` says of a name.
-    pub(super) fn property(&self, name: &str) -> Option<&Rc<Shape>> {
+    pub(super) fn property(&self, name: &str) -> Option<&Rc<Node>> {
         self.properties.iter().find(|(known, _)| known == name).map(|(_, shape)| shape)
     }
 }

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod ebnf;
+mod entangled;
 mod generated;
 mod parts;
 mod refusals;

@@ -56,6 +56,43 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
 }
 
 #[test]
+fn what_references_lead_to_is_checked_wherever_it_is() {
+    let within = |inner: Value| json!({"type": "array", "items": {"properties": {"p": inner}}});
+    for (keyword, value) in [
+        ("uniqueItems", json!(true)),
+        ("not", json!({})),
+        ("if", json!({"minItems": 1})),
+        ("contains", json!({})),
+        ("propertyNames", json!({"pattern": "a"})),
+        ("format", json!("regex")),
+    ] {
+        let asks = json!({keyword: value});
+        let at = "items/properties/p";
+        for (schema, place) in [
+            (
+                json!({"$ref": "#/components/schemas/A", "components": {"schemas": {"A": asks}}}),
+                "#/components/schemas/A",
+            ),
+            (json!({"items": {"$ref": "#/x/y"}, "x": {"y": within(asks.clone())}}), &*format!("#/x/y/{at}")),
+            // By way of another, in a list, in what is data elsewhere, and within another one's place.
+            (json!({"$ref": "#/x/0", "x": [{"items": {"$ref": "#/x/1"}}, asks]}), "#/x/1"),
+            (json!({"$ref": "#/default", "default": asks}), "#/default"),
+            (json!({"allOf": [{"$ref": "#/x"}, {"$ref": "#/x/a/b"}], "x": {"a": {"b": asks}}}), "#/x/a/b"),
+            (json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/y"}}, "y": asks}), "#/y"),
+        ] {
+            assert_eq!(place_of(&schema), format!("{place}/{keyword}"), "{schema}");
+        }
+    }
+    // What nothing leads to is not read; what refers to itself is read once.
+    for schema in [
+        json!({"x": {"not": {}}, "type": "null"}),
+        json!({"$ref": "#/x/y", "x": {"y": {"items": {"$ref": "#/x/y"}, "uniqueItems": false}}}),
+    ] {
+        bytes_and(&PIECES).compile(&GrammarSource::JsonSchema(schema)).unwrap();
+    }
+}
+
+#[test]
 fn what_asks_for_nothing_or_is_data_passes() {
     for schema in [
         json!({"uniqueItems": false, "deprecated": true, "title": "t", "x-order": 1}),
@@ -104,6 +141,29 @@ fn there_are_limits() {
     assert!(refused(GrammarSource::Regex("(".repeat(100) + &")".repeat(100))).contains("nested brackets"));
     let brackets = format!("start: {}\"a\"{}", "(".repeat(100), ")".repeat(100));
     assert!(refused(GrammarSource::Lark(brackets)).contains("nested brackets"));
+}
+
+/// A short source may become many rules: what these take is counted before it is taken.
+#[test]
+fn rules_are_counted_as_memory() {
+    let names: serde_json::Map<_, _> = (0..60).map(|n| (n.to_string(), json!(true))).collect();
+    let counted = json!({"properties": names, "minProperties": 50, "additionalProperties": false, "type": "object"});
+    let objects: Vec<Value> = (0..1000).map(|n| json!({"a": n})).collect();
+    let rules: String = (0..4000).map(|n| format!("r{n}: \"a\" r{}\n", n + 1)).collect();
+    let sources = [
+        (GrammarSource::JsonSchema(counted), 2 << 20, 8 << 20),
+        (GrammarSource::JsonSchema(json!({"enum": objects})), 4 << 20, 16 << 20),
+        (GrammarSource::Lark(format!("start: r0\n{rules}r4000: \"b\"\n")), 3 << 20, 24 << 20),
+        (GrammarSource::JsonSchema(json!({"properties": {"a": {"type": "integer"}}})), 60 << 10, 1 << 20),
+    ];
+    for (source, little, enough) in sources {
+        let compile = move || {
+            let compiled = |memory| bytes_and(&PIECES).with_memory(memory).compile(&source).map(drop);
+            assert_eq!(compiled(little), Err(GrammarError::NoMemory));
+            assert_eq!(compiled(enough), Ok(()));
+        };
+        std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES).spawn(compile).unwrap().join().unwrap();
+    }
 }
 
 #[test]

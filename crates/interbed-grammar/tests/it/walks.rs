@@ -159,6 +159,92 @@ fn listed_numbers_are_written_as_in_the_schema() {
     }
 }
 
+/// Patterns may leave no name to others: those are not begun.
+#[test]
+fn names_that_there_are_not_lead_nowhere() {
+    let vocabulary = bytes_and(&PIECES);
+    let one = json!({"type": "integer", "minimum": 1, "maximum": 3});
+    let object = |required: Value, patterns: Value, more: Value| {
+        let mut schema = json!({"type": "object", "required": required, "patternProperties": patterns,
+            "additionalProperties": false});
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    let none = || json!({});
+    for schema in [
+        object(json!(["a"]), json!({"^a$": {"minimum": 0}}), json!({"properties": {"a": one}})),
+        object(json!(["x"]), json!({"^x$": one}), none()),
+        // Each name is that of two patterns, or has to be written with an escape.
+        object(json!([]), json!({"^x": one, "^[x]": one}), none()),
+        object(json!([]), json!({"^\"$": one}), none()),
+        object(json!(["a", "b"]), json!({"^(a|b)$": one}), none()),
+        object(json!(["a"]), json!({"^a$": one, "^[^a]": false, "^$": false, "^a.": false}), none()),
+        // Others are all that no pattern matches: there are none.
+        object(json!([]), json!({"^[^b]": false, "^$": false, "^b": false}), json!({"additionalProperties": one})),
+        object(
+            json!(["a"]),
+            json!({"": false}),
+            json!({"additionalProperties": {}, "properties": {"a": one},
+            "required": []}),
+        ),
+    ] {
+        let fresh = vocabulary.compile(&GrammarSource::JsonSchema(schema.clone())).unwrap();
+        for walk in 0..20 {
+            let text = answer(&vocabulary, fresh.clone(), &mut Dice::new(walk), 400).expect("an end");
+            let value: Value = json_value(&text).unwrap();
+            let names: Vec<&String> = value.as_object().expect("an object").keys().collect();
+            assert_eq!(schema["required"], json!(names), "{schema} has {text}");
+        }
+    }
+    for schema in [
+        object(json!(["a"]), json!({"^a$": {}}), json!({"minProperties": 2})),
+        object(json!(["x"]), json!({"^x$": {}}), json!({"properties": {"x": one}, "minProperties": 2})),
+        object(json!([]), json!({"^x": one, "^[x]": one}), json!({"minProperties": 1})),
+    ] {
+        let error = vocabulary.compile(&GrammarSource::JsonSchema(schema.clone())).map(drop).unwrap_err();
+        assert!(error.to_string().contains("Unsatisfiable"), "{schema}: {error}");
+    }
+}
+
+/// A bound that is excluded is kept away from as floating point has it, in numbers of any size.
+#[test]
+fn bounds_that_are_excluded_are_what_floating_point_makes_of_them() {
+    let vocabulary = bytes_and(&PIECES);
+    for (low, next) in [
+        ("9007199254740992", Some("9007199254740994")),
+        ("9007199254740991", Some("9007199254740992")),
+        ("-9007199254740994", Some("-9007199254740993")),
+        ("18014398509481984", Some("18014398509481987")),
+        ("41", Some("42")),
+        ("-1", Some("0")),
+        ("123456789012345678901234567", None),
+    ] {
+        for is_negated in [false, true] {
+            let turned = |text: &str| match text.strip_prefix('-') {
+                Some(text) if is_negated => text.to_owned(),
+                None if is_negated && text != "0" => format!("-{text}"),
+                _ => text.to_owned(),
+            };
+            let (low, keyword) = (turned(low), if is_negated { "exclusiveMaximum" } else { "exclusiveMinimum" });
+            let schema = json_value(&format!(r#"{{"type": "integer", "{keyword}": {low}}}"#)).unwrap();
+            let fresh = vocabulary.compile(&GrammarSource::JsonSchema(schema)).unwrap();
+            let allows = |text: &str| {
+                let mut state = fresh.clone();
+                text.bytes().all(|byte| state.advance(u32::from(byte)).is_ok()) && state.may_end()
+            };
+            if let Some(next) = next {
+                assert!(allows(&turned(next)), "{low} and {next}");
+            }
+            let bound: f64 = low.parse().unwrap();
+            let from: i128 = low.parse().unwrap();
+            for number in from - 20..from + 20 {
+                let is_beyond = if is_negated { (number as f64) < bound } else { number as f64 > bound };
+                assert!(is_beyond || !allows(&number.to_string()), "{number} is no more than {low}");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_answer_ends_where_nothing_can_follow() {
     let vocabulary = bytes_and(&PIECES);
