@@ -72,7 +72,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         created: unix_seconds(),
         model: app.model_name().to_owned(),
     };
-    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, share };
+    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, beside: 0, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let has_called = vec![false; common.n];
     let writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), has_called };
@@ -109,7 +109,7 @@ type Prepared = (Common, Vec<TokenId>, Share, Form);
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let mut preparing = begin(app, &body)?;
-    let mut common = common::<Chats>(app, body.json())?;
+    let mut common = common::<Chats>(app, preparing.share.tenant(), body.json())?;
     common.constraint = constraint(body.json(), &mut preparing.share)?;
     let fields: Fields = read(body.json())?;
     let top_logprobs = sent(fields.top_logprobs);
@@ -281,7 +281,8 @@ impl Rendering {
             };
         }
         // The template writes the special tokens itself.
-        Ok(Prompt { tokens: app.encode("messages", &text, add_special)?, begins, continued: continued.is_some() })
+        let tokens = app.encode(preparing.share.tenant(), "messages", &text, add_special)?;
+        Ok(Prompt { tokens, begins, continued: continued.is_some() })
     }
 }
 
