@@ -21,7 +21,7 @@ use crate::fields::{Field, read, sent, shown};
 use crate::generate::{Asked, Delta, Output, submit};
 use crate::history::History;
 use crate::json_cost::JsonCost;
-use crate::json_text::list_of;
+use crate::json_text::{list_of, object};
 use crate::logprobs::{chat_entry, prompt_text};
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
@@ -367,7 +367,8 @@ fn apart(messages: Vec<Value>, template: &ChatTemplate) -> Vec<Value> {
             apart.push(message);
             continue;
         }
-        let calling = json!({"role": message["role"], "content": null, "tool_calls": calls});
+        let role = message["role"].clone();
+        let calling = object([("role", role), ("content", Value::Null), ("tool_calls", calls)]);
         message.as_object_mut().into_iter().for_each(|message| drop(message.shift_remove("tool_calls")));
         apart.extend([message, calling]);
     }
