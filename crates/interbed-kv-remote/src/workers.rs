@@ -16,8 +16,7 @@ use crate::object::{NotIt, ObjectFormat};
 /// Threads that speak, hash and check.
 const THREADS: usize = 2;
 
-/// Blocks of a fetch that are asked for at a time: no more, and no more bytes of them unless it is two. A Redis server
-/// must answer each command within half a second (the library says so), whatever else goes on.
+/// Blocks of a fetch that are asked for at a time: no more, and no more bytes of them unless it is two.
 const ASKED: usize = 16;
 const ASKED_BYTES: usize = 16 << 20;
 

@@ -6,6 +6,7 @@ use interbed_engine::{GrammarSource, Preface};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::harmony::{self, HarmonyParser};
+use crate::json_cost::bytes_of;
 use crate::random::random;
 use crate::sampling::Common;
 use crate::schemas::Bond;
@@ -74,6 +75,13 @@ impl Form {
     /// This form, in which ids of calls begin with `ids_begin`.
     pub(crate) fn with_ids(self, ids_begin: &'static str) -> Self {
         Self { ids_begin, ..self }
+    }
+
+    /// The memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let functions = self.tools.iter().flat_map(|tools| &tools.functions);
+        let bytes = functions.map(|function| bytes_of(&function.parameters.to_string()) + function.name.len());
+        bytes.fold(0, usize::saturating_add)
     }
 
     /// A reader for one answer, which ends as `options` say.

@@ -64,7 +64,7 @@ impl App {
         draining: watch::Receiver<bool>,
         is_cut: watch::Receiver<bool>,
     ) -> Arc<Self> {
-        let memory = RequestMemory::new(config.request_bytes_max);
+        let memory = RequestMemory::new(config.request_bytes_max, &config.api_keys);
         let workers = Permits::new(config.tokenizing_max);
         let schemas = Schemas::new(config.schemas_max, config.schema_worker.clone(), !config.api_keys.is_empty());
         let started_at_s = unix_seconds();
@@ -128,9 +128,15 @@ impl App {
         }
     }
 
-    /// Token ids of a prompt. Blocking, and CPU-bound: not for an async thread. One that cannot fit the context, or
+    /// Token ids of a prompt of `tenant`. Blocking, and CPU-bound: not for an async thread. One that cannot fit the context, or
     /// that the tokenizer has not the memory for, is refused before it is tokenized.
-    pub(crate) fn encode(&self, param: &'static str, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
+    pub(crate) fn encode(
+        &self,
+        tenant: Tenant,
+        param: &'static str,
+        text: &str,
+        add_special: bool,
+    ) -> Result<Vec<u32>, ApiError> {
         let context = self.engine.limits().max_model_len;
         let most = self.tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));
         if text.len() > most {
@@ -140,11 +146,17 @@ impl App {
             );
             return Err(ApiError::invalid(param, message));
         }
-        self.tokenize(param, text, add_special)
+        self.tokenize(tenant, param, text, add_special)
     }
 
     /// As [`App::encode`], whatever the context.
-    pub(crate) fn tokenize(&self, param: &'static str, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
+    pub(crate) fn tokenize(
+        &self,
+        tenant: Tenant,
+        param: &'static str,
+        text: &str,
+        add_special: bool,
+    ) -> Result<Vec<u32>, ApiError> {
         let (needed, limit) = (self.tokenizer.scratch_bytes(text), self.memory.scratch.bytes());
         if needed > limit {
             let message = format!(
@@ -156,7 +168,7 @@ impl App {
             );
             return Err(ApiError::invalid(param, message));
         }
-        let _scratch = Handle::current().block_on(self.memory.scratch.take(needed))?;
+        let _scratch = Handle::current().block_on(self.memory.scratch.take(tenant, needed))?;
         let encoded = self.tokenizer.encode(text, add_special);
         let mut ids = encoded.map_err(|error| ApiError::invalid(param, error.to_string()))?;
         ids.shrink_to_fit();

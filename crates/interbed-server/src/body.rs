@@ -39,7 +39,7 @@ pub(crate) struct Received {
 /// A body, with its share of memory: dropped as soon as all has been read from it.
 pub(crate) struct ReceivedBody {
     bytes: Vec<u8>,
-    _share: Share,
+    share: Share,
 }
 
 /// The memory that a request holds while it is prepared.
@@ -56,7 +56,7 @@ impl Preparing {
     pub(crate) fn begin(app: &App, body: &ReceivedBody, values: usize) -> Result<Self, ApiError> {
         let bytes = body.json().len();
         let parsed = bytes.saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
-        let share = Handle::current().block_on(app.memory.parsed.take(parsed))?;
+        let share = Handle::current().block_on(app.memory.parsed.take(body.share.tenant(), parsed))?;
         Ok(Self { share, rendered_max: bytes.saturating_add(RENDERED_SLACK) })
     }
 }
@@ -84,13 +84,13 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
     let body = request.into_body();
     let declared = body.size_hint().exact().map_or(limit, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     // What was declared may never come, so nothing is taken for it yet.
-    let mut memory = app.memory.bodies.take(0).await?;
+    let mut memory = app.memory.bodies.take(caller.tenant, 0).await?;
     let read = timeout(app.config.body_timeout, read_limited(body, declared.min(limit), limit, &mut memory)).await;
     let bytes = read.map_err(|_| {
         let seconds = app.config.body_timeout.as_secs_f32();
         ApiError::timeout(format!("the body did not arrive within {seconds} seconds"))
     })??;
-    Ok(Received { caller, body: ReceivedBody { bytes, _share: memory } })
+    Ok(Received { caller, body: ReceivedBody { bytes, share: memory } })
 }
 
 fn is_json(content_type: &str) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::memory::{ECHO_LOGPROB_BYTES, LOGPROB_BYTES};
 use crate::sampling::Common;
+use crate::schemas::Bond;
 
 /// A token of a sequence, in a list that doubles.
 const TOKEN_BYTES: usize = 12;
@@ -33,11 +34,7 @@ pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize
     let each_sequence = prompts.saturating_mul(SEQUENCE_BYTES + constraint).saturating_add(prompt_bytes);
     let sequences = common.beam.map_or(common.candidates, |beam| beam.width);
 
-    let texts = 2 * common.text.stop.iter().map(|stop| stop.len() + 48).sum::<usize>();
-    let bad_words: usize = params.bad_words.iter().map(|word| 12 + word.len()).sum();
-    let ids = common.text.end_tokens.len() + params.stop_token_ids.len() + params.allowed_token_ids.len() + bad_words;
-    let lists = 8 * (ids + params.logit_bias.len());
-    let options = texts + lists + 2 * common.cache_salt.as_ref().map_or(0, String::len);
+    let options = option_bytes(common);
     let seen = if params.repetition_penalty == 1.0 { 0 } else { SEEN_BYTES };
     let logprobs = params.prompt_logprobs.map_or(0, |top| top.saturating_add(1).saturating_mul(ECHO_LOGPROB_BYTES));
     let each_answer = [
@@ -50,6 +47,22 @@ pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize
     let beams = prompts.saturating_mul(params.max_tokens).saturating_mul(beam_step_bytes(common));
     let all = [sequences.saturating_mul(each_sequence), common.candidates.saturating_mul(each_answer), beams];
     all.into_iter().fold(prompt_bytes.saturating_add(echo_bytes), usize::saturating_add)
+}
+
+/// Bytes of the options that each answer has a copy of.
+fn option_bytes(common: &Common) -> usize {
+    let params = &common.params;
+    let texts = 2 * common.text.stop.iter().map(|stop| stop.len() + 48).sum::<usize>();
+    let bad_words: usize = params.bad_words.iter().map(|word| 12 + word.len()).sum();
+    let ids = common.text.end_tokens.len() + params.stop_token_ids.len() + params.allowed_token_ids.len() + bad_words;
+    let lists = 8 * (ids + params.logit_bias.len());
+    texts + lists + 2 * common.cache_salt.as_ref().map_or(0, String::len)
+}
+
+/// Bytes that are kept of a request once it is prepared, beside its prompts and what its handler keeps.
+pub(crate) fn bytes_prepared(common: &Common) -> usize {
+    let bond = common.constraint.as_ref().map_or(0, Bond::bytes);
+    bond.saturating_add(option_bytes(common)).saturating_add(SEQUENCE_BYTES)
 }
 
 /// Most tokens for the beams of a search after a prompt of `prompt_tokens`, if the client sets no limit and all
@@ -92,9 +105,11 @@ fn beam_step_bytes(common: &Common) -> usize {
 #[cfg(test)]
 mod tests {
     use interbed_engine::text::TextOptions;
-    use interbed_engine::{BeamParams, SamplingParams};
+    use interbed_engine::{BeamParams, Binding, GrammarSource, SamplingParams, json_value};
+    use serde_json::json;
 
     use super::*;
+    use crate::json_cost::bytes_of;
 
     fn common(n: usize, candidates: usize, width: Option<usize>) -> Common {
         Common {
@@ -176,5 +191,15 @@ mod tests {
         }
         assert_eq!(beam_tokens_unasked(1 << 20, &common(1, 1, Some(4)), 16 << 20), 0);
         assert_eq!(beam_tokens_unasked(usize::MAX, &common(1, 1, Some(usize::MAX)), usize::MAX), 0);
+    }
+
+    #[test]
+    fn a_schema_that_waits_holds_less_than_one_that_is_read() {
+        let text = json!({"enum": vec![1; 30_000]}).to_string();
+        let (read, values) = (3 * bytes_of(&text), json_value(&text).expect("JSON"));
+        let mut asked = common(1, 1, None);
+        asked.constraint = Some(Bond::new("x", vec![Binding::whole(GrammarSource::JsonSchema(values))]));
+        let kept = bytes_prepared(&asked);
+        assert!((bytes_of(&text)..read / 2).contains(&kept), "{kept} of {read}");
     }
 }

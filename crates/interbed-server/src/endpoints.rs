@@ -125,14 +125,17 @@ pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
     let accept = middleware::from_fn_with_state(app.clone(), refuse_while_draining);
     let browsers = middleware::from_fn_with_state(Browsers::of(&app.config), browsers::guard);
+    let places = middleware::from_fn(refuse_without_room);
     let routes = with(open())
         .merge(with(page()))
         .merge(with(guarded()).merge(with(live())).route_layer(accept.clone()).route_layer(guard.clone()))
+        .route_layer(places.clone())
         .route_layer(browsers.clone())
         .merge(
             with(messages())
                 .route_layer(accept)
                 .route_layer(guard)
+                .route_layer(places)
                 .route_layer(browsers)
                 .route_layer(middleware::from_fn(messages::in_its_form)),
         )
@@ -145,6 +148,7 @@ pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
 pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<LoadProgress>) -> Router {
     let refused = |routes: Vec<Route>| with(routes.into_iter().map(|(path, _)| (path, any(loading::refuse))).collect());
     let browsers = middleware::from_fn_with_state(Browsers::of(config), browsers::guard);
+    let places = middleware::from_fn(refuse_without_room);
     let routes = Router::new()
         .route("/health", get(loading::health))
         .route("/version", get(health::version))
@@ -153,8 +157,14 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
         .merge(with(page()))
         .merge(refused(guarded()))
         .merge(refused(live()))
+        .route_layer(places.clone())
         .route_layer(browsers.clone())
-        .merge(refused(messages()).route_layer(browsers).route_layer(middleware::from_fn(messages::in_its_form)))
+        .merge(
+            refused(messages())
+                .route_layer(places)
+                .route_layer(browsers)
+                .route_layer(middleware::from_fn(messages::in_its_form)),
+        )
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);
     let model = config.model_names.first().cloned().unwrap_or_default();
@@ -183,6 +193,18 @@ async fn refuse_while_draining(
 ) -> Result<Response, ApiError> {
     let is_draining = *app.draining.borrow();
     if is_draining { Err(ApiError::draining()) } else { Ok(next.run(request).await) }
+}
+
+/// A mark of a request whose connection has no place among those that are served.
+#[derive(Clone)]
+pub(crate) struct NoRoom;
+
+/// Refuses what is asked where all connections are busy, in the form that its API has for that.
+async fn refuse_without_room(request: Request, next: Next) -> Result<Response, ApiError> {
+    match request.extensions().get::<NoRoom>() {
+        Some(NoRoom) => Err(ApiError::overloaded("all connections are busy, and others wait for one; try again later")),
+        None => Ok(next.run(request).await),
+    }
 }
 
 async fn unknown_route(request: Request) -> ApiError {

@@ -55,7 +55,9 @@ impl ApiError {
     /// 403, for a name that the server is not known to have.
     pub(crate) fn foreign_host(host: &str) -> Self {
         let told = &host[..host.floor_char_boundary(200)];
-        let name = told.rsplit_once(':').map_or(told, |(name, _)| name);
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let name = told.rsplit_once(':').filter(|(name, port)| is_port(port) && !name.ends_with(':'));
+        let name = name.map_or(told, |(name, _)| name);
         Self::forbidden(format!(
             "{told:?} is no name that this server knows itself by. Without keys it answers to localhost, IP addresses, \
              its machine's name, *.local and *.internal, so that no web page reaches it under a name of its own; start \
@@ -245,5 +247,20 @@ impl From<TemplateError> for ApiError {
 impl From<TokenizerError> for ApiError {
     fn from(error: TokenizerError) -> Self {
         Self::invalid("prompt", error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_name_is_told_without_its_port() {
+        for (host, name) in
+            [("a.example:80", "a.example"), ("a.example", "a.example"), ("[fe80::g]", "[fe80::g]"), ("a:", "a")]
+        {
+            let message = ApiError::foreign_host(host).message;
+            assert!(message.contains(&format!("--allow-host {name}, or")), "{message}");
+        }
     }
 }

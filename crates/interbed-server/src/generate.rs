@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::answer::{Answer, Form, Piece};
 use crate::app::App;
 use crate::caller::Caller;
-use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, logprob_bytes};
+use crate::charge::{SEQUENCE_BYTES, TEXT_FACTOR, bytes_held, bytes_prepared, logprob_bytes};
 use crate::error::ApiError;
 use crate::memory::Share;
 use crate::metrics::{Finished, Metrics};
@@ -34,6 +34,8 @@ pub(crate) struct Asked {
     /// Text of all prompts that is to be part of the answer.
     pub(crate) echo_bytes: usize,
     pub(crate) caller: Caller,
+    /// Bytes that its handler keeps besides.
+    pub(crate) beside: usize,
     pub(crate) share: Share,
 }
 
@@ -127,16 +129,20 @@ pub(crate) struct Output {
 /// Submits the sequences for each prompt, as many as there are candidates. Sequence `i` belongs to prompt `i /
 /// candidates`, and its seed is the request's plus `i % candidates`.
 pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
-    let Asked { prompts, form, echo_bytes, caller: Caller { tenant, log }, share: parsed } = asked;
+    let Asked { prompts, form, echo_bytes, caller: Caller { tenant, log }, beside, share: mut parsed } = asked;
     check_amount(app, &prompts, common.candidates)?;
+    let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
+    // Others need not wait for what was only needed to read it.
+    let ids = prompt_tokens.saturating_mul(size_of::<TokenId>());
+    let kept = [ids, echo_bytes, beside, form.as_ref().map_or(0, Form::bytes), bytes_prepared(common)];
+    parsed.shrink(kept.into_iter().fold(0, usize::saturating_add));
     let constraint = match &common.constraint {
         Some(bond) => Some(app.compile(tenant, bond).await?),
         None => None,
     };
-    let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let needed = bytes_held(prompts.len(), prompt_tokens, echo_bytes, common);
-    let share = app.memory.held.take(needed).await?;
-    let answer = app.memory.answers.take(logprob_bytes(prompts.len(), common)).await?;
+    let share = app.memory.held.take(tenant, needed).await?;
+    let answer = app.memory.answers.take(tenant, logprob_bytes(prompts.len(), common)).await?;
     drop(parsed);
     note(app, &log, prompts.len(), prompt_tokens, common);
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());

@@ -70,6 +70,8 @@ struct Signs {
     /// When its last request ended, or it came, in nanoseconds; [`BUSY`] during a request.
     since: AtomicU64,
     has_asked: AtomicBool,
+    /// Whether a part of an answer waits for the client to read.
+    has_unsent: AtomicBool,
     leave: Notify,
 }
 
@@ -80,7 +82,7 @@ pub(crate) struct Guest {
     signs: Arc<Signs>,
 }
 
-/// A request that is served, until its answer has been written.
+/// A request that is served, until the last of its answer is on its way to the client.
 pub(crate) struct Busy(Arc<Guest>);
 
 impl Guests {
@@ -121,7 +123,12 @@ impl Guests {
             false => return None,
         };
         let since = AtomicU64::new(self.now());
-        let signs = Arc::new(Signs { since, has_asked: AtomicBool::new(false), leave: Notify::new() });
+        let signs = Arc::new(Signs {
+            since,
+            has_asked: AtomicBool::new(false),
+            has_unsent: AtomicBool::new(false),
+            leave: Notify::new(),
+        });
         let number = open.next;
         open.next += 1;
         open.count(address, standing, 1);
@@ -148,7 +155,8 @@ impl Guests {
         let idle = open.guests.iter().filter_map(|(&number, entry)| {
             let since = entry.signs.since.load(Ordering::Acquire);
             let others = open.placed.get(&entry.address).copied().unwrap_or(0);
-            (since <= latest && may(entry)).then_some((usize::MAX - others, since, number))
+            let is_idle = since <= latest && !entry.signs.has_unsent.load(Ordering::Acquire);
+            (is_idle && may(entry)).then_some((usize::MAX - others, since, number))
         });
         let Some((.., number)) = idle.min() else { return false };
         open.set(number, Standing::Leaving).leave.notify_one();
@@ -227,9 +235,26 @@ impl Guest {
         self.signs.leave.notified().await;
     }
 
-    /// Whether a request is being served.
+    /// Whether a request is being served, or its answer waits for the client to read.
     pub(crate) fn is_busy(&self) -> bool {
-        self.signs.since.load(Ordering::Acquire) == BUSY
+        self.signs.since.load(Ordering::Acquire) == BUSY || self.signs.has_unsent.load(Ordering::Acquire)
+    }
+
+    /// Notes whether a part of an answer waits for the client to read.
+    pub(crate) fn has_unsent(&self, has_unsent: bool) {
+        if self.signs.has_unsent.load(Ordering::Relaxed) == has_unsent {
+            return;
+        }
+        let signs = &self.signs;
+        let (before, now) = (signs.since.load(Ordering::Acquire), self.guests.now());
+        if before != BUSY {
+            // During a request it stays; one may have begun just now.
+            let _ = signs.since.compare_exchange(before, now, Ordering::AcqRel, Ordering::Acquire);
+        }
+        signs.has_unsent.store(has_unsent, Ordering::Release);
+        if !has_unsent {
+            self.guests.stir();
+        }
     }
 
     /// Whether there ever was a request.
@@ -287,7 +312,7 @@ impl Drop for Busy {
 }
 
 /// Whom an address stands for: a site of IPv6 has as many as it likes.
-fn household(address: IpAddr) -> IpAddr {
+pub(crate) fn household(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
         address => address,
@@ -365,6 +390,18 @@ mod tests {
         drop(open);
         let open = guests.open();
         assert!(open.num_placed == 0 && open.guests.is_empty() && open.placed.is_empty());
+    }
+
+    #[test]
+    fn one_whose_answer_is_still_read_is_not_idle() {
+        let guests = Guests::with_patience(1, Vec::new(), Duration::ZERO);
+        let reading = admit(&guests, HERE).expect("room");
+        drop(reading.begin());
+        reading.has_unsent(true);
+        assert!(admit(&guests, [10, 0, 0, 1]).expect("room").is_kept() && !is_leaving(&reading));
+        assert!(reading.is_busy());
+        reading.has_unsent(false);
+        assert!(!admit(&guests, [10, 0, 0, 1]).expect("room").is_kept() && is_leaving(&reading));
     }
 
     #[test]

@@ -42,7 +42,7 @@ enum Host<'a> {
 impl<'a> Host<'a> {
     /// `None` if it is none as clients send them.
     fn of(authority: &'a str) -> Option<Self> {
-        if authority.parse::<Ipv6Addr>().is_ok() {
+        if is_ipv6(authority) {
             return Some(Self::Address);
         }
         let at = authority.find(']').map_or_else(|| authority.find(':'), |end| Some(end + 1));
@@ -52,7 +52,7 @@ impl<'a> Host<'a> {
             return None;
         }
         if let Some(address) = host.strip_prefix('[') {
-            return address.strip_suffix(']')?.parse::<Ipv6Addr>().is_ok().then_some(Self::Address);
+            return is_ipv6(address.strip_suffix(']')?).then_some(Self::Address);
         }
         if host.parse::<Ipv4Addr>().is_ok() {
             return Some(Self::Address);
@@ -60,6 +60,14 @@ impl<'a> Host<'a> {
         let name = host.strip_suffix('.').unwrap_or(host);
         is_name(name).then_some(Self::Name(name))
     }
+}
+
+/// Whether it is an address, which the zone of this machine that it is in may follow: `fe80::1%eth0`, or `%25eth0` as
+/// in an URL.
+fn is_ipv6(text: &str) -> bool {
+    let (address, zone) = text.split_once('%').map_or((text, None), |(address, zone)| (address, Some(zone)));
+    let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'%');
+    address.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(|zone| !zone.is_empty() && zone.bytes().all(is_sign))
 }
 
 fn is_name(text: &str) -> bool {
@@ -101,6 +109,9 @@ mod tests {
             "8.8.8.8:80",
             "[::1]:8000",
             "[fe80::1]",
+            "[fe80::1%25eth0]:8000",
+            "[fe80::1%eth0]",
+            "fe80::1%eth0",
             "::1",
             "gpu-1:8000",
             "GPU-1",
@@ -133,6 +144,10 @@ mod tests {
             "localhost:80:80",
             "[::1].evil.example",
             "[localhost]",
+            "[localhost%25eth0]",
+            "[fe80::1%]",
+            "[fe80::1%a/b]",
+            "[fe80::1%eth0].evil.example",
             "[::1",
             "[::1]8000",
             "a]:80",

@@ -25,6 +25,11 @@ impl JsonCost {
     const STRING: usize = 32;
 }
 
+/// What the value of this text takes, with the texts of its strings.
+pub(crate) fn bytes_of(text: &str) -> usize {
+    serde_json::from_str(text).map_or(0, |JsonCost(cost)| cost).saturating_add(text.len())
+}
+
 impl<'de> Deserialize<'de> for JsonCost {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Costs;

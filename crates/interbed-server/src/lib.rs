@@ -45,6 +45,7 @@ mod request_log;
 mod sampling;
 mod schema_worker;
 mod schemas;
+mod shares;
 mod speech;
 mod stream;
 mod structured;

@@ -1,5 +1,6 @@
 //! The accept loop: header timeouts, a limit of connections, and an orderly end. `axum::serve` has none of the three.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
@@ -10,7 +11,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Request, Response, header};
-use axum::response::IntoResponse;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -24,8 +24,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::ServerConfig;
 use crate::door::Doorway;
-use crate::error::ApiError;
-use crate::guests::{Busy, Guest};
+use crate::endpoints::NoRoom;
+use crate::guests::{Busy, Guest, household};
 use crate::patience::Patience;
 use crate::tls::Tls;
 
@@ -40,6 +40,10 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Pause after a failed accept: out of file descriptors, the next would fail at once too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Connections that wait for room, beside those that are open: so many of an address, and so many in all. More are
+/// closed, the last of the address that has the most: one at its limit keeps nobody else out.
+const HELD_EACH: usize = 256;
+const HELD_MAX: usize = 512;
 /// Connections that are still taken when all others have ended: as many as the system keeps.
 const LAST_TAKEN: usize = 1024;
 /// How long connections that are cut get to send what became of their requests.
@@ -84,7 +88,8 @@ pub(crate) async fn run<F: Future<Output = ()>>(
     cut: watch::Sender<bool>,
 ) -> Drained {
     let drain_timeout = limits.drain_timeout;
-    let mut connections = Connections { listener, doorway, limits, held: None, tasks: JoinSet::new(), late: None };
+    let mut connections =
+        Connections { listener, doorway, limits, held: Vec::new(), tasks: JoinSet::new(), late: None };
     let mut shutdown = pin!(shutdown);
     let patience_ends = loop {
         tokio::select! {
@@ -136,8 +141,8 @@ struct Connections {
     listener: TcpListener,
     doorway: Arc<Doorway>,
     limits: ListenerLimits,
-    /// One that has come and found no room yet.
-    held: Option<(TcpStream, IpAddr)>,
+    /// Those that have come and found no room yet, by their households.
+    held: Vec<(TcpStream, IpAddr)>,
     tasks: JoinSet<()>,
     /// Those that have come since draining began. They are refused, and however many come, none delays the end.
     late: Option<JoinSet<()>>,
@@ -155,16 +160,16 @@ impl Connections {
         tokio::select! {
             Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => report(ended),
             Some(ended) = late => report(ended),
-            accepted = self.listener.accept(), if self.held.is_none() => match accepted {
-                Ok((stream, address)) => self.held = Some((stream, address.ip())),
+            accepted = self.listener.accept() => match accepted {
+                Ok((stream, address)) => self.hold(stream, address.ip()),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     self.doorway.guests.make_room();
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
-            () = self.doorway.guests.stirred(), if self.held.is_some() => {}
-            () = sleep(TRY_AGAIN), if self.held.is_some() => {}
+            () = self.doorway.guests.stirred(), if !self.held.is_empty() => {}
+            () = sleep(TRY_AGAIN), if !self.held.is_empty() => {}
         }
         self.let_in();
     }
@@ -174,23 +179,51 @@ impl Connections {
         for _ in 0..LAST_TAKEN {
             let mut context = Context::from_waker(Waker::noop());
             match self.listener.poll_accept(&mut context) {
-                Poll::Ready(Ok((stream, address))) => self.held = Some((stream, address.ip())),
+                Poll::Ready(Ok((stream, address))) => self.hold(stream, address.ip()),
                 _ => return,
             }
             self.let_in();
         }
     }
 
-    /// Begins to serve the one that has come, if there is room.
-    fn let_in(&mut self) {
-        let Some((stream, address)) = self.held.take() else { return };
-        let Some(guest) = self.doorway.guests.admit(address) else {
-            self.held = Some((stream, address));
-            return;
-        };
-        let connection = serve_connection(stream, Arc::new(guest), self.doorway.clone(), self.limits.clone());
-        self.late.as_mut().unwrap_or(&mut self.tasks).spawn(connection);
+    /// One has come.
+    fn hold(&mut self, stream: TcpStream, address: IpAddr) {
+        self.held.push((stream, household(address)));
+        if let Some(index) = surplus(self.held.iter().map(|(_, address)| *address)) {
+            self.held.remove(index);
+        }
     }
+
+    /// Begins to serve those that have come, as far as there is room.
+    fn let_in(&mut self) {
+        let mut without_room: Vec<(TcpStream, IpAddr)> = Vec::new();
+        for (stream, address) in std::mem::take(&mut self.held) {
+            // What one of an address does not find, the next does not either.
+            let is_tried = without_room.iter().any(|(_, tried)| *tried == address);
+            let guest = if is_tried { None } else { self.doorway.guests.admit(address) };
+            match guest {
+                Some(guest) => {
+                    let (doorway, limits) = (self.doorway.clone(), self.limits.clone());
+                    let connection = serve_connection(stream, Arc::new(guest), doorway, limits);
+                    self.late.as_mut().unwrap_or(&mut self.tasks).spawn(connection);
+                }
+                None => without_room.push((stream, address)),
+            }
+        }
+        self.held = without_room;
+    }
+}
+
+/// Which connection is one too many, of those that wait from these addresses.
+fn surplus(held: impl Iterator<Item = IpAddr>) -> Option<usize> {
+    let mut of_each: HashMap<IpAddr, (usize, usize)> = HashMap::new();
+    let mut all = 0;
+    for (index, address) in held.enumerate() {
+        let (count, last) = of_each.entry(address).or_default();
+        (*count, *last, all) = (*count + 1, index, all + 1);
+    }
+    let &(count, last) = of_each.values().max()?;
+    (count > HELD_EACH || all > HELD_MAX).then_some(last)
 }
 
 async fn serve_connection(stream: TcpStream, guest: Arc<Guest>, doorway: Arc<Doorway>, mut limits: ListenerLimits) {
@@ -201,7 +234,7 @@ async fn serve_connection(stream: TcpStream, guest: Arc<Guest>, doorway: Arc<Doo
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let stream = Patience::new(stream, limits.write_timeout);
+    let stream = Patience::new(stream, guest.clone(), limits.write_timeout);
     match &limits.tls {
         None => converse(stream, guest, doorway, limits).await,
         Some(tls) => {
@@ -267,24 +300,23 @@ async fn lingered(mut draining: watch::Receiver<bool>) {
 async fn answer(
     doorway: Arc<Doorway>,
     guest: Arc<Guest>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let busy = guest.begin();
     let is_kept = guest.is_kept();
     let is_refused = is_kept && !ALWAYS_ANSWERED.contains(&request.uri().path()) && !guest.wait_for_place().await;
-    let mut response = match is_refused {
-        true => {
-            ApiError::overloaded("all connections are busy, and others wait for one; try again later").into_response()
-        }
-        false => TowerToHyperService::new(doorway.router().clone()).call(request).await?,
-    };
+    if is_refused {
+        request.extensions_mut().insert(NoRoom);
+    }
+    let mut response = TowerToHyperService::new(doorway.router().clone()).call(request).await?;
     if *doorway.draining.borrow() || guest.is_kept() {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response.map(|body| Body::new(BusyBody { body, _busy: busy })))
 }
 
-/// A body that is passed on as it is. Until it has been written, its connection is busy.
+/// A body that is passed on as it is. Until hyper has taken all of it, its connection is busy; then as long as the client
+/// does not read ([`Guest::has_unsent`]).
 struct BusyBody {
     body: Body,
     _busy: Busy,
@@ -316,5 +348,21 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
         && error.is_panic()
     {
         tracing::error!(%error, "a connection's task panicked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_does_not_wait_in_all_places() {
+        let address = |number: usize| IpAddr::from([10, 0, 0, u8::try_from(number).expect("a byte")]);
+        let of_one = std::iter::repeat_n(address(1), HELD_EACH);
+        assert_eq!(surplus(of_one.clone()), None);
+        assert_eq!(surplus(of_one.clone().chain([address(2), address(1), address(3)])), Some(HELD_EACH + 1));
+        let others = std::iter::repeat_n(address(2), HELD_MAX - HELD_EACH - 1);
+        assert_eq!(surplus(others.clone().chain(of_one.clone())), None);
+        assert_eq!(surplus(of_one.chain(others).chain([address(3), address(3)])), Some(HELD_EACH - 1));
     }
 }

@@ -41,17 +41,26 @@
 //! A request that could never get its share is refused at once (413), with the limit; others wait for up to
 //! [`WAIT_MAX`], and are then asked to try again (503).
 //!
+//! # Tenants
+//!
+//! Of each part, a tenant may have as much as [`crate::shares`] says: all of it while it is alone, otherwise an equal
+//! part or one request. What *held* and *answers* hold is not given back within seconds, so with several keys, no key
+//! has more than three quarters of them: whoever comes finds the rest.
+//!
 //! [`Tokenizer::scratch_bytes`]: interbed_model::tokenizer::Tokenizer::scratch_bytes
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use interbed_engine::UnreadBudget;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::api_keys::ApiKeys;
 use crate::error::ApiError;
+use crate::permits::{Permit, Permits};
+use crate::shares::Ask;
+use crate::tenant::Tenant;
 
 /// A connection's read buffer (16 KiB at most), the first 4 KiB of a body, the heads that it writes, and its state and
 /// task.
@@ -69,7 +78,7 @@ pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
 pub(crate) const LOGPROB_BYTES: usize = 320;
 /// Time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Bytes of one permit; a semaphore's permits are counted in 32 bits.
+/// Bytes of one permit.
 const UNIT: usize = 1024;
 
 /// All parts.
@@ -83,34 +92,33 @@ pub(crate) struct RequestMemory {
 }
 
 /// One part of the memory.
-#[derive(Debug)]
 pub(crate) struct MemoryPart {
-    permits: Arc<Semaphore>,
-    bytes: usize,
+    permits: Arc<Permits>,
+    units: usize,
     wait_max: Duration,
-    /// Requests that wait for a share.
-    waiting: AtomicUsize,
+    /// If a part of it is kept for tenants that have little: the keys, of which each is a tenant.
+    keys: Option<ApiKeys>,
     /// For messages.
     purpose: &'static str,
 }
 
-/// A share of a part, given back when this is dropped.
-#[derive(Debug)]
+/// A tenant's share of a part, given back when this is dropped.
 pub(crate) struct Share {
     part: Arc<MemoryPart>,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 }
 
 impl RequestMemory {
-    /// Divides `bytes`.
-    pub(crate) fn new(bytes: usize) -> Self {
-        let part = |halves, purpose| MemoryPart::new(bytes / 32 * halves, WAIT_MAX, purpose);
+    /// Divides `bytes` among clients that send `keys`.
+    pub(crate) fn new(bytes: usize, keys: &ApiKeys) -> Self {
+        let part = |halves, keys, purpose| MemoryPart::new(bytes / 32 * halves, WAIT_MAX, keys, purpose);
+        let kept = || Some(keys.clone());
         Self {
-            bodies: part(2, "the bodies of requests"),
-            parsed: part(6, "requests that are being prepared"),
-            scratch: part(10, "tokenizing texts"),
-            held: part(4, "requests in flight"),
-            answers: part(3, "answers that are not streamed"),
+            bodies: part(2, None, "the bodies of requests"),
+            parsed: part(6, None, "requests that are being prepared"),
+            scratch: part(10, None, "tokenizing texts"),
+            held: part(4, kept(), "requests in flight"),
+            answers: part(3, kept(), "answers that are not streamed"),
             unread: UnreadBudget::new(bytes / 32),
         }
     }
@@ -123,79 +131,68 @@ impl RequestMemory {
 }
 
 impl MemoryPart {
-    fn new(bytes: usize, wait_max: Duration, purpose: &'static str) -> Arc<Self> {
-        let units = (bytes / UNIT).clamp(1, u32::MAX as usize >> 4);
-        Arc::new(Self {
-            permits: Arc::new(Semaphore::new(units)),
-            bytes: units * UNIT,
-            wait_max,
-            waiting: AtomicUsize::new(0),
-            purpose,
-        })
+    fn new(bytes: usize, wait_max: Duration, keys: Option<ApiKeys>, purpose: &'static str) -> Arc<Self> {
+        let units = (bytes / UNIT).max(1);
+        Arc::new(Self { permits: Permits::new(units), units, wait_max, keys, purpose })
     }
 
-    /// The bytes that it holds.
+    /// The bytes that all requests of a tenant may have at the most, and so each of them.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.most() * UNIT
+    }
+
+    fn most(&self) -> usize {
+        let is_shared = self.keys.as_ref().is_some_and(|keys| keys.len() > 1);
+        if is_shared { self.units - self.units / 4 } else { self.units }
     }
 
     /// Waits for a share.
     ///
     /// # Errors
     /// 413 if the part is smaller than that, 503 if it does not become free in time.
-    pub(crate) async fn take(self: &Arc<Self>, bytes: usize) -> Result<Share, ApiError> {
-        let units = self.units(bytes)?;
-        if let Ok(permit) = self.permits.clone().try_acquire_many_owned(units) {
-            return Ok(Share { part: self.clone(), permit });
+    pub(crate) async fn take(self: &Arc<Self>, tenant: Tenant, bytes: usize) -> Result<Share, ApiError> {
+        let permit = self.more(tenant, 0, self.units(bytes)?).await?;
+        Ok(Share { part: self.clone(), permit })
+    }
+
+    /// Waits for what a request that has so much needs besides.
+    async fn more(&self, tenant: Tenant, has: usize, amount: usize) -> Result<Permit, ApiError> {
+        let more = self.permits.take_many(tenant, Ask { amount, has, most: self.most() });
+        let late = |_| {
+            let mib = (self.units * UNIT) >> 20;
+            let purpose = self.purpose;
+            ApiError::overloaded(format!(
+                "the {mib} MiB for {purpose}, or the client's share, are taken; try again later"
+            ))
+        };
+        timeout(self.wait_max, more).await.map_err(late)
+    }
+
+    fn units(&self, bytes: usize) -> Result<usize, ApiError> {
+        if bytes > self.bytes() {
+            return Err(ApiError::needs_too_much(bytes, self.bytes(), self.purpose));
         }
-        let _waiting = Waiting::of(&self.waiting);
-        match timeout(self.wait_max, self.permits.clone().acquire_many_owned(units)).await {
-            Ok(Ok(permit)) => Ok(Share { part: self.clone(), permit }),
-            _ => Err(self.full()),
-        }
-    }
-
-    fn units(&self, bytes: usize) -> Result<u32, ApiError> {
-        if bytes > self.bytes {
-            return Err(ApiError::needs_too_much(bytes, self.bytes, self.purpose));
-        }
-        Ok(u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX))
-    }
-
-    fn full(&self) -> ApiError {
-        let mib = self.bytes >> 20;
-        ApiError::overloaded(format!("the {mib} MiB for {} are all taken; try again later", self.purpose))
-    }
-}
-
-/// A request that waits, until this is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn of(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        Ok(bytes.div_ceil(UNIT))
     }
 }
 
 impl Share {
-    /// Whether others wait for a share of the same part.
+    /// Whose it is.
+    pub(crate) fn tenant(&self) -> Tenant {
+        self.permit.tenant()
+    }
+
+    /// Whether anybody waits for a share of the same part.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.part.waiting.load(Ordering::Relaxed) > 0
+        self.part.permits.are_wanted()
     }
 
     /// Makes it at least so large; waits if that is more.
     ///
     /// # Errors
-    /// As [`Part::take`]; the share stays as it was.
+    /// As [`MemoryPart::take`]; the share stays as it was.
     pub(crate) async fn ensure(&mut self, bytes: usize) -> Result<(), ApiError> {
-        if bytes > self.permit.num_permits() * UNIT { self.resize(bytes).await } else { Ok(()) }
+        if bytes > self.permit.amount() * UNIT { self.resize(bytes).await } else { Ok(()) }
     }
 
     /// Makes it larger by `bytes`.
@@ -203,18 +200,17 @@ impl Share {
     /// # Errors
     /// As [`Share::resize`].
     pub(crate) async fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.resize((self.permit.num_permits() * UNIT).saturating_add(bytes)).await
+        self.resize((self.permit.amount() * UNIT).saturating_add(bytes)).await
     }
 
     /// Makes it a share of `bytes`; waits if that is more than now.
     ///
     /// # Errors
-    /// As [`Part::take`]; the share stays as it was.
+    /// As [`MemoryPart::take`]; the share stays as it was.
     pub(crate) async fn resize(&mut self, bytes: usize) -> Result<(), ApiError> {
-        let (wanted, held) = (self.part.units(bytes)? as usize, self.permit.num_permits());
-        if wanted > held {
-            let more = self.part.take((wanted - held) * UNIT).await?;
-            self.permit.merge(more.permit);
+        let (wanted, has) = (self.part.units(bytes)?, self.permit.amount());
+        if wanted > has {
+            self.permit.merge(self.part.more(self.tenant(), has, wanted - has).await?);
         }
         self.shrink(bytes);
         Ok(())
@@ -222,14 +218,23 @@ impl Share {
 
     /// Makes it a share of at most `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        let surplus = self.permit.num_permits().saturating_sub(bytes.div_ceil(UNIT));
-        drop(self.permit.split(surplus));
+        self.permit.keep(bytes.div_ceil(UNIT));
+    }
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} KiB for {}", self.permit.amount(), self.part.purpose)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api_keys::ApiKey;
+    use crate::tenant::digest;
+
+    const A: Tenant = Tenant::ANYBODY;
 
     #[test]
     fn connections_are_as_many_as_memory_allows() {
@@ -239,30 +244,52 @@ mod tests {
 
     #[tokio::test]
     async fn shares_come_back_and_what_never_fits_is_refused() {
-        let memory = RequestMemory::new(16 << 20);
+        let memory = RequestMemory::new(16 << 20, &ApiKeys::default());
         let held = &memory.held;
         assert_eq!(held.bytes(), 2 << 20);
-        let refused = held.take((2 << 20) + 1).await.expect_err("a refusal");
+        let refused = held.take(A, (2 << 20) + 1).await.expect_err("a refusal");
         assert_eq!(refused.status, 413);
-        let mut share = held.take(1 << 20).await.expect("room");
+        let mut share = held.take(A, 1 << 20).await.expect("room");
         share.resize(2 << 20).await.expect("room");
         assert_eq!(share.resize(3 << 20).await.expect_err("a refusal").status, 413);
         share.resize(1 << 10).await.expect("smaller");
-        let mut other = held.take((2 << 20) - (1 << 10)).await.expect("the rest");
+        let mut other = held.take(A, (2 << 20) - (1 << 10)).await.expect("the rest");
         drop(share);
         other.grow(1 << 10).await.expect("all of it");
-        assert_eq!(held.permits.available_permits(), 0);
+        assert_eq!(held.permits.free(), 0);
         drop(other);
-        assert_eq!(held.permits.available_permits(), 2 << 10);
+        assert_eq!(held.permits.free(), 2 << 10);
     }
 
     #[tokio::test]
     async fn waiting_has_an_end() {
-        let part = MemoryPart::new(1 << 20, Duration::from_millis(20), "tests");
-        let mut all = part.take(1 << 20).await.expect("room");
-        assert_eq!(part.take(1).await.expect_err("a refusal").status, 503);
+        let part = MemoryPart::new(1 << 20, Duration::from_millis(20), None, "tests");
+        let mut all = part.take(A, 1 << 20).await.expect("room");
+        assert_eq!(part.take(A, 1).await.expect_err("a refusal").status, 503);
         all.shrink(1 << 19);
-        let mut half = part.take(1 << 19).await.expect("what was given back");
+        let mut half = part.take(A, 1 << 19).await.expect("what was given back");
         assert_eq!(half.grow(1).await.expect_err("a refusal").status, 503);
+    }
+
+    #[tokio::test]
+    async fn no_key_has_all_that_requests_in_flight_hold() {
+        let keys = ApiKeys::new(&["a", "b"].map(ApiKey::new));
+        let memory = RequestMemory::new(128 << 20, &keys);
+        let [a, b] = ["a", "b"].map(|key| Tenant::of_digest(&digest(key)));
+        for part in [&memory.held, &memory.answers] {
+            let mut of_b = Vec::new();
+            let wait = Duration::from_millis(20);
+            while let Ok(share) = timeout(wait, part.take(b, 1 << 20)).await {
+                of_b.push(share.expect("room"));
+            }
+            assert_eq!(of_b.len(), part.bytes() >> 20);
+            timeout(wait, part.take(a, 1 << 20)).await.expect("no wait").expect("room");
+            // From now on the other keeps to its half.
+            of_b.truncate(part.bytes() >> 21);
+            let both = [timeout(wait, part.take(b, 3 << 20)).await, timeout(wait, part.take(a, 6 << 20)).await];
+            assert!(both[0].is_err() && both[1].is_ok(), "{both:?}");
+        }
+        // Nobody else has shares of what is given back soon.
+        assert_eq!(memory.parsed.bytes(), 24 << 20);
     }
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,10 +11,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use crate::guests::Guest;
+
 /// A socket with a limit to how long a write may wait. Without it, a client that reads nothing would keep its place
 /// for ever: hyper itself waits as long as the peer acknowledges.
 pub(crate) struct Patience {
     stream: TcpStream,
+    guest: Arc<Guest>,
     write_timeout: Duration,
     /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -21,8 +25,8 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Closes `stream` when a write has waited for `write_timeout`.
-    pub(crate) fn new(stream: TcpStream, write_timeout: Duration) -> Self {
-        Self { stream, write_timeout, deadline: None }
+    pub(crate) fn new(stream: TcpStream, guest: Arc<Guest>, write_timeout: Duration) -> Self {
+        Self { stream, guest, write_timeout, deadline: None }
     }
 
     /// Passes on what a write came to, unless it has waited too long.
@@ -31,6 +35,7 @@ impl Patience {
             self.deadline = None;
             return written;
         }
+        self.guest.has_unsent(true);
         let write_timeout = self.write_timeout;
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(write_timeout)));
         match deadline.as_mut().poll(context) {
@@ -53,7 +58,8 @@ impl AsyncWrite for Patience {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        // A socket has nothing to flush: ready at once, which says nothing of whether the client reads.
+        // A socket has nothing to flush: ready at once. It is asked when all before has been written.
+        self.guest.has_unsent(false);
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

@@ -1,149 +1,130 @@
-//! Whose work is done next, where only so much is done at a time.
+//! Work of which only so much is done at a time, and memory of which there is only so much.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 
+use crate::shares::{Ask, Shares};
 use crate::tenant::Tenant;
 
-/// Time after its last work for which a tenant may come again and find its share.
-const RECENT: Duration = Duration::from_secs(10);
-
-/// A number of permits that tenants share: each of those that have come lately may have an equal part of them, at least
-/// one, and one that is alone all. While several wait, the next goes to the one that has the fewest, and among equals
-/// to the one that has waited for longest since its last. Within a tenant, they go in the order of coming.
+/// A number of permits that tenants [share](Shares).
+#[derive(Debug)]
 pub(crate) struct Permits {
-    line: Mutex<Line>,
+    shares: Mutex<Shares<oneshot::Sender<Permit>>>,
 }
 
-struct Line {
-    all: usize,
-    free: usize,
-    /// When each tenant that has come lately did so.
-    recent: HashMap<Tenant, Instant>,
-    /// Of all that have a permit or wait for one.
-    tenants: HashMap<Tenant, Place>,
-    /// Permits given so far.
-    given: u64,
-}
-
-/// Where one tenant stands.
-struct Place {
-    permits: usize,
-    /// What `given` was when it got its last permit, or when it came.
-    last: u64,
-    waiting: VecDeque<oneshot::Sender<Permit>>,
-}
-
-/// A permit, which goes to the next tenant in line when it is dropped.
+/// Some permits of a tenant, which go to who comes next when this is dropped.
+#[derive(Debug)]
 pub(crate) struct Permit {
-    /// `None` once it has been given back.
-    permits: Option<Arc<Permits>>,
+    permits: Arc<Permits>,
     tenant: Tenant,
+    amount: usize,
+}
+
+/// A request that waits, until this is dropped.
+struct Waiting<'a> {
+    permits: &'a Arc<Permits>,
+    coming: oneshot::Receiver<Permit>,
 }
 
 impl Permits {
     /// So many at a time, at least one.
     pub(crate) fn new(count: usize) -> Arc<Self> {
-        let all = count.max(1);
-        let line = Line { all, free: all, recent: HashMap::new(), tenants: HashMap::new(), given: 0 };
-        Arc::new(Self { line: Mutex::new(line) })
+        Arc::new(Self { shares: Mutex::new(Shares::new(count.max(1))) })
     }
 
     /// Waits for one.
     pub(crate) async fn take(self: &Arc<Self>, tenant: Tenant) -> Permit {
-        let permit = || Permit { permits: Some(self.clone()), tenant };
-        let coming = {
-            let mut line = self.line();
-            line.note(tenant, Instant::now());
-            if line.free > 0 && line.may_have_more(tenant) {
-                line.free -= 1;
-                line.count(tenant);
-                return permit();
-            }
-            let (sender, coming) = oneshot::channel();
-            line.place(tenant).waiting.push_back(sender);
-            coming
-        };
-        // A sender is dropped only when its permit has been sent.
-        coming.await.unwrap_or_else(|_| Permit { permits: None, tenant })
+        self.take_many(tenant, Ask { amount: 1, has: 0, most: usize::MAX }).await
     }
 
-    /// A permit of `tenant` has been given up: those that still wait and may have it get it.
-    fn give_back(self: &Arc<Self>, tenant: Tenant) {
-        self.line().uncount(tenant);
+    /// Waits for as many as are asked for.
+    pub(crate) async fn take_many(self: &Arc<Self>, tenant: Tenant, ask: Ask) -> Permit {
+        let none = Permit { permits: self.clone(), tenant, amount: 0 };
+        if ask.amount == 0 {
+            return none;
+        }
+        let (sender, coming) = oneshot::channel();
+        self.shares().wait(tenant, ask, sender, Instant::now());
+        let mut waiting = Waiting { permits: self, coming };
+        self.give();
+        // A sender is dropped only when its permit has been sent, or nobody waits for it.
+        (&mut waiting.coming).await.unwrap_or(none)
+    }
+
+    /// Whether anybody waits.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.shares().is_wanted()
+    }
+
+    /// Gives what is free to those that wait and may have it.
+    fn give(self: &Arc<Self>) {
         loop {
-            let mut line = self.line();
-            let Some((next, sender)) = line.next() else { return };
-            line.free -= 1;
-            line.count(next);
-            drop(line);
+            let next = {
+                let mut shares = self.shares();
+                shares.retain(|sender| !sender.is_closed());
+                shares.next()
+            };
+            let Some((tenant, amount, sender)) = next else { return };
             // Dropping what it sends may give it back in turn, so nothing is locked here.
-            if let Err(mut unwanted) = sender.send(Permit { permits: Some(self.clone()), tenant: next }) {
+            if let Err(mut unwanted) = sender.send(Permit { permits: self.clone(), tenant, amount }) {
                 // Nobody waits there any more.
-                unwanted.permits = None;
-                self.line().uncount(next);
+                unwanted.amount = 0;
+                self.shares().give_back(tenant, amount);
             }
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shares(&self) -> MutexGuard<'_, Shares<oneshot::Sender<Permit>>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
-    fn place(&mut self, tenant: Tenant) -> &mut Place {
-        let last = self.given;
-        self.tenants.entry(tenant).or_insert_with(|| Place { permits: 0, last, waiting: VecDeque::new() })
+impl Permit {
+    pub(crate) fn tenant(&self) -> Tenant {
+        self.tenant
     }
 
-    /// `tenant` gets one more.
-    fn count(&mut self, tenant: Tenant) {
-        self.given += 1;
-        let given = self.given;
-        let place = self.place(tenant);
-        (place.permits, place.last) = (place.permits + 1, given);
+    pub(crate) fn amount(&self) -> usize {
+        self.amount
     }
 
-    /// `tenant` has one less, which is free.
-    fn uncount(&mut self, tenant: Tenant) {
-        self.free += 1;
-        let place = self.place(tenant);
-        place.permits -= 1;
-        if place.permits == 0 && place.waiting.is_empty() {
-            self.tenants.remove(&tenant);
+    /// Adds those of `other`, of the same tenant.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        self.amount += std::mem::take(&mut other.amount);
+    }
+
+    /// Gives back all but so many.
+    pub(crate) fn keep(&mut self, amount: usize) {
+        let surplus = self.amount.saturating_sub(amount);
+        if surplus > 0 {
+            self.amount = amount;
+            self.permits.shares().give_back(self.tenant, surplus);
+            self.permits.give();
         }
-    }
-
-    /// Notes that `tenant` has come.
-    fn note(&mut self, tenant: Tenant, now: Instant) {
-        self.recent.retain(|_, came| now.saturating_duration_since(*came) < RECENT);
-        self.recent.insert(tenant, now);
-    }
-
-    /// Whether one more is within its share.
-    fn may_have_more(&self, tenant: Tenant) -> bool {
-        let share = self.all / self.recent.len().max(1);
-        self.tenants.get(&tenant).is_none_or(|place| place.permits < share.max(1))
-    }
-
-    /// The tenant whose turn it is, if a permit is free, and who waits there.
-    fn next(&mut self) -> Option<(Tenant, oneshot::Sender<Permit>)> {
-        let waiting =
-            self.tenants.iter().filter(|(tenant, place)| !place.waiting.is_empty() && self.may_have_more(**tenant));
-        let (&tenant, _) = waiting.min_by_key(|(_, place)| (place.permits, place.last)).filter(|_| self.free > 0)?;
-        Some((tenant, self.place(tenant).waiting.pop_front()?))
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(permits) = self.permits.take() {
-            permits.give_back(self.tenant);
-        }
+        self.keep(0);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // Those behind it may be next now.
+        self.coming.close();
+        self.permits.give();
+    }
+}
+
+#[cfg(test)]
+impl Permits {
+    /// Those that nobody has.
+    pub(crate) fn free(&self) -> usize {
+        self.shares().free()
     }
 }
 
@@ -156,6 +137,8 @@ mod tests {
 
     use super::*;
     use crate::tenant::digest;
+
+    const WAIT: Duration = Duration::from_secs(10);
 
     fn tenants() -> [Tenant; 3] {
         ["a", "b", "c"].map(|key| Tenant::of_digest(&digest(key)))
@@ -181,8 +164,8 @@ mod tests {
             served.push(tenant);
             drop(permit);
         }
-        let line = permits.line();
-        assert_eq!((line.free, line.tenants.len()), (2, 0));
+        let shares = permits.shares();
+        assert_eq!((shares.free(), shares.num_tenants()), (2, 0));
         served
     }
 
@@ -209,10 +192,19 @@ mod tests {
         let of_a = is_given(a).await.expect("its share");
         assert!(is_given(a).await.is_none());
         drop((of_a, of_b));
-        // Once the first has not come for a while, the other may have all.
-        permits.line().recent.remove(&a);
-        let all = [is_given(b).await, is_given(b).await];
-        assert!(all.iter().all(Option::is_some));
+    }
+
+    #[tokio::test]
+    async fn a_large_one_that_waits_no_more_lets_those_behind_it_go_on() {
+        let [_, b, _] = tenants();
+        let permits = Permits::new(4);
+        let first = permits.take(b).await;
+        let large = permits.take_many(b, Ask { amount: 4, has: 0, most: 4 });
+        let behind = permits.take(b);
+        let (given_up, given) = tokio::join!(timeout(Duration::from_millis(20), large), timeout(WAIT, behind));
+        assert!(given_up.is_err() && given.is_ok());
+        drop((first, given));
+        assert_eq!(permits.free(), 4);
     }
 
     #[tokio::test]
@@ -235,7 +227,7 @@ mod tests {
         drop(first);
         drop(given);
         drop(timeout(Duration::from_secs(10), permits.take(b)).await.expect("it is free"));
-        let line = permits.line();
-        assert_eq!((line.free, line.tenants.len()), (1, 0));
+        let shares = permits.shares();
+        assert_eq!((shares.free(), shares.num_tenants()), (1, 0));
     }
 }

@@ -13,6 +13,7 @@ use crate::fields::{Field, FromJson, Object, entries, is_text, pairs, read, sent
 use crate::openapi::{Part, part};
 use crate::random::random;
 use crate::schemas::Bond;
+use crate::tenant::Tenant;
 use crate::truncation::Truncation;
 use crate::unsupported::{Api, Supported};
 
@@ -106,7 +107,7 @@ pub(crate) struct Common {
 }
 
 /// Reads and checks the shared fields of a body, and refuses those that its API does not support.
-pub(crate) fn common<A: Api>(app: &App, body: &[u8]) -> Result<Common, ApiError> {
+pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<Common, ApiError> {
     read::<Supported<A>>(body)?;
     let mut fields: SharedFields = read(body)?;
     check_name(app, sent(fields.model.take()))?;
@@ -160,7 +161,7 @@ pub(crate) fn common<A: Api>(app: &App, body: &[u8]) -> Result<Common, ApiError>
         return Err(ApiError::invalid("prompt_logprobs", message));
     }
     let bad_words = sent(fields.bad_words.take()).map_or_else(Vec::new, |BadWords(words)| words);
-    let bad_words = tokens_of_words(app, &bad_words)?;
+    let bad_words = tokens_of_words(app, tenant, &bad_words)?;
     let params = SamplingParams { bad_words, prompt_logprobs, ..params(fields, defaults)? };
     let mut end_tokens = app.config.eos_token_ids.clone();
     end_tokens.extend(&params.stop_token_ids);
@@ -221,15 +222,15 @@ pub(crate) fn unasked(app: &App) -> Common {
 }
 
 /// The token sequences of words that are not to be generated, each with and without a space before it.
-fn tokens_of_words(app: &App, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
+fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
     for word in words {
         let word = word.trim_start();
-        let plain = app.tokenize("bad_words", word, false)?;
+        let plain = app.tokenize(tenant, "bad_words", word, false)?;
         if plain.is_empty() {
             return Err(ApiError::invalid("bad_words", "bad_words has a word of white space alone; leave it out"));
         }
-        let spaced = app.tokenize("bad_words", &format!(" {word}"), false)?;
+        let spaced = app.tokenize(tenant, "bad_words", &format!(" {word}"), false)?;
         // Where the space is a token of its own, the word behind it is the one without. vLLM leaves out spaced words of
         // another number of tokens as well, and so lets some pass.
         let is_other = !spaced.ends_with(&plain);

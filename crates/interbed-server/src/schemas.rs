@@ -19,6 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::error::ApiError;
+use crate::json_cost::bytes_of;
 use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_much};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
@@ -67,6 +68,11 @@ impl Bond {
     /// See [`Constraint::behind`].
     pub(crate) fn behind(self, preface: Preface) -> Self {
         Self { preface: Some(preface), ..self }
+    }
+
+    /// The memory that it takes until it is compiled.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bindings.iter().map(|binding| bytes_of(&binding.to_text())).fold(0, usize::saturating_add)
     }
 
     /// See [`Constraint::headed`]. The heading is the server's own.

@@ -21,7 +21,7 @@ use crate::fields::{Field, read, sent, shown};
 use crate::generate::{Asked, Delta, Output, submit};
 use crate::history::History;
 use crate::json_cost::JsonCost;
-use crate::json_text::list_of;
+use crate::json_text::{list_of, object};
 use crate::logprobs::{chat_entry, prompt_text};
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
@@ -72,7 +72,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         created: unix_seconds(),
         model: app.model_name().to_owned(),
     };
-    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, share };
+    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, beside: 0, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let has_called = vec![false; common.n];
     let writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), has_called };
@@ -109,7 +109,7 @@ type Prepared = (Common, Vec<TokenId>, Share, Form);
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let mut preparing = begin(app, &body)?;
-    let mut common = common::<Chats>(app, body.json())?;
+    let mut common = common::<Chats>(app, preparing.share.tenant(), body.json())?;
     common.constraint = constraint(body.json(), &mut preparing.share)?;
     let fields: Fields = read(body.json())?;
     let top_logprobs = sent(fields.top_logprobs);
@@ -281,7 +281,8 @@ impl Rendering {
             };
         }
         // The template writes the special tokens itself.
-        Ok(Prompt { tokens: app.encode("messages", &text, add_special)?, begins, continued: continued.is_some() })
+        let tokens = app.encode(preparing.share.tenant(), "messages", &text, add_special)?;
+        Ok(Prompt { tokens, begins, continued: continued.is_some() })
     }
 }
 
@@ -366,7 +367,8 @@ fn apart(messages: Vec<Value>, template: &ChatTemplate) -> Vec<Value> {
             apart.push(message);
             continue;
         }
-        let calling = json!({"role": message["role"], "content": null, "tool_calls": calls});
+        let role = message["role"].clone();
+        let calling = object([("role", role), ("content", Value::Null), ("tool_calls", calls)]);
         message.as_object_mut().into_iter().for_each(|message| drop(message.shift_remove("tool_calls")));
         apart.extend([message, calling]);
     }

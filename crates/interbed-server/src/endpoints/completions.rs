@@ -75,7 +75,9 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let ids = |ids: &mut Vec<_>| if repeated { ids.clone() } else { std::mem::take(ids) };
     let ids = prompts.iter_mut().map(|prompt| ids(&mut prompt.ids)).collect();
     let echo_bytes = prompts.iter().map(|prompt| prompt.echo.len()).sum();
-    let mut sequences = submit(&app, Asked { prompts: ids, form: None, echo_bytes, caller, share }, &common).await?;
+    let beside = prompts.iter().map(|prompt| size_of_val(&prompt.ids[..])).sum();
+    let asked = Asked { prompts: ids, form: None, echo_bytes, caller, beside, share };
+    let mut sequences = submit(&app, asked, &common).await?;
     let mut writer = Writer::new(&app, prompts, &common, echo);
     if common.stream {
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
@@ -93,7 +95,7 @@ pub(crate) fn parts() -> Vec<Part> {
 fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     let Received { body, .. } = received;
     let mut share = Preparing::begin(app, &body, 0)?.share;
-    let mut common = common::<Completions>(app, body.json())?;
+    let mut common = common::<Completions>(app, share.tenant(), body.json())?;
     common.constraint = constraint(body.json(), &mut share)?;
     let fields: Fields<'_> = read(body.json())?;
     let (echo, logprobs) = (sent(fields.echo).unwrap_or(false), sent(fields.logprobs));
@@ -170,7 +172,7 @@ fn tokenized(
     let mut decoded = 0;
     let one = |asking| match asking {
         Asking::Text(text) => {
-            let ids = app.encode("prompt", &text, add_special)?;
+            let ids = app.encode(share.tenant(), "prompt", &text, add_special)?;
             Ok(Prompt { ids, echo: if echo.is_some() { text } else { String::new() } })
         }
         Asking::Ids(ids) => {

@@ -83,7 +83,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
     let number_bytes = if encoding == Encoding::Float { FLOAT_BYTES } else { BASE64_BYTES };
     let bytes = prompts.len().saturating_mul(dimensions.saturating_mul(number_bytes).saturating_add(ENTRY_BYTES));
-    let answer = app.memory.answers.take(bytes).await?;
+    let answer = app.memory.answers.take(caller.tenant, bytes).await?;
     let mut body = String::with_capacity(bytes);
     body.push_str(r#"{"object":"list","data":["#);
     let (mut index, mut tokens) = (0, 0);
@@ -92,8 +92,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     while waiting.len() > 0 {
         let prompts: Vec<_> = waiting.by_ref().take(at_a_time).collect();
         // The share of what is prepared is kept for those that still wait.
-        let share = app.memory.parsed.take(0).await?;
-        let asked = Asked { prompts, form: None, echo_bytes: 0, caller: caller.clone(), share };
+        let share = app.memory.parsed.take(caller.tenant, 0).await?;
+        let asked = Asked { prompts, form: None, echo_bytes: 0, caller: caller.clone(), beside: 0, share };
         let mut sequences = submit(&app, asked, &common).await?;
         tokens += sequences.prompt_tokens();
         for output in sequences.collect().await? {
@@ -133,7 +133,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     drop(body);
     let one = |asking| {
         let mut ids = match asking {
-            Asking::Text(text) => app.encode("input", &text, add_special)?,
+            Asking::Text(text) => app.encode(share.tenant(), "input", &text, add_special)?,
             Asking::Ids(ids) => ids,
         };
         if let Some(truncation) = truncation {

@@ -148,7 +148,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let caller = received.caller.clone();
     let Prepared { common, prompt, share, form, is_cut } =
         app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
-    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, share };
+    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, beside: 0, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let (id, model) = (unique_id("msg_"), app.model_name().to_owned());
     let (outline, more) = (Outline::default(), ("text_delta", "text"));

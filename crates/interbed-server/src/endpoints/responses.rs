@@ -21,7 +21,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::generate::{Asked, Delta, Sequences, submit};
 use crate::history::History;
-use crate::json_cost::JsonCost;
+use crate::json_cost::{JsonCost, bytes_of};
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
 use crate::outline::{Block, Blocks, Change, Outline};
@@ -182,7 +182,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let Prepared { common, prompt, share, form, response } =
         app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
     let echo_bytes = if common.stream { common.params.max_tokens.saturating_mul(TOKEN_TEXT_BYTES) } else { 0 };
-    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes, caller, share };
+    let beside = response.iter().map(|(name, value)| name.len() + bytes_of(&value.to_string())).sum();
+    let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes, caller, beside, share };
     let mut sequences = submit(&app, asked, &common).await?;
     let mut writer = Writer {
         response,

@@ -49,7 +49,8 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
         let ids = match sent(fields.prompt) {
             Some(prompt) => {
                 drop(body);
-                app.tokenize("prompt", &prompt, sent(fields.add_special_tokens).unwrap_or(true))?
+                let add_special = sent(fields.add_special_tokens).unwrap_or(true);
+                app.tokenize(preparing.share.tenant(), "prompt", &prompt, add_special)?
             }
             None => chat::prompt(app, body, &mut preparing).map(|prompt| prompt.tokens).map_err(|error| match error
                 .param

@@ -184,6 +184,11 @@ async fn a_content_that_is_not_there_is_not_printed() {
         check(template, &beside, expected).await;
         // Chats alone can leave it out, for whatever reason.
         let server = server(template).await;
+        let sent = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls":
+            [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1E5}}}]}]}"#;
+        server.post_bytes("/v1/chat/completions", "", sent.as_bytes()).await.ok();
+        let prompt: String = server.last_request().prompt.iter().map(|&id| char::from(id as u8)).collect();
+        assert!(prompt.contains("1E5"), "numbers stay as they were sent: {prompt}");
         let calling = |function: Value| json!([{"id": "1", "type": "function", "function": function}]);
         let call = calling(json!({"name": "f", "arguments": "{}"}));
         for (message, expected) in [

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use interbed_engine::Request;
 use interbed_engine::testing::{ScriptedEngine, Step, answer};
-use interbed_server::ServerConfig;
+use interbed_server::{ApiKey, ApiKeys, ServerConfig};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -257,6 +258,30 @@ async fn large_requests_wait_for_each_other() {
     for answer in tasks.join_all().await {
         assert_eq!(answer["usage"]["prompt_tokens"], 70_000);
     }
+}
+
+#[tokio::test]
+async fn one_keys_requests_leave_memory_for_others() {
+    let keys = ["a", "b"].map(ApiKey::new);
+    let config = ServerConfig { api_keys: ApiKeys::new(&keys), ..ServerConfig::default() };
+    let mut limits = ScriptedEngine::limits();
+    limits.max_model_len = 8192;
+    let script = |request: &Request, _| if request.prompt.len() > 100 { Step::Wait } else { Step::Token(97) };
+    let engine = ScriptedEngine::start(limits, Duration::from_millis(1), Box::new(script));
+    let server = Server::over(config, engine).await;
+    let body = json!({"prompt": vec![1; 4000], "n": 20, "max_tokens": 9, "stream": true}).to_string();
+    let mut of_b = Vec::new();
+    for _ in 0..24 {
+        let mut stream = server.connect().await;
+        let headers = "Authorization: Bearer b\r\n";
+        stream.write_all(&post_request("/v1/completions", headers, body.as_bytes())).await.unwrap();
+        of_b.push(stream);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let small = json!({"prompt": "a", "max_tokens": 3}).to_string();
+    let began = Instant::now();
+    let reply = server.post_bytes("/v1/completions", "Authorization: Bearer a\r\n", small.as_bytes()).await;
+    assert_eq!((reply.status, began.elapsed() < Duration::from_secs(4)), (200, true), "{}", reply.body);
 }
 
 #[tokio::test]

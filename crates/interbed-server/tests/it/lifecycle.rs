@@ -403,3 +403,82 @@ async fn where_all_connections_are_busy_health_is_told_and_others_wait() {
         assert_eq!(waiting.await.unwrap().status, 200);
     }
 }
+
+/// A connection from another address of this machine.
+async fn from_elsewhere(server: &Server) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 2], 0).into()).unwrap();
+    socket.connect(server.address).await.unwrap()
+}
+
+/// Has one address keep all places busy that it may have, with bodies that never come.
+async fn all_of_one_address(server: &Server, count: usize) -> Vec<TcpStream> {
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                Content-Length: 4000\r\n\r\n";
+    let mut busy = Vec::new();
+    for _ in 0..count {
+        let mut connection = server.connect().await;
+        connection.write_all(head.as_bytes()).await.unwrap();
+        busy.push(connection);
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    busy
+}
+
+#[tokio::test]
+async fn an_address_at_its_limit_keeps_no_other_out() {
+    let config = ServerConfig { connections_max: 8, ..ServerConfig::default() };
+    let server = endless(config).await;
+    let mut open = all_of_one_address(&server, 6).await;
+    for _ in 0..600 {
+        open.push(server.connect().await);
+    }
+    for _ in 0..3 {
+        let mut connection = from_elsewhere(&server).await;
+        let asked = tokio::time::timeout(Duration::from_secs(2), version(&mut connection)).await;
+        assert!(asked.expect("it is let in at once").is_string());
+    }
+}
+
+#[tokio::test]
+async fn where_too_many_wait_each_api_refuses_in_its_form() {
+    let config = ServerConfig { connections_max: 4, ..ServerConfig::default() };
+    let server = std::sync::Arc::new(endless(config).await);
+    let mut open = all_of_one_address(&server, 3).await;
+    for _ in 0..7 {
+        open.extend(all_of_one_address(&server, 8).await);
+    }
+    for (path, field) in [("/v1/messages", "overloaded_error"), ("/v1/chat/completions", "server_error")] {
+        let body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1});
+        let refused = tokio::time::timeout(Duration::from_secs(5), server.post(path, &body)).await.expect("an answer");
+        assert_eq!((refused.status, &refused.json()["error"]["type"]), (503, &json!(field)), "{}", refused.body);
+        assert!(refused.head.to_lowercase().contains("x-request-id: "), "{}", refused.head);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_still_read_is_not_cut_for_others() {
+    let config = ServerConfig { connections_max: 1, ..ServerConfig::default() };
+    let server = endless(config).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut slow = socket.connect(server.address).await.unwrap();
+    let count = 500_000;
+    let body = json!({"tokens": vec![1; count]}).to_string();
+    slow.write_all(&post_request("/detokenize", "", body.as_bytes())).await.unwrap();
+    slow.read_u8().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let other = server.get("/version");
+    let (_, read) = tokio::join!(tokio::time::timeout(Duration::from_secs(2), other), async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let (mut whole, mut part) = (0, vec![0; 1 << 16]);
+        while whole < 6 * count {
+            match slow.read(&mut part).await {
+                Ok(bytes) if bytes > 0 => whole += bytes,
+                _ => break,
+            }
+        }
+        whole
+    });
+    assert!(read >= 6 * count, "only {read} bytes came");
+}

@@ -1,0 +1,241 @@
+//! Who may have how much of what all tenants share, and who gets some next.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::tenant::Tenant;
+
+/// Time after its last request for which a tenant may come again and find its share.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// An amount of something, who has how much of it, and who waits for some; knows no clock. Each tenant that has come
+/// lately, has some or waits may have an equal part of all, or one request of any size; one that is alone may have all.
+/// Of those that wait and find room, the tenant that has the least comes first, and among equals the one that has
+/// waited for longest since its last. Within a tenant, requests go in the order of coming, but for those that have some
+/// already and need more: they come first, since others wait for what they have. A request that finds no room keeps no
+/// other tenant waiting.
+#[derive(Debug)]
+pub(crate) struct Shares<W> {
+    all: usize,
+    free: usize,
+    /// When each tenant that has come lately did so.
+    recent: HashMap<Tenant, Instant>,
+    /// Of all that have something or wait.
+    tenants: HashMap<Tenant, Place<W>>,
+    /// How often something was given so far.
+    given: u64,
+}
+
+/// Where one tenant stands.
+#[derive(Debug)]
+struct Place<W> {
+    has: usize,
+    /// What `given` was when it last got something, or when it came.
+    last: u64,
+    waiting: VecDeque<(Ask, W)>,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) amount: usize,
+    /// What the same request has already.
+    pub(crate) has: usize,
+    /// What all requests of a tenant may have together, whoever else is there.
+    pub(crate) most: usize,
+}
+
+impl<W> Shares<W> {
+    /// So much for all.
+    pub(crate) fn new(all: usize) -> Self {
+        Self { all, free: all, recent: HashMap::new(), tenants: HashMap::new(), given: 0 }
+    }
+
+    /// Queues a tenant's request, which comes `now`.
+    pub(crate) fn wait(&mut self, tenant: Tenant, ask: Ask, wait: W, now: Instant) {
+        self.recent.retain(|_, came| now.saturating_duration_since(*came) < RECENT);
+        self.recent.insert(tenant, now);
+        let place = self.place(tenant);
+        match ask.has {
+            0 => place.waiting.push_back((ask, wait)),
+            _ => place.waiting.push_front((ask, wait)),
+        }
+    }
+
+    /// Gives what is free to who comes next; returns how much of it.
+    pub(crate) fn next(&mut self) -> Option<(Tenant, usize, W)> {
+        let share = self.share();
+        let may = |place: &Place<W>| {
+            place.waiting.front().is_some_and(|(ask, _)| {
+                let then = place.has.saturating_add(ask.amount);
+                ask.amount <= self.free && then <= ask.most && (then <= share || place.has == ask.has)
+            })
+        };
+        let waiting = self.tenants.iter().filter(|(_, place)| may(place));
+        let (&tenant, _) = waiting.min_by_key(|(_, place)| (place.has, place.last))?;
+        self.given += 1;
+        let given = self.given;
+        let place = self.place(tenant);
+        let (ask, wait) = place.waiting.pop_front()?;
+        (place.has, place.last) = (place.has + ask.amount, given);
+        self.free -= ask.amount;
+        Some((tenant, ask.amount, wait))
+    }
+
+    /// `tenant` has so much less, which is free.
+    pub(crate) fn give_back(&mut self, tenant: Tenant, amount: usize) {
+        self.free += amount;
+        self.place(tenant).has -= amount;
+        self.forget_idle();
+    }
+
+    /// Takes out who waits no longer.
+    pub(crate) fn retain(&mut self, mut waits: impl FnMut(&W) -> bool) {
+        self.tenants.values_mut().for_each(|place| place.waiting.retain(|(_, wait)| waits(wait)));
+        self.forget_idle();
+    }
+
+    /// Whether anybody waits.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.tenants.values().any(|place| !place.waiting.is_empty())
+    }
+
+    /// What each tenant may have that is there.
+    fn share(&self) -> usize {
+        let here_only = self.tenants.keys().filter(|tenant| !self.recent.contains_key(tenant)).count();
+        (self.all / (self.recent.len() + here_only).max(1)).max(1)
+    }
+
+    fn place(&mut self, tenant: Tenant) -> &mut Place<W> {
+        let last = self.given;
+        self.tenants.entry(tenant).or_insert_with(|| Place { has: 0, last, waiting: VecDeque::new() })
+    }
+
+    fn forget_idle(&mut self) {
+        self.tenants.retain(|_, place| place.has > 0 || !place.waiting.is_empty());
+    }
+}
+
+#[cfg(test)]
+impl<W> Shares<W> {
+    /// What nobody has.
+    pub(crate) fn free(&self) -> usize {
+        self.free
+    }
+
+    /// Tenants that have something or wait.
+    pub(crate) fn num_tenants(&self) -> usize {
+        self.tenants.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenant::digest;
+
+    /// Some shares of twelve, and what is asked of them.
+    struct Table {
+        shares: Shares<usize>,
+        begun: Instant,
+    }
+
+    impl Table {
+        fn new() -> Self {
+            Self { shares: Shares::new(12), begun: Instant::now() }
+        }
+
+        /// `tenant` asks after so many seconds; returns the numbers of all that get something.
+        fn ask(&mut self, seconds: u64, tenant: Tenant, number: usize, amount: usize, has: usize) -> Vec<usize> {
+            let ask = Ask { amount, has, most: 12 };
+            self.shares.wait(tenant, ask, number, self.begun + Duration::from_secs(seconds));
+            self.given()
+        }
+
+        fn back(&mut self, tenant: Tenant, amount: usize) -> Vec<usize> {
+            self.shares.give_back(tenant, amount);
+            self.given()
+        }
+
+        fn given(&mut self) -> Vec<usize> {
+            std::iter::from_fn(|| self.shares.next()).map(|(_, _, number)| number).collect()
+        }
+    }
+
+    fn tenants() -> [Tenant; 3] {
+        ["a", "b", "c"].map(|key| Tenant::of_digest(&digest(key)))
+    }
+
+    #[test]
+    fn each_may_have_an_equal_part_and_one_alone_all() {
+        let [a, b, _] = tenants();
+        let mut table = Table::new();
+        assert_eq!((0..4).flat_map(|number| table.ask(0, b, number, 3, 0)).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert!(table.ask(1, a, 10, 3, 0).is_empty() && table.ask(1, b, 4, 3, 0).is_empty());
+        // What one has beyond its part goes to the other.
+        assert_eq!(table.back(b, 3), [10]);
+        assert!(table.ask(1, a, 11, 3, 0).is_empty());
+        assert_eq!(table.back(b, 3), [11]);
+        assert_eq!(table.back(b, 3), [4]);
+        // Whoever has something is there, however long ago it came.
+        assert!(table.ask(60, b, 5, 1, 0).is_empty());
+        // Its part is for all once it has nothing and has not come for a while.
+        assert_eq!(table.back(a, 6), [5]);
+        assert_eq!(table.ask(60, b, 6, 1, 0), [6]);
+    }
+
+    #[test]
+    fn a_large_request_keeps_no_other_tenant_waiting() {
+        let [a, b, c] = tenants();
+        let mut table = Table::new();
+        assert_eq!(table.ask(0, c, 0, 4, 0), [0]);
+        assert!(table.ask(0, b, 1, 9, 0).is_empty());
+        assert_eq!(table.ask(0, a, 2, 1, 0), [2]);
+        // Within a tenant, a small one does not overtake it.
+        assert!(table.ask(0, b, 3, 1, 0).is_empty());
+        assert_eq!(table.back(c, 4), [1]);
+        assert_eq!(table.back(b, 9), [3]);
+    }
+
+    #[test]
+    fn a_newcomer_waits_behind_its_own_tenant() {
+        let [a, b, _] = tenants();
+        let mut table = Table::new();
+        assert_eq!(table.ask(0, a, 0, 1, 0), [0]);
+        table.back(a, 1);
+        assert_eq!(table.ask(9, b, 1, 6, 0), [1]);
+        assert!(table.ask(9, b, 2, 6, 0).is_empty());
+        // The other has not come for ten seconds: there is room for one, which has waited for longer.
+        assert_eq!(table.ask(11, b, 3, 6, 0), [2]);
+        assert_eq!(table.back(b, 6), [3]);
+    }
+
+    #[test]
+    fn what_grows_comes_first_and_one_request_may_have_any_size() {
+        let [a, b, _] = tenants();
+        let mut table = Table::new();
+        assert_eq!((table.ask(0, a, 0, 1, 0), table.ask(0, b, 1, 6, 0)), (vec![0], vec![1]));
+        assert!(table.ask(0, b, 2, 1, 0).is_empty());
+        assert_eq!(table.ask(0, b, 3, 5, 6), [3], "it is alone of its tenant");
+        assert_eq!(table.back(b, 11), [2]);
+        assert!(table.ask(0, b, 4, 6, 0).is_empty());
+        // Together they would have more than their part.
+        assert_eq!(table.ask(0, b, 5, 6, 1), [5], "it has all that its tenant has");
+        table.shares.retain(|&number| number != 4);
+        assert!(!table.shares.is_wanted());
+        table.back(b, 7);
+        table.back(a, 1);
+        assert_eq!((table.shares.free(), table.shares.num_tenants()), (12, 0));
+    }
+
+    #[test]
+    fn nobody_has_more_than_the_most() {
+        let [a, ..] = tenants();
+        let mut table = Table::new();
+        let ask = |amount| Ask { amount, has: 0, most: 9 };
+        table.shares.wait(a, ask(6), 0, table.begun);
+        table.shares.wait(a, ask(4), 1, table.begun);
+        assert_eq!(table.given(), [0]);
+        assert_eq!(table.back(a, 1), [1]);
+    }
+}
