@@ -128,8 +128,8 @@ impl App {
         }
     }
 
-    /// Token ids of a prompt of `tenant`. Blocking, and CPU-bound: not for an async thread. One that cannot fit the context, or
-    /// that the tokenizer has not the memory for, is refused before it is tokenized.
+    /// Token ids of a prompt of `tenant`. Blocking, and CPU-bound: not for an async thread. One that cannot fit the
+    /// context, or that the tokenizer has not the memory for, is refused before it is tokenized.
     pub(crate) fn encode(
         &self,
         tenant: Tenant,

@@ -315,8 +315,8 @@ async fn answer(
     Ok(response.map(|body| Body::new(BusyBody { body, _busy: busy })))
 }
 
-/// A body that is passed on as it is. Until hyper has taken all of it, its connection is busy; then as long as the client
-/// does not read ([`Guest::has_unsent`]).
+/// A body that is passed on as it is. Until hyper has taken all of it, its connection is busy; then as long as the
+/// client does not read ([`Guest::has_unsent`]).
 struct BusyBody {
     body: Body,
     _busy: Busy,
