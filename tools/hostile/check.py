@@ -154,7 +154,7 @@ async def main():
     print(f"{COUNT} in {seconds:.1f} s: {dict(statuses)}; the longest: {took[:5]}")
     print(f"{len(took_others)} completions for another key: median {took_others[len(took_others) // 2]:.3f} s, ", end="")
     print(f"longest {took_others[-1]:.3f} s")
-    print(f"most memory: {sum(peak.values()) / 2**20:.1f} MiB of {BUDGET / 2**20:.0f}, {[round(b / 2**20, 1) for b in peak.values()]}; ", end="")
+    print(f"most memory: {sum(peak.values()) / 2**20:.1f} MiB of {BUDGET / 2**20:.0f}, {len(peak)} processes; ", end="")
     print(f"{left * 100:.1f} % of a processor in use five seconds after")
     if took_others[-1] > LATEST:
         problems.append(f"a completion for another key took {took_others[-1]:.2f} s")

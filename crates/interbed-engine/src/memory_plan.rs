@@ -41,11 +41,11 @@ pub struct MemoryNeeds {
 /// What schemas and grammars want; nothing by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchemaNeeds {
-    /// Those in use, where any can be compiled.
+    /// What schemas and grammars in use take, where any can be compiled.
     pub in_use: Bytes,
-    /// One that is being compiled.
+    /// What one takes while it is compiled.
     pub compiling: Bytes,
-    /// How many are compiled at a time at the most.
+    /// How many are compiled at a time, at the most.
     pub most: usize,
 }
 
@@ -55,7 +55,7 @@ impl SchemaNeeds {
         if count == 0 { Bytes(0) } else { Bytes(self.in_use.0 + self.compiling.0 * count as u64) }
     }
 
-    /// As many at a time as get memory where so much is left beyond the least that works.
+    /// How many can be compiled at a time where `rest` bytes are left beyond the least that works.
     fn fitting(&self, rest: u64) -> usize {
         let share = rest / SCHEMAS_SHARE.1 * SCHEMAS_SHARE.0;
         (1..=self.most).rev().find(|&count| self.taking(count).0 <= share).unwrap_or(0)
@@ -122,7 +122,7 @@ pub const LEAST_CONTEXT: usize = 256;
 /// least: with much memory, long prompts are expected.
 const REQUESTS_SHARE: u64 = 8;
 
-/// Of what a budget has beyond the least that works, schemas get at most so many parts of so many.
+/// Schemas get at most two of three parts of what a budget has beyond the least that works: KV needs some of it, too.
 const SCHEMAS_SHARE: (u64, u64) = (2, 3);
 
 /// KV and weights trade memory only if all but one part in this many of a block comes back when it is withdrawn: for

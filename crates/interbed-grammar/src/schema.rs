@@ -251,7 +251,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The same schema without keywords that ask for nothing, if it is the first time that this comes to it.
+    /// A schema without its keywords that ask for nothing; `null` for one that this walk has come to before.
     fn schema(&mut self, schema: &Value) -> Result<Value, GrammarError> {
         let Value::Object(keywords) = schema else {
             return match schema {

@@ -141,7 +141,7 @@ struct Connections {
     listener: TcpListener,
     doorway: Arc<Doorway>,
     limits: ListenerLimits,
-    /// Those that have come and found no room yet, by their households.
+    /// Connections that have come and found no room yet, with the households they are of.
     held: Vec<(TcpStream, IpAddr)>,
     tasks: JoinSet<()>,
     /// Those that have come since draining began. They are refused, and however many come, none delays the end.

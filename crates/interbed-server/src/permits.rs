@@ -114,7 +114,7 @@ impl Drop for Permit {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // Those behind it may be next now.
+        // Requests behind it may be next now.
         self.coming.close();
         self.permits.give();
     }
@@ -122,7 +122,7 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 impl Permits {
-    /// Those that nobody has.
+    /// Permits that nobody has.
     pub(crate) fn free(&self) -> usize {
         self.shares().free()
     }

@@ -38,12 +38,12 @@ const STUCK: Duration = Duration::from_secs(20);
 const KNOWN_MAX: usize = 512;
 /// Longest answer of a worker.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// What schemas leave free goes back to the system this often at the most: it is much, in pieces.
+/// How often the allocator gives what schemas have freed back to the system, at the most: it is much, in small pieces.
 const TIDY: Duration = Duration::from_millis(100);
 /// What a worker takes beside the schema that it compiles.
 const WORKER_BYTES: usize = 10 << 20;
 
-/// Memory that one takes while it is compiled, in a worker or here.
+/// Memory that a schema or grammar takes while it is compiled, in a worker or here.
 pub const COMPILING_BYTES: usize = WORKER_BYTES + BYTES_MAX;
 /// Memory that schemas and grammars in use take together.
 pub const COMPILED_BYTES: usize = 40 << 20;
@@ -163,7 +163,7 @@ impl Schemas {
         }
     }
 
-    /// Has freed memory go back to the system, now and then.
+    /// Has the allocator give freed memory back to the system, if it has not done so lately.
     fn tidy(&self) {
         let is_due = {
             let mut tidied = lock(&self.tidied);
@@ -320,7 +320,7 @@ async fn bind(
     }
 }
 
-/// Of work whose own time is known to be short, or not known.
+/// The refusal of a schema that took long on busy processors, though it may take little time of its own.
 fn no_time() -> ApiError {
     let seconds = ANSWER_MAX.as_secs();
     ApiError::overloaded(format!("the schema or grammar could not be compiled within {seconds} s; try again later"))

@@ -20,7 +20,7 @@ pub(crate) struct Shares<W> {
     free: usize,
     /// When each tenant that has come lately did so.
     recent: HashMap<Tenant, Instant>,
-    /// Of all that have something or wait.
+    /// Where each tenant stands that has something or waits.
     tenants: HashMap<Tenant, Place<W>>,
     /// How often something was given so far.
     given: u64,
@@ -100,7 +100,7 @@ impl<W> Shares<W> {
         self.tenants.values().any(|place| !place.waiting.is_empty())
     }
 
-    /// What each tenant may have that is there.
+    /// What a tenant may have while others want some: an equal part.
     fn share(&self) -> usize {
         let here_only = self.tenants.keys().filter(|tenant| !self.recent.contains_key(tenant)).count();
         (self.all / (self.recent.len() + here_only).max(1)).max(1)

@@ -160,7 +160,7 @@ struct Known {
     /// Keeps it where it is.
     _node: Rc<Node>,
     has_values: bool,
-    /// Its atom of Lark's form.
+    /// The atom of Lark's form that stands for the shape.
     value: Option<String>,
 }
 
