@@ -54,7 +54,7 @@ pub struct SamplingParams {
     pub temperature: f32,
     /// Keep the `k` most likely tokens; `None` keeps all.
     pub top_k: Option<usize>,
-    /// Keep the smallest set of tokens whose probability reaches this; in (0, 1].
+    /// Keep the smallest set of tokens whose probability reaches this, at least one; in [0, 1].
     pub top_p: f32,
     /// Drop tokens less likely than this share of the most likely; in [0, 1].
     pub min_p: f32,
@@ -339,7 +339,7 @@ impl BeamParams {
 impl SamplingParams {
     fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
         in_range("temperature", self.temperature, 0.0, 100.0)?;
-        in_range("top_p", self.top_p, f32::MIN_POSITIVE, 1.0)?;
+        in_range("top_p", self.top_p, 0.0, 1.0)?;
         in_range("min_p", self.min_p, 0.0, 1.0)?;
         in_range("repetition_penalty", self.repetition_penalty, f32::MIN_POSITIVE, 100.0)?;
         in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;

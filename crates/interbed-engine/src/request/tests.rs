@@ -35,7 +35,8 @@ fn each_bad_parameter_is_refused_by_name() {
     assert_eq!(check(|r| r.params.temperature = f32::NAN), Some("temperature"));
     assert_eq!(check(|r| r.params.temperature = -0.1), Some("temperature"));
     assert_eq!(check(|r| r.params.temperature = f32::INFINITY), Some("temperature"));
-    assert_eq!(check(|r| r.params.top_p = 0.0), Some("top_p"));
+    assert_eq!(check(|r| r.params.top_p = 0.0), None);
+    assert_eq!(check(|r| r.params.top_p = -0.1), Some("top_p"));
     assert_eq!(check(|r| r.params.min_p = 1.5), Some("min_p"));
     assert_eq!(check(|r| r.params.repetition_penalty = 0.0), Some("repetition_penalty"));
     assert_eq!(check(|r| r.params.presence_penalty = 3.0), Some("presence_penalty"));

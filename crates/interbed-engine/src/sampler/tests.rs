@@ -90,7 +90,7 @@ fn draws_follow_top_k() {
 
 #[test]
 fn draws_follow_top_p() {
-    for top_p in [0.01, 0.3, 0.5, 0.9, 0.999, 1.0] {
+    for top_p in [0.0, 0.01, 0.3, 0.5, 0.9, 0.999, 1.0] {
         check_distribution(&LOGITS, &SamplingParams { top_p, ..SamplingParams::default() });
     }
 }
