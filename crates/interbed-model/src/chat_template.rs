@@ -29,11 +29,13 @@ mod python_json;
 mod python_methods;
 mod sent_number;
 mod strftime;
+mod systems;
 
 use allowance::Excess;
 pub use arguments::ArgumentsForm;
 use contents::CallContents;
 pub use contents::NoContent;
+pub use systems::SystemPlaces;
 
 /// Longest template source, in bytes. The longest in use have some 20 KiB.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
@@ -157,6 +159,10 @@ pub struct ChatTemplate {
     arguments: OnceLock<ArgumentsForm>,
     /// What it wants as the content of calls, once tried.
     contents: OnceLock<CallContents>,
+    /// Where it takes messages of the system, once tried.
+    systems: OnceLock<SystemPlaces>,
+    /// Whether it takes a text that is no JSON as the arguments of a call, once tried.
+    text_arguments: OnceLock<bool>,
 }
 
 const DEFAULT: &str = "default";
@@ -245,9 +251,17 @@ impl ChatTemplate {
             }
             Ok(())
         })?;
-        let (environment, arguments, contents) = (environment(), OnceLock::new(), OnceLock::new());
-        let source = source.into_owned();
-        Ok(Self { environment, special_tokens, source, default, tool_use, arguments, contents })
+        Ok(Self {
+            environment: environment(),
+            special_tokens,
+            source: source.into_owned(),
+            default,
+            tool_use,
+            arguments: OnceLock::new(),
+            contents: OnceLock::new(),
+            systems: OnceLock::new(),
+            text_arguments: OnceLock::new(),
+        })
     }
 
     /// How it wants the arguments of calls in a conversation, which is tried once. Blocking, and CPU-bound.
@@ -266,6 +280,22 @@ impl ChatTemplate {
     /// Whether it shows calls beside a text, likewise: some leave them out there.
     pub fn shows_calls_beside_text(&self) -> bool {
         self.call_contents().beside_text
+    }
+
+    /// Where it takes messages of the system, which is tried once. Blocking, and CPU-bound.
+    pub fn system_places(&self) -> SystemPlaces {
+        *self.systems.get_or_init(|| systems::probe(|messages| self.render(messages, None, true, &Map::new()).ok()))
+    }
+
+    /// Whether it takes a text that is no JSON as the arguments of a call, which is tried once. Blocking, and
+    /// CPU-bound.
+    pub fn takes_text_arguments(&self) -> bool {
+        let no_content = self.no_content();
+        *self.text_arguments.get_or_init(|| {
+            arguments::takes_text(no_content, |messages, tools| {
+                self.render(messages, Some(tools), false, &Map::new()).ok()
+            })
+        })
     }
 
     fn call_contents(&self) -> CallContents {
