@@ -1,5 +1,8 @@
 //! What the text of an answer is made of: thinking, text and calls of tools, as they come.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use interbed_engine::text::{StopStrings, TextOptions};
 use interbed_engine::{GrammarSource, Preface};
 
@@ -12,7 +15,8 @@ use crate::sampling::Common;
 use crate::schemas::Bond;
 use crate::speech::Speech;
 use crate::thinking::{Begins, Thinking};
-use crate::tool_calls::{Family, Part, ToolParser};
+use crate::tool_calls::{Family, JsonScan, Part, ToolParser};
+use crate::tool_list::{CallForm, text_of_arguments};
 use crate::tool_use::ToolUse;
 
 /// Bytes of white space that may stand between thinking and what is bound.
@@ -110,6 +114,8 @@ impl Form {
             include_stop: options.include_stop,
             min_tokens: options.min_tokens,
             id_begins,
+            forms: self.tools.as_ref().map(|tools| tools.forms.clone()).unwrap_or_default(),
+            text: None,
             calls: 0,
             most: if is_single { 1 } else { usize::MAX },
             is_dropped: false,
@@ -136,9 +142,29 @@ pub(crate) struct Called {
     /// How many calls came before it.
     pub(crate) number: usize,
     pub(crate) id: String,
+    /// As the client knows it.
     pub(crate) name: String,
-    /// A JSON object as text, unless the answer was cut off in it.
+    /// The group of functions that it is of.
+    pub(crate) namespace: Option<String>,
+    /// Whether the tool takes a text in place of arguments.
+    pub(crate) is_text: bool,
+    /// A JSON object as text, unless the answer was cut off in it; or the text, if the tool takes one.
     pub(crate) arguments: String,
+}
+
+/// The arguments of a tool that takes a text, which is told once it is whole.
+#[derive(Default)]
+struct TextArguments {
+    scan: JsonScan,
+    held: String,
+}
+
+impl TextArguments {
+    /// Takes more of the arguments; returns the text once they are whole.
+    fn push(&mut self, more: &str) -> Option<String> {
+        self.held.push_str(more);
+        self.scan.end(more).map(|_| text_of_arguments(std::mem::take(&mut self.held)))
+    }
 }
 
 /// One answer, as it comes.
@@ -150,6 +176,10 @@ pub(crate) struct Answer {
     /// A stop string that is complete within this many tokens does not count.
     min_tokens: usize,
     id_begins: Option<&'static str>,
+    /// How the client knows what the model calls.
+    forms: Arc<HashMap<String, CallForm>>,
+    /// The arguments, so far, of a call that takes a text.
+    text: Option<TextArguments>,
     calls: usize,
     most: usize,
     /// Whether the last call is one too many.
@@ -207,13 +237,22 @@ impl Answer {
                             Some(begins) => format!("{begins}{:016x}", random()),
                             None => format!("{:09x}", random() & 0xF_FFFF_FFFF),
                         };
-                        let call = Called { number: self.calls, id, name, arguments: String::new() };
+                        let form = self.forms.get(&name).cloned();
+                        let form = form.unwrap_or(CallForm { name, namespace: None, is_text: false });
+                        let CallForm { name, namespace, is_text } = form;
+                        self.text = is_text.then(TextArguments::default);
+                        let number = self.calls;
+                        let call = Called { number, id, name, namespace, is_text, arguments: String::new() };
                         Piece::Call(call).add_to(&mut pieces);
                         self.calls += 1;
                     }
                 }
                 Part::Arguments(_) if self.is_dropped => {}
                 Part::Arguments(text) => {
+                    let text = match &mut self.text {
+                        Some(arguments) => arguments.push(&text).unwrap_or_default(),
+                        None => text,
+                    };
                     Piece::Arguments(self.calls.saturating_sub(1), text).add_to(&mut pieces);
                 }
             }

@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::live::Live;
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
+use crate::notes::Notes;
 use crate::pace::QueuePace;
 use crate::permits::Permits;
 use crate::schemas::Schemas;
@@ -52,6 +53,8 @@ pub(crate) struct App {
     workers: Arc<Permits>,
     /// Who compiles what answers have to be.
     pub(crate) schemas: Arc<Schemas>,
+    /// What the log has told of requests.
+    pub(crate) notes: Notes,
 }
 
 impl App {
@@ -99,6 +102,7 @@ impl App {
             live,
             is_cut,
             schemas,
+            notes: Notes::default(),
             workers,
         };
         Arc::new(app)

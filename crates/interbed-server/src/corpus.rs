@@ -157,9 +157,9 @@ impl Way {
         match self {
             Self::Family(family) => {
                 let opening = if family.needs_no_marker() { String::new() } else { quoted(family.marker()) };
-                family.answer_grammar(&opening, functions, false)
+                family.answer_grammar(&opening, functions, false, None)
             }
-            Self::Harmony => harmony::answer_grammar(functions, quoted, false),
+            Self::Harmony => harmony::answer_grammar(functions, None, quoted, false),
         }
     }
 

@@ -47,6 +47,7 @@ fn guarded() -> Vec<Route> {
         ("/v1/completions", post(completions::handle)),
         ("/v1/chat/completions", post(chat::handle)),
         ("/v1/responses", post(responses::handle)),
+        ("/v1/responses/input_tokens", post(responses::input_tokens)),
         ("/v1/embeddings", post(embeddings::handle)),
         ("/tokenize", post(tokens::tokenize)),
         ("/detokenize", post(tokens::detokenize)),
@@ -105,6 +106,10 @@ pub(crate) fn operations() -> Vec<Operation> {
             required: &["input"],
             streams: true,
             ..post("/v1/responses", "Answer a conversation, as OpenAI's newer API does", responses::parts())
+        },
+        Operation {
+            required: &["input"],
+            ..post("/v1/responses/input_tokens", "Count a conversation's tokens", responses::parts())
         },
         Operation { required: &["input"], ..post("/v1/embeddings", "Texts as vectors", embeddings::parts()) },
         post("/tokenize", "A text, or a conversation, to token ids", tokens::tokenize_parts()),

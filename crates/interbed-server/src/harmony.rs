@@ -4,6 +4,7 @@
 //! An answer begins behind `<|start|>assistant`, in the header of its first message.
 
 use interbed_engine::quoted;
+use serde_json::Value;
 
 use crate::thinking::begun_at_end;
 use crate::tool_calls::{Function, JsonScan, Part};
@@ -190,11 +191,28 @@ pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String
     )
 }
 
-/// An answer that thinks, or does not, and calls, likewise. `is_special` says whether the marks are tokens.
-pub(crate) fn answer_grammar(functions: &[Function], mark: impl Fn(&str) -> String, is_special: bool) -> String {
-    let (channel, thought) = (mark(CHANNEL), thought_grammar(&mark, is_special));
+/// An answer that thinks, or does not, and calls, or says what the schema `text` describes, if there is one; likewise.
+/// `is_special` says whether the marks are tokens.
+pub(crate) fn answer_grammar(
+    functions: &[Function],
+    text: Option<&Value>,
+    mark: impl Fn(&str) -> String,
+    is_special: bool,
+) -> String {
+    let (channel, constrain, message) = (mark(CHANNEL), mark("<|constrain|>"), mark(MESSAGE));
+    let thought = thought_grammar(&mark, is_special);
+    let (or_final, text) = match text {
+        Some(schema) => (
+            " | final",
+            format!("final: {channel} \"final\" (\" \"? {constrain} \"json\")? {message} %json {schema}\n"),
+        ),
+        None => ("", String::new()),
+    };
     let calls = call_grammar(functions, mark);
-    format!("start: thought? ({channel} \"commentary to=functions.\" | \" to=functions.\") call\n{thought}{calls}")
+    format!(
+        "start: thought? (({channel} \"commentary to=functions.\" | \" to=functions.\") call{or_final})\n\
+         {text}{thought}{calls}"
+    )
 }
 
 /// What comes before the content of an answer to the user, likewise.

@@ -4,6 +4,7 @@
 //! Templates want one message for a turn of the assistant, and behind its calls their results, in the calls' order.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use serde_json::{Map, Value, json};
 
@@ -25,6 +26,32 @@ struct Caller {
 const ASSISTANT: &str = "assistant";
 /// Where a message may have what was thought. The first is the one that templates read.
 const THOUGHTS: [&str; 2] = ["reasoning_content", "reasoning"];
+
+/// The messages of the newest turn of a user, of messages that are, or are not, a user's: the last row of those.
+pub(crate) fn newest_turn(is_by_user: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> Range<usize> {
+    let mut turn = 0..0;
+    for (index, is_by_user) in is_by_user.enumerate().rev() {
+        match (is_by_user, turn.is_empty()) {
+            (true, true) => turn = index..index + 1,
+            (true, false) => turn.start = index,
+            (false, true) => {}
+            (false, false) => break,
+        }
+    }
+    turn
+}
+
+/// Fields of blocks and items that say nothing to a model.
+const NOT_TOLD: [&str; 6] = ["cache_control", "encrypted_content", "id", "signature", "status", "type"];
+
+/// A block or item that only tells of the past, as a text.
+pub(crate) fn told_as_text(item: &Value) -> String {
+    let kind = item["type"].as_str().unwrap_or_default();
+    let fields = item.as_object().into_iter().flatten();
+    let told = fields.filter(|(name, value)| !NOT_TOLD.contains(&name.as_str()) && !value.is_null());
+    let told: Message = told.map(|(name, value)| (name.clone(), value.clone())).collect();
+    format!("[{kind}: {}]", Value::from(told))
+}
 
 /// A conversation, message after message.
 #[derive(Default)]
@@ -251,6 +278,13 @@ mod tests {
             ("ua c1 ub", vec!["u:a", "a:[1]", "u:b"]),
         ] {
             assert_eq!(turns(parts), expected, "{parts}");
+        }
+    }
+
+    #[test]
+    fn the_newest_turn_is_the_last_row_of_a_users_messages() {
+        for (users, turn) in [("", 0..0), ("aa", 0..0), ("u", 0..1), ("uu", 0..2), ("uauua", 2..4), ("ua", 0..1)] {
+            assert_eq!(newest_turn(users.bytes().map(|one| one == b'u')), turn, "{users}");
         }
     }
 

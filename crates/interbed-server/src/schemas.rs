@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use blake3::Hash;
 use interbed_device::give_back_freed;
 use interbed_engine::{Binding, Constraint, GrammarError, GrammarSource, Preface, Vocabulary};
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -63,6 +64,15 @@ impl Bond {
     /// The first of `bindings` that can be enforced, of which there is at least one; `param` asks for it.
     pub(crate) fn new(param: &str, bindings: Vec<Binding>) -> Self {
         Self { param: param.to_owned(), bindings, preface: None, heading: None }
+    }
+
+    /// The schema of the JSON that all of an answer has to be, if that is what it has to be.
+    pub(crate) fn json(&self) -> Option<Value> {
+        match &self.bindings[..] {
+            [Binding { source: GrammarSource::JsonSchema(schema), after: None }] => Some(schema.clone()),
+            [Binding { source: GrammarSource::JsonObject, after: None }] => Some(json!({"type": "object"})),
+            _ => None,
+        }
     }
 
     /// See [`Constraint::behind`].

@@ -133,9 +133,19 @@ impl Family {
 
     /// The grammar of an answer that is a call from its first token on: `opening` is the marker as a grammar has it;
     /// further calls may follow if there may be `several`.
-    pub(crate) fn answer_grammar(&self, opening: &str, functions: &[Function], several: bool) -> String {
+    pub(crate) fn answer_grammar(
+        &self,
+        opening: &str,
+        functions: &[Function],
+        several: bool,
+        text: Option<&Value>,
+    ) -> String {
         let more = if several { format!(" (\"\\n\"? {opening} call)*") } else { String::new() };
-        format!("start: {opening} call{more}\n{}", self.grammar(functions))
+        let (or_text, text) = match text {
+            Some(schema) => (" | text", format!("text: %json {schema}\n")),
+            None => ("", String::new()),
+        };
+        format!("start: {opening} call{more}{or_text}\n{text}{}", self.grammar(functions))
     }
 
     /// The schema of a function's arguments as [`grammar`](Self::grammar) may have it.

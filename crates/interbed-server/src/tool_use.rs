@@ -1,5 +1,8 @@
 //! Calls of tools: what a request asks for, and how that binds its answers.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use interbed_engine::{Binding, GrammarError, GrammarSource, Marker, Trigger, arguments_schema, checked_schema};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -7,17 +10,15 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
+use crate::fields::{Field, read, sent};
 use crate::harmony;
 use crate::openapi;
 use crate::sampling::Common;
 use crate::schemas::Bond;
 use crate::speech::tool_parsers;
 use crate::tool_calls::{Family, Function};
-
-/// The longest name, in bytes, and the most tools that a message tells.
-const SHOWN_BYTES: usize = 64;
-const SHOWN_TOOLS: usize = 8;
+use crate::tool_choice::{Choice, ToolChoice};
+use crate::tool_list::{CallForm, ToolList};
 
 /// The fields that say how tools are called.
 pub(crate) fn tools_part() -> openapi::Part {
@@ -32,42 +33,20 @@ struct Fields<'b> {
     parallel_tool_calls: Option<Field<bool>>,
 }
 
-/// A `tool_choice` that is an object.
-#[derive(Deserialize)]
-struct NamedTool<'b> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<&'b RawValue>,
-    function: Option<Field<Object<NamedFunction>>>,
-}
-
-#[derive(Deserialize)]
-struct NamedFunction {
-    name: Option<Field<String>>,
-}
-
 /// What a request asks for, from whichever API it came.
-#[derive(Default)]
 pub(crate) struct AskedTools {
-    /// As a chat has them, each checked.
-    pub(crate) tools: Vec<Value>,
-    /// What has to be called; none where nothing is.
-    pub(crate) choice: Option<Choice>,
+    pub(crate) list: ToolList,
+    /// What has to be called, and what may be, of the list.
+    pub(crate) choice: ToolChoice,
     /// Whether an answer may have several calls.
     pub(crate) parallel: bool,
-}
-
-/// What has to be called.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Choice {
-    /// What the model likes.
-    Auto,
-    Required,
-    Named(String),
 }
 
 /// What the answers to a request may call.
 pub(crate) struct ToolUse {
     pub(crate) functions: Vec<Function>,
+    /// How the client knows those that are not functions of their own names.
+    pub(crate) forms: Arc<HashMap<String, CallForm>>,
     /// Whether an answer may have several calls.
     pub(crate) parallel: bool,
 }
@@ -77,34 +56,11 @@ impl AskedTools {
     ///
     /// # Errors
     /// They are wrong.
-    pub(crate) fn of_chat(body: &[u8]) -> Result<Self, ApiError> {
+    pub(crate) fn of_chat(app: &App, body: &[u8]) -> Result<Self, ApiError> {
         let fields: Fields<'_> = read(body)?;
-        let tools = sent(fields.tools).unwrap_or_default();
-        let choice = choice(fields.tool_choice, &tools)?;
-        Ok(Self { tools, choice, parallel: sent(fields.parallel_tool_calls).unwrap_or(true) })
-    }
-
-    /// Checks what `choice` says against the tools.
-    ///
-    /// # Errors
-    /// It names none of them, or requires one where there are none.
-    pub(crate) fn chosen(choice: Option<Choice>, tools: &[Value]) -> Result<Option<Choice>, ApiError> {
-        let refuse = |problem: &str| Err(ApiError::invalid("tool_choice", format!("tool_choice {problem}")));
-        match choice {
-            Some(Choice::Named(name)) if !tools.iter().any(|tool| tool["function"]["name"] == name.as_str()) => {
-                let shown = &name[..name.floor_char_boundary(SHOWN_BYTES)];
-                let names = tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
-                let names: String = names.take(SHOWN_TOOLS).map(|name| format!(" {name:?},")).collect();
-                let problem = match names.trim_end_matches(',') {
-                    "" => "but there are no tools; send it among them".to_owned(),
-                    names => format!("which is not among the tools; they are{names}"),
-                };
-                refuse(&format!("names the function {shown:?}, {problem}"))
-            }
-            Some(Choice::Required) if tools.is_empty() => refuse("requires a call, but there are no tools"),
-            Some(Choice::Auto) if tools.is_empty() => Ok(None),
-            choice => Ok(choice),
-        }
+        let list = ToolList::of_chat(sent(fields.tools).unwrap_or_default(), &app.notes)?;
+        let choice = ToolChoice::read(fields.tool_choice)?.checked(&list)?;
+        Ok(Self { list, choice, parallel: sent(fields.parallel_tool_calls).unwrap_or(true) })
     }
 }
 
@@ -115,12 +71,13 @@ impl AskedTools {
 /// # Errors
 /// A choice that cannot be kept to, or beside another constraint; a schema of arguments that cannot be enforced.
 pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<Option<ToolUse>, ApiError> {
-    let AskedTools { tools, choice, parallel } = asked;
-    let Some(choice) = choice else { return Ok(None) };
+    let AskedTools { list, choice, parallel } = asked;
+    let Some(chosen) = &choice.choice else { return Ok(None) };
+    let is_optional = *chosen == Choice::Auto;
     let way = match (app.speech.harmony, app.speech.family) {
         (true, _) => Way::Harmony,
         (_, Some(family)) => Way::Family(family),
-        _ if choice == Choice::Auto => return Ok(None),
+        _ if is_optional => return Ok(None),
         _ => {
             let message = format!(
                 "tool_choice asks for a call, but this model's chat template does not tell how it writes calls; start \
@@ -130,29 +87,37 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
             return Err(ApiError::invalid("tool_choice", message));
         }
     };
-    if common.constraint.is_some() {
-        let message = "response_format, structured_outputs, guided_* and text.format cannot go with tools that may be \
-                       called; send tool_choice \"none\", or leave one of them out";
-        return Err(ApiError::invalid("tools", message));
-    }
-    let functions: Vec<Function> = tools.iter().map(function).collect();
-    let is_callable = |function: &&Function| match &choice {
-        Choice::Named(name) => function.name == *name,
-        _ => true,
+    let bond = common.constraint.take();
+    let text = match bond.as_ref().map(|bond| (bond, bond.json())) {
+        None => None,
+        Some((_, Some(schema))) => Some(schema.clone()),
+        Some((bond, None)) => {
+            let message = format!(
+                "{} cannot go with tools that may be called; send tool_choice \"none\", or leave one of them out",
+                bond.param
+            );
+            return Err(ApiError::invalid("tools", message));
+        }
     };
-    let callable =
-        functions.iter().filter(is_callable).map(with_object).collect::<Result<Vec<Function>, ApiError>>()?;
+    let functions: Vec<Function> = list.functions.iter().map(function).collect();
+    let functions: Vec<Function> = functions.into_iter().filter(|function| choice.allows(&function.name)).collect();
+    let callable = functions.iter().map(with_object).collect::<Result<Vec<Function>, ApiError>>()?;
     let all =
         |one: &dyn Fn(&Function) -> Result<Function, ApiError>| callable.iter().map(one).collect::<Result<Vec<_>, _>>();
-    common.constraint = Some(if choice == Choice::Auto {
-        let bound = |functions: &[Function]| {
-            let source = GrammarSource::Lark(format!("start: call\n{}", way.call(app, functions)));
-            Binding { source, after: Some((way.trigger(), parallel)) }
+    let several = parallel && !matches!(chosen, Choice::Named(_));
+    common.constraint = Some(if is_optional {
+        let bound = |functions: &[Function]| match &text {
+            // A text that is no call has to be the JSON that was asked for.
+            Some(schema) => Binding::whole(GrammarSource::Lark(way.answer(app, functions, several, Some(&schema)))),
+            None => {
+                let source = GrammarSource::Lark(format!("start: call\n{}", way.call(app, functions)));
+                Binding { source, after: Some((way.trigger(), parallel)) }
+            }
         };
         // A schema that cannot be enforced says what is wanted, but an optional call need not keep to it.
         let is_strict = |function: &Function| {
             let strict = |tool: &Value| tool["function"]["strict"] == true;
-            tools.iter().any(|tool| strict(tool) && tool["function"]["name"] == function.name.as_str())
+            list.functions.iter().any(|tool| strict(tool) && tool["function"]["name"] == function.name.as_str())
         };
         let loose = |function: &Function| way.checked(&function.with_any_arguments());
         let each = all(&|function| match way.checked(function) {
@@ -164,13 +129,12 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
             // Where each alone can be enforced, but not all together.
             bindings.push(bound(&all(&loose)?));
         }
-        Bond::new("tools", bindings)
+        Bond::new(bond.as_ref().map_or("tools", |bond| &bond.param), bindings)
     } else {
-        let several = parallel && choice == Choice::Required;
-        let source = GrammarSource::Lark(way.answer(app, &all(&|function| way.checked(function))?, several));
-        Bond::new("tools", vec![Binding::whole(source)])
+        let source = way.answer(app, &all(&|function| way.checked(function))?, several, None);
+        Bond::new("tools", vec![Binding::whole(GrammarSource::Lark(source))])
     });
-    Ok(Some(ToolUse { functions, parallel }))
+    Ok(Some(ToolUse { functions, forms: Arc::new(list.forms), parallel }))
 }
 
 /// How calls are written.
@@ -208,13 +172,14 @@ impl Way {
         }
     }
 
-    /// An answer that is a call, or `several`, in Lark's form.
-    fn answer(self, app: &App, functions: &[Function], several: bool) -> String {
+    /// An answer that is a call, or `several`, or a text of the schema `text`, if there is one; in Lark's form.
+    fn answer(self, app: &App, functions: &[Function], several: bool, text: Option<&Value>) -> String {
         let Self::Family(family) = self else {
-            return harmony::answer_grammar(functions, |text| app.mark(text), app.is_special("<|end|>"));
+            let is_special = app.is_special("<|end|>");
+            return harmony::answer_grammar(functions, text, |text| app.mark(text), is_special);
         };
         let opening = if family.needs_no_marker() { String::new() } else { app.mark(family.marker()) };
-        family.answer_grammar(&opening, functions, several && !family.needs_no_marker())
+        family.answer_grammar(&opening, functions, several && !family.needs_no_marker(), text)
     }
 }
 
@@ -226,33 +191,6 @@ fn with_object(function: &Function) -> Result<Function, ApiError> {
 
 fn refused(function: &Function, error: &GrammarError) -> ApiError {
     ApiError::invalid("tools", format!("the parameters of {}: {error}", function.name))
-}
-
-fn choice(raw: Option<&RawValue>, tools: &[Value]) -> Result<Option<Choice>, ApiError> {
-    let choice = match raw {
-        None => Choice::Auto,
-        Some(raw) if is_text(raw, "auto") => Choice::Auto,
-        Some(raw) if is_text(raw, "none") => return Ok(None),
-        Some(raw) if is_text(raw, "required") => Choice::Required,
-        Some(raw) => {
-            let named = match Object::<NamedTool<'_>>::from_json(raw) {
-                Ok(Object(NamedTool { kind: Some(kind), function: Some(Field(Object(function))) })) => {
-                    sent(function.name).filter(|_| is_text(kind, "function"))
-                }
-                _ => None,
-            };
-            let Some(name) = named else {
-                let message = format!(
-                    "tool_choice is {}, but must be \"none\", \"auto\", \"required\" or {{\"type\": \"function\", \
-                     \"function\": {{\"name\": …}}}}",
-                    shown(raw.get())
-                );
-                return Err(ApiError::invalid("tool_choice", message));
-            };
-            Choice::Named(name)
-        }
-    };
-    AskedTools::chosen(Some(choice), tools)
 }
 
 fn function(tool: &Value) -> Function {

@@ -10,14 +10,14 @@ use crate::json_text::object;
 /// Longest name of a function.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Checks that all tools are functions, and that the template renders them, unless others tell of them.
-pub(crate) fn check_tools(tools: &[Value], template: &ChatTemplate, is_told: bool) -> Result<(), ApiError> {
-    if !template.reads_tools() && !is_told {
-        let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out, or \
-                       start the server with --tool-parser, so that the system's message tells of them in its form";
-        return Err(ApiError::invalid("tools", message));
+/// Checks that the template shows tools to the model, unless others tell of them.
+pub(crate) fn check_shown(template: &ChatTemplate, is_told: bool) -> Result<(), ApiError> {
+    if template.reads_tools() || is_told {
+        return Ok(());
     }
-    tools.iter().enumerate().try_for_each(|(index, tool)| check(index, tool))
+    let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out, or start \
+                   the server with --tool-parser, so that the system's message tells of them in its form";
+    Err(ApiError::invalid("tools", message))
 }
 
 /// A function in the form of a chat's tools.
@@ -61,26 +61,6 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte))
 }
 
-fn check(index: usize, tool: &Value) -> Result<(), ApiError> {
-    let refuse = |field: &str, expected: &str, is: &Value| {
-        let path = format!("tools[{index}]{field}");
-        let message = format!("{path} must be {expected}, but is {}", shown(&is.to_string()));
-        Err(ApiError::invalid(path, message))
-    };
-    let none = &Value::Null;
-    if !tool.is_object() {
-        return refuse("", "an object", tool);
-    }
-    let kind = tool.get("type").unwrap_or(none);
-    if kind != "function" {
-        return refuse(".type", "\"function\"", kind);
-    }
-    match tool.get("function").unwrap_or(none) {
-        Value::Object(function) => check_function(function, &format!("tools[{index}].function"), "parameters"),
-        other => refuse(".function", "an object", other),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use interbed_model::chat_template::SpecialTokens;
@@ -88,38 +68,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_functions_are_tools() {
-        for (field, tool) in [
-            ("", json!(3)),
-            (".type", json!({})),
-            (".type", json!({"type": "web_search"})),
-            (".function", json!({"type": "function"})),
-            (".function.name", json!({"type": "function", "function": {}})),
-            (".function.name", json!({"type": "function", "function": {"name": ""}})),
-            (".function.name", json!({"type": "function", "function": {"name": "say \"hi\""}})),
-            (".function.name", json!({"type": "function", "function": {"name": "a\nb"}})),
-            (".function.name", json!({"type": "function", "function": {"name": "x".repeat(129)}})),
-            (".function.description", json!({"type": "function", "function": {"name": "f", "description": 1}})),
-            (".function.parameters", json!({"type": "function", "function": {"name": "f", "parameters": 42}})),
+    fn functions_have_names_and_schemas() {
+        for (field, function) in [
+            ("name", json!({})),
+            ("name", json!({"name": ""})),
+            ("name", json!({"name": "say \"hi\""})),
+            ("name", json!({"name": "a\nb"})),
+            ("name", json!({"name": "x".repeat(129)})),
+            ("description", json!({"name": "f", "description": 1})),
+            ("parameters", json!({"name": "f", "parameters": 42})),
         ] {
-            let error = check(1, &tool).expect_err(field);
-            assert_eq!((error.status.as_u16(), error.param), (400, Some(format!("tools[1]{field}"))));
+            let function = function.as_object().expect("an object");
+            let error = check_function(function, "tools[1]", "parameters").expect_err(field);
+            assert_eq!((error.status.as_u16(), error.param), (400, Some(format!("tools[1].{field}"))));
         }
-        check(0, &json!({"type": "function", "function": {"name": "f"}})).expect("a tool");
         let whole = json!({"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": true});
-        check(0, &json!({"type": "function", "function": whole})).expect("a tool");
+        check_function(whole.as_object().expect("an object"), "tools[0]", "parameters").expect("a function");
     }
 
     #[test]
     fn a_template_must_show_tools() {
         let tools = [json!({"type": "function", "function": {"name": "f"}})];
         let template = |source| ChatTemplate::new(source, SpecialTokens::default()).expect("a template");
-        let error =
-            check_tools(&tools, &template("{{ mytools }} {{ tools_x }}"), false).expect_err("no place for tools");
+        let error = check_shown(&template("{{ mytools }} {{ tools_x }}"), false).expect_err("no place for tools");
         assert_eq!(error.param.as_deref(), Some("tools"));
-        check_tools(&tools, &template("{{ messages }}"), true).expect("others tell of them");
+        check_shown(&template("{{ messages }}"), true).expect("others tell of them");
         let shows = template("{% for t in tools %}{{ t.function.name }}{% endfor %}");
-        check_tools(&tools, &shows, false).expect("a place for tools");
+        check_shown(&shows, false).expect("a place for tools");
         assert_eq!(shows.render(&[], Some(&tools), false, &Map::new()).expect("a prompt"), "f");
     }
 }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::fields::shown;
 
 /// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
-const NOWHERE: [&str; 34] = [
+const NOWHERE: [&str; 33] = [
     "audio",
     "chat_template",
     "documents",
@@ -45,7 +45,6 @@ const NOWHERE: [&str; 34] = [
     "suffix",
     "thinking_budget_tokens",
     "thinking_token_budget",
-    "verbosity",
     "vllm_xargs",
     "web_search_options",
 ];
@@ -213,8 +212,8 @@ fn asks_for_nothing(name: &str, value: &str) -> bool {
     let neutral = NUMBERS.iter().find(|(number, _)| *number == name);
     match (neutral, value.parse()) {
         (Some((_, neutral)), Ok(number)) => neutral(number),
-        // OpenAI's own default.
-        (None, _) => name == "verbosity" && value == r#""medium""#,
+        // Without functions, either asks for nothing.
+        (None, _) => name == "function_call" && matches!(value, r#""none""# | r#""auto""#),
         _ => false,
     }
 }
@@ -230,7 +229,7 @@ mod tests {
         for body in [
             r#"{"typical_p": 1, "tfs_z": 1.0, "mirostat": 0, "mirostat_tau": 5, "xtc_probability": 0.0}"#,
             r#"{"dry_multiplier": 0, "dry_base": 1.75, "top_n_sigma": -1, "n_predict": -1, "samplers": []}"#,
-            r#"{"chat_template": null, "return_token_ids": false, "vllm_xargs": {}, "verbosity": "medium"}"#,
+            r#"{"chat_template": null, "return_token_ids": false, "vllm_xargs": {}, "function_call": "none"}"#,
             r#"{"user": "me", "unknown": [1, {"x": 2}], "reasoning_budget": -1, "guided_json": ""}"#,
         ] {
             read::<Supported<Chats>>(body.as_bytes()).map(drop).expect(body);

@@ -13,13 +13,15 @@ use tokio::runtime::Handle;
 
 use crate::answer::{Called, Form, Piece, Whole};
 use crate::app::{App, unix_seconds};
+use crate::blocks::refuse;
 use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::charge::{beam_tokens_unasked, logprob_tokens_unasked};
+use crate::contents::{Media, text_of};
 use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
 use crate::fields::{Field, read, sent, shown};
 use crate::generate::{Asked, Delta, Output, submit};
-use crate::history::History;
+use crate::history::{History, newest_turn};
 use crate::json_cost::JsonCost;
 use crate::json_text::{list_of, object};
 use crate::logprobs::{chat_entry, prompt_text};
@@ -29,10 +31,12 @@ use crate::prefill::Prefill;
 use crate::sampling::{Common, common, shared_part};
 use crate::stream::{self, Choice, Choices, Envelope};
 use crate::structured::{constraint, structured_part};
+use crate::systems::{is_by_system, placed};
 use crate::thinking::Begins;
+use crate::tool_list::{ToolList, arguments_of_text};
 use crate::tool_prompt::tell_tools;
 use crate::tool_use::{AskedTools, bind, tools_part};
-use crate::tools::check_tools;
+use crate::tools::check_shown;
 use crate::unsupported::Chats;
 
 /// The fields of this API alone, but for the conversation.
@@ -74,8 +78,12 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     };
     let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, beside: 0, share };
     let mut sequences = submit(&app, asked, &common).await?;
-    let has_called = vec![false; common.n];
-    let writer = Writer { app: app.clone(), logprobs: common.params.logprobs.is_some(), has_called };
+    let writer = Writer {
+        app: app.clone(),
+        logprobs: common.params.logprobs.is_some(),
+        has_called: vec![false; common.n],
+        takes_text: vec![false; common.n],
+    };
     if common.stream {
         return Ok(stream::answer(&app, sequences, envelope, common.include_usage, writer));
     }
@@ -120,7 +128,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
             return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
         }
     };
-    let tools = bind(app, AskedTools::of_chat(body.json())?, &mut common)?;
+    let tools = bind(app, AskedTools::of_chat(app, body.json())?, &mut common)?;
     let Prompt { tokens: mut prompt, begins, continued } = prompt(app, body, &mut preparing)?;
     let form = Form::new(app, tools, begins, continued, &mut common)?;
     if let Some(truncation) = common.truncation {
@@ -167,11 +175,16 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
     }
-    let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value));
+    let newest = newest_turn(messages.iter().map(|message| message["role"] == "user"));
+    let media = |index| if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
+    let mut called = None;
+    let messages = messages.into_iter().enumerate();
+    let messages = messages.map(|(index, value)| message(index, value, media(index), &mut called));
     let messages = History::of_chat(messages.collect::<Result<_, _>>()?).into_messages();
-    let tools = sent(tools).filter(|tools| !tools.is_empty());
-    if let Some(tools) = &tools {
-        check_tools(tools, template, app.tools_told().is_some())?;
+    let tools = ToolList::of_chat(sent(tools).unwrap_or_default(), &app.notes)?.functions;
+    let tools = Some(tools).filter(|tools| !tools.is_empty());
+    if tools.is_some() {
+        check_shown(template, app.tools_told().is_some())?;
     }
     let continued = sent(continue_final_message).unwrap_or(false).then_some("continue_final_message");
     let add_generation_prompt = sent(add_generation_prompt);
@@ -235,6 +248,9 @@ impl Rendering {
             // The parsed ones, and the template's two copies.
             Handle::current().block_on(preparing.share.grow(cost.saturating_mul(3)))?;
         }
+        if messages.iter().any(is_by_system) {
+            messages = placed(messages, template.system_places());
+        }
         if told.is_none() {
             messages = apart(messages, template);
         }
@@ -242,7 +258,7 @@ impl Rendering {
             name_thinking(message, app.speech.harmony);
             fill_arguments(message);
             match as_objects {
-                true => parse_arguments(message),
+                true => parse_arguments(message, || told.is_some() || template.takes_text_arguments()),
                 false => write_arguments(message),
             }
             // Where calls become text, there is a content.
@@ -303,52 +319,67 @@ fn template_of(app: &App) -> Result<&ChatTemplate, ApiError> {
     })
 }
 
-/// Checks a message, and brings it into the form that templates know.
-fn message(index: usize, message: Value) -> Result<Value, ApiError> {
-    let refuse = |field: &str, problem: String| {
-        Err(ApiError::invalid(format!("messages[{index}]{field}"), format!("messages[{index}]{field} {problem}")))
-    };
+/// Checks a message, and brings it into the form that templates know. `called` is the id of the newest call of the
+/// older form, which has none, and becomes that of a call in this message.
+fn message(index: usize, message: Value, media: Media, called: &mut Option<String>) -> Result<Value, ApiError> {
+    let path = format!("messages[{index}]");
     let Value::Object(mut message) = message else {
-        return refuse("", format!("must be an object, but is {}", shown(&message.to_string())));
+        return refuse(&path, format!("must be an object, but is {}", shown(&message.to_string())));
     };
-    match message.get("role") {
-        Some(Value::String(_)) => {}
+    let role = match message.get("role") {
+        Some(Value::String(role)) => role.clone(),
         other => {
-            return refuse(
-                ".role",
-                format!("must be a string, but is {}", shown(&other.unwrap_or(&Value::Null).to_string())),
-            );
+            let is = other.unwrap_or(&Value::Null).to_string();
+            return refuse(&format!("{path}.role"), format!("must be a string, but is {}", shown(&is)));
         }
-    }
+    };
     // Clients send all the fields that they know.
     message.retain(|name, value| name == "content" || !value.is_null());
-    if message.get("tool_calls").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-        message.shift_remove("tool_calls");
+    if role == "developer" {
+        message.insert("role".into(), "system".into());
     }
-    match message.get_mut("content") {
-        None | Some(Value::Null | Value::String(_)) => {}
-        Some(content) => {
-            let Value::Array(parts) = content.take() else {
-                return refuse(".content", "must be a string or a list of parts".into());
-            };
-            let mut texts = Vec::with_capacity(parts.len());
-            for part in parts {
-                let kind = part.get("type").cloned().unwrap_or(Value::Null);
-                match part.get("text").and_then(Value::as_str) {
-                    Some(text) if kind == "text" => texts.push(text.to_owned()),
-                    _ => {
-                        let problem = format!(
-                            "has a part of type {}, but this model reads only \"text\"",
-                            shown(&kind.to_string())
-                        );
-                        return refuse(".content", problem);
-                    }
-                }
-            }
-            *content = texts.join("\n").into();
+    if let Some(Value::Object(function)) = message.shift_remove("function_call") {
+        let id = format!("call{index:05}");
+        let call = object([("id", id.as_str().into()), ("type", "function".into()), ("function", function.into())]);
+        message.entry("tool_calls").or_insert_with(|| vec![call].into());
+        *called = Some(id);
+    }
+    if role == "function" {
+        message.insert("role".into(), "tool".into());
+        message.extend(called.take().map(|id| ("tool_call_id".to_owned(), id.into())));
+    }
+    match message.get_mut("tool_calls") {
+        Some(Value::Array(calls)) if !calls.is_empty() => calls.iter_mut().for_each(as_function),
+        Some(_) => drop(message.shift_remove("tool_calls")),
+        None => {}
+    }
+    if let Some(content) = message.get_mut("content").filter(|content| content.is_array() || is_other(content)) {
+        *content = text_of(content.take(), &format!("{path}.content"), media)?.into();
+    }
+    // What the assistant refused to say is all that it said.
+    if let Some(refusal @ Value::String(_)) = message.shift_remove("refusal") {
+        let content = message.entry("content").or_insert(Value::Null);
+        if content.as_str().is_none_or(str::is_empty) {
+            *content = refusal;
         }
     }
     Ok(Value::Object(message))
+}
+
+/// Whether a content is neither a text, nor none.
+fn is_other(content: &Value) -> bool {
+    !content.is_string() && !content.is_null()
+}
+
+/// Gives a call of a tool that takes a text the form of a function's.
+fn as_function(call: &mut Value) {
+    if let Some(Value::Object(mut custom)) = call.get_mut("custom").map(Value::take) {
+        let arguments = arguments_of_text(custom.get_mut("input").map_or(Value::Null, Value::take));
+        let name = custom.get_mut("name").map_or(Value::Null, Value::take);
+        let id = call["id"].take();
+        let function = object([("name", name), ("arguments", arguments)]);
+        *call = object([("id", id), ("type", "function".into()), ("function", function)]);
+    }
 }
 
 /// Puts what was said before calls into a message of its own, where the template would leave the calls out.
@@ -408,15 +439,19 @@ fn arguments_cost(message: &Value) -> usize {
 }
 
 /// The API carries the arguments of tool calls as JSON in a string; most templates want the object. Arguments that are
-/// not JSON stay a string.
-fn parse_arguments(message: &mut Map<String, Value>) {
+/// no JSON object stay a text where the template `takes_text`; elsewhere they become an empty object.
+fn parse_arguments(message: &mut Map<String, Value>, takes_text: impl Fn() -> bool) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
         // Counting refuses what must not be built.
         let sound = arguments.as_str().filter(|text| serde_json::from_str::<JsonCost>(text).is_ok());
         let parsed = sound.and_then(|text| json_value(text).ok());
-        if let Some(object @ Value::Object(_)) = parsed {
-            *arguments = object;
+        match parsed {
+            Some(object @ Value::Object(_)) => *arguments = object,
+            _ if arguments.is_object() => {}
+            _ if !takes_text() => *arguments = Value::Object(Map::new()),
+            _ if arguments.is_string() => {}
+            _ => *arguments = arguments.to_string().into(),
         }
     }
 }
@@ -458,6 +493,8 @@ struct Writer {
     logprobs: bool,
     /// Of each sequence, whether a call came.
     has_called: Vec<bool>,
+    /// Of each sequence, whether its last call is of a tool that takes a text.
+    takes_text: Vec<bool>,
 }
 
 impl Writer {
@@ -472,11 +509,7 @@ impl Writer {
             add_reasoning(&mut message, reasoning);
         }
         if !calls.is_empty() {
-            let call = |call: Called| {
-                let function = json!({"name": call.name, "arguments": call.arguments});
-                json!({"id": call.id, "type": "function", "function": function})
-            };
-            message["tool_calls"] = calls.into_iter().map(call).collect();
+            message["tool_calls"] = calls.into_iter().map(whole_call).collect();
         }
         let entries = output.tokens.iter().map(|(_, position)| chat_entry(&self.app.tokenizer, position));
         let logprobs = self.logprobs.then(|| format!(r#"{{"content":{},"refusal":null}}"#, list_of(entries)));
@@ -518,6 +551,14 @@ fn finish_reason(cause: &StopCause, has_called: bool) -> &'static str {
     }
 }
 
+/// A call in an answer.
+fn whole_call(Called { id, name, is_text, arguments, .. }: Called) -> Value {
+    if is_text {
+        return json!({"id": id, "type": "custom", "custom": {"name": name, "input": arguments}});
+    }
+    json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
 /// Thinking, under the names by which other servers' clients look for it.
 fn add_reasoning(message: &mut Value, reasoning: String) {
     if !reasoning.is_empty() {
@@ -538,7 +579,8 @@ impl Choices for Writer {
         if pieces.iter().any(|piece| matches!(piece, Piece::Call(_))) {
             self.has_called.get_mut(index).into_iter().for_each(|has_called| *has_called = true);
         }
-        let mut deltas: Vec<Value> = pieces.into_iter().map(delta_of).collect();
+        let takes_text = &mut self.takes_text[index];
+        let mut deltas: Vec<Value> = pieces.into_iter().map(|piece| delta_of(piece, takes_text)).collect();
         if deltas.is_empty() && !entries.is_empty() {
             deltas.push(json!({"content": ""}));
         }
@@ -557,8 +599,8 @@ impl Choices for Writer {
     }
 }
 
-/// A piece of an answer as a chunk tells it.
-fn delta_of(piece: Piece) -> Value {
+/// A piece of an answer as a chunk tells it; whether the last call `takes_text` is known from one to the next.
+fn delta_of(piece: Piece, takes_text: &mut bool) -> Value {
     match piece {
         Piece::Text(text) => json!({"content": text}),
         Piece::Reasoning(text) => {
@@ -567,9 +609,15 @@ fn delta_of(piece: Piece) -> Value {
             delta
         }
         // The name first, then the arguments.
-        Piece::Call(Called { number, id, name, .. }) => {
-            let function = json!({"name": name, "arguments": ""});
-            json!({"tool_calls": [{"index": number, "id": id, "type": "function", "function": function}]})
+        Piece::Call(call) => {
+            let number = call.number;
+            *takes_text = call.is_text;
+            let mut call = whole_call(call);
+            call["index"] = number.into();
+            json!({"tool_calls": [call]})
+        }
+        Piece::Arguments(number, text) if *takes_text => {
+            json!({"tool_calls": [{"index": number, "custom": {"input": text}}]})
         }
         Piece::Arguments(number, text) => {
             json!({"tool_calls": [{"index": number, "function": {"arguments": text}}]})

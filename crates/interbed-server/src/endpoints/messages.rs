@@ -14,14 +14,15 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{Form, Piece};
 use crate::app::App;
-use crate::blocks::{object_of, refuse, role_of, text_in, text_of};
+use crate::blocks::{object_of, refuse, role_of, text_in};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
+use crate::contents::{Media, part_text, text_of};
 use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
 use crate::error::ApiError;
-use crate::fields::{Field, FromJson, Object, read, sent, shown};
+use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::generate::{Asked, Delta, Sequences, submit};
-use crate::history::History;
+use crate::history::{History, newest_turn, told_as_text};
 use crate::json_cost::JsonCost;
 use crate::json_text::object;
 use crate::memory::Share;
@@ -29,9 +30,13 @@ use crate::openapi::{Part, fields_of_all, part};
 use crate::outline::{Block, Blocks, Change, Outline};
 use crate::request_id::REQUEST_ID;
 use crate::sampling::{Common, Stops, check_name, top_k_of, unasked};
+use crate::schemas::Bond;
 use crate::stream::{self, Events, named};
-use crate::tool_use::{AskedTools, Choice, bind};
-use crate::tools::{check_function, check_tools, function_tool};
+use crate::structured::json_constraint;
+use crate::tool_choice::{Choice, ToolChoice};
+use crate::tool_list::ToolList;
+use crate::tool_use::{AskedTools, bind};
+use crate::tools::check_shown;
 use crate::unsupported::{Api, Supported, of_responses};
 
 /// The version of the API, which its clients send along.
@@ -53,7 +58,7 @@ struct Fields<'b> {
     #[serde(borrow)]
     thinking: Option<Field<Object<Thinking<'b>>>>,
     #[serde(borrow)]
-    tool_choice: Option<Field<Object<ToolChoice<'b>>>>,
+    tool_choice: Option<Field<Object<AskedChoice<'b>>>>,
     #[serde(borrow)]
     thread: Option<&'b RawValue>,
     #[serde(borrow)]
@@ -65,9 +70,25 @@ struct Fields<'b> {
     #[serde(borrow)]
     context_management: Option<&'b RawValue>,
     #[serde(borrow)]
-    output_config: Option<&'b RawValue>,
+    output_config: Option<Field<Object<OutputConfig<'b>>>>,
     #[serde(borrow)]
-    output_format: Option<&'b RawValue>,
+    output_format: Option<Field<Object<Format<'b>>>>,
+}
+
+/// What the answer is to be like.
+#[derive(Deserialize)]
+struct OutputConfig<'b> {
+    effort: Option<Field<String>>,
+    #[serde(borrow)]
+    format: Option<Field<Object<Format<'b>>>>,
+}
+
+#[derive(Deserialize)]
+struct Format<'b> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'b RawValue>,
+    #[serde(borrow)]
+    schema: Option<&'b RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -82,7 +103,7 @@ struct Thinking<'b> {
 }
 
 #[derive(Deserialize)]
-struct ToolChoice<'b> {
+struct AskedChoice<'b> {
     #[serde(borrow, rename = "type")]
     kind: Option<&'b RawValue>,
     name: Option<Field<String>>,
@@ -271,6 +292,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     // What counts tokens takes it, and counts the same.
     let fields: Fields<'_> = read(body.json())?;
     check_unasked("compaction", fields.compaction)?;
+    common.constraint = format(fields.output_config, fields.output_format, &mut preparing.share)?;
     let Some(asked) = common.max_tokens else {
         return Err(ApiError::invalid(
             "max_tokens",
@@ -301,14 +323,14 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
     let fields: Fields<'_> = read(body.json())?;
     check_thread(fields.thread)?;
     check_name(app, sent(fields.model))?;
-    for (name, value) in [
-        ("mcp_servers", fields.mcp_servers),
-        ("container", fields.container),
-        ("context_management", fields.context_management),
-        ("output_config", fields.output_config),
-        ("output_format", fields.output_format),
+    check_unasked("container", fields.container)?;
+    for (name, value, outcome) in [
+        ("mcp_servers", fields.mcp_servers, "whose tools this server does not run and leaves out"),
+        ("context_management", fields.context_management, "and this server leaves the context as it was sent"),
     ] {
-        check_unasked(name, value)?;
+        if value.is_some_and(asks) {
+            app.notes.tell(name, outcome);
+        }
     }
     // Whose request it is changes nothing here, but it must be a text.
     let _ = sent(fields.metadata).map(|Object(Metadata { user_id })| user_id);
@@ -326,9 +348,41 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
 
 /// Refuses a field that is not supported, unless it asks for nothing.
 fn check_unasked(name: &str, value: Option<&RawValue>) -> Result<(), ApiError> {
-    match value.filter(|value| !matches!(value.get(), "[]" | "{}" | "null")) {
+    match value.filter(|value| asks(value)) {
         Some(value) => refuse(name, format!("is {}, which is not supported here; leave it out", shown(value.get()))),
         None => Ok(()),
+    }
+}
+
+/// Whether the value of a field asks for something.
+fn asks(value: &RawValue) -> bool {
+    !matches!(value.get(), "[]" | "{}" | "null")
+}
+
+/// What the answer has to be, by the newer field or the older one.
+fn format(
+    config: Option<Field<Object<OutputConfig<'_>>>>,
+    older: Option<Field<Object<Format<'_>>>>,
+    share: &mut Share,
+) -> Result<Option<Bond>, ApiError> {
+    let newer = sent(config).and_then(|Object(OutputConfig { format, .. })| sent(format));
+    let (path, Object(Format { kind, schema })) = match (newer, sent(older)) {
+        (Some(format), None) => ("output_config.format", format),
+        (None, Some(format)) => ("output_format", format),
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            let problem = "and output_config.format both say what the answer is; send one of them";
+            return refuse("output_format", problem.into());
+        }
+    };
+    if !kind.is_some_and(|kind| is_text(kind, "json_schema")) {
+        let is = shown(kind.map_or("null", RawValue::get));
+        return refuse(&format!("{path}.type"), format!("is {is}, but must be \"json_schema\""));
+    }
+    let path = format!("{path}.schema");
+    match schema {
+        Some(schema) => json_constraint(Some(schema), &path, share).map(Some),
+        None => refuse(&path, "is missing; send the schema that the answer is to have".into()),
     }
 }
 
@@ -351,12 +405,17 @@ fn check_thread(thread: Option<&RawValue>) -> Result<(), ApiError> {
 fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(Prompt, AskedTools), ApiError> {
     let fields: Fields<'_> = read(body.json())?;
     let Conversation { messages, system, tools } = read(body.json())?;
-    let kwargs = thinking_kwargs(sent(fields.thinking))?;
+    let mut kwargs = thinking_kwargs(sent(fields.thinking))?;
+    if let Some(effort) = sent(fields.output_config).and_then(|Object(OutputConfig { effort, .. })| sent(effort)) {
+        // Templates know no higher one.
+        let effort = if matches!(effort.as_str(), "xhigh" | "max") { "high" } else { &effort };
+        kwargs.insert("reasoning_effort".into(), effort.into());
+    }
     let (choice, parallel) = choice(sent(fields.tool_choice))?;
     drop(body);
-    let tools = tools_of_chat(sent(tools).unwrap_or_default())?;
-    let choice = AskedTools::chosen(choice, &tools)?;
-    let shown_tools = (!tools.is_empty()).then(|| tools.clone());
+    let list = ToolList::of_messages(sent(tools).unwrap_or_default(), &app.notes)?;
+    let choice = ToolChoice::from(choice).checked(&list)?;
+    let shown_tools = (!list.is_empty()).then(|| list.functions.clone());
     let turns = turns(sent(messages).unwrap_or_default(), sent(system))?;
     let continued = turns.is_to_be_continued().then_some("messages");
     let rendering = Rendering {
@@ -367,10 +426,10 @@ fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(P
         kwargs,
         ..Rendering::default()
     };
-    if let (Some(tools), Some(template)) = (&rendering.tools, &app.template) {
-        check_tools(tools, template, app.tools_told().is_some())?;
+    if let (Some(_), Some(template)) = (&rendering.tools, &app.template) {
+        check_shown(template, app.tools_told().is_some())?;
     }
-    Ok((rendering.prompt(app, preparing)?, AskedTools { tools, choice, parallel }))
+    Ok((rendering.prompt(app, preparing)?, AskedTools { list, choice, parallel }))
 }
 
 /// What templates know by which a client says whether the model is to think. How long it may is not known to them.
@@ -388,8 +447,8 @@ fn thinking_kwargs(thinking: Option<Object<Thinking<'_>>>) -> Result<Map<String,
 }
 
 /// What has to be called, and whether there may be several calls.
-fn choice(choice: Option<Object<ToolChoice<'_>>>) -> Result<(Option<Choice>, bool), ApiError> {
-    let Some(Object(ToolChoice { kind, name, disable_parallel_tool_use })) = choice else {
+fn choice(choice: Option<Object<AskedChoice<'_>>>) -> Result<(Option<Choice>, bool), ApiError> {
+    let Some(Object(AskedChoice { kind, name, disable_parallel_tool_use })) = choice else {
         return Ok((Some(Choice::Auto), true));
     };
     let parallel = !sent(disable_parallel_tool_use).unwrap_or(false);
@@ -409,88 +468,95 @@ fn choice(choice: Option<Object<ToolChoice<'_>>>) -> Result<(Option<Choice>, boo
     Ok((choice, parallel))
 }
 
-/// Tools as a chat has them. Those that the API's own server would run are refused.
-fn tools_of_chat(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
-    let one = |(index, tool): (usize, Value)| {
-        let path = format!("tools[{index}]");
-        let tool = object_of(tool, &path)?;
-        if let Some(kind) = tool.get("type").filter(|&kind| !kind.is_null() && kind != "custom") {
-            let problem = "which this server does not run; it knows tools of type \"custom\" alone";
-            return refuse(&format!("{path}.type"), format!("is {}, {problem}", shown(&kind.to_string())));
-        }
-        check_function(&tool, &path, "input_schema")?;
-        let strict = tool.get("strict").is_some_and(|strict| strict == true);
-        Ok(function_tool(&tool["name"], tool.get("description"), tool.get("input_schema"), strict))
-    };
-    tools.into_iter().enumerate().map(one).collect()
-}
+/// A header that some clients put before the system's text: it says who pays, differs from request to request, and is
+/// not for the model.
+const BILLING: &str = "x-anthropic-billing-header:";
 
 /// The conversation as templates know it.
 fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<History, ApiError> {
     let mut turns = History::default();
-    if let Some(Content(system)) = system {
-        turns.push("system", text_of(system, "system", &["text"])?);
+    if let Some(Content(mut system)) = system {
+        let is_billing = |text: Option<&str>| text.is_some_and(|text| text.starts_with(BILLING));
+        if let Value::Array(blocks) = &mut system {
+            blocks.retain(|block| !is_billing(block["text"].as_str()));
+        }
+        let text = text_of(system, "system", Media::LeftOut)?;
+        // As a text it is the first line.
+        let text = if is_billing(Some(&text)) { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
+        if !text.is_empty() {
+            turns.push("system", text.to_owned());
+        }
     }
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
     }
+    let newest = newest_turn(messages.iter().map(is_turn_of_user));
     for (index, message) in messages.into_iter().enumerate() {
         let path = format!("messages[{index}]");
+        let media = if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
         let mut message = object_of(message, &path)?;
         let role = role_of(&message, &path, &["user", "assistant", "system"])?;
         let path = format!("{path}.content");
         match message.get_mut("content").map_or(Value::Null, Value::take) {
             Value::Array(blocks) if role != "system" && !blocks.is_empty() => {
                 for (index, block) in blocks.into_iter().enumerate() {
-                    add_block(&mut turns, role, block, &format!("{path}[{index}]"))?;
+                    add_block(&mut turns, role, block, &format!("{path}[{index}]"), media)?;
                 }
             }
-            content => turns.push(role, text_of(content, &path, &["text"])?),
+            Value::Null => return refuse(&path, "is missing; send a text, or a list of blocks".into()),
+            content => turns.push(role, text_of(content, &path, Media::LeftOut)?),
         }
     }
     Ok(turns)
 }
 
+/// Whether the user says something in a message, which is not what tools brought.
+fn is_turn_of_user(message: &Value) -> bool {
+    let says = match &message["content"] {
+        Value::Array(blocks) => blocks.iter().any(|block| block["type"] != "tool_result"),
+        _ => true,
+    };
+    message["role"] == "user" && says
+}
+
 /// Adds a block of what `role` says.
-fn add_block(turns: &mut History, role: &str, block: Value, path: &str) -> Result<(), ApiError> {
-    let kind = block.get("type").cloned().unwrap_or(Value::Null);
+fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: Media) -> Result<(), ApiError> {
+    let kind = block.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
     match (role, kind.as_str()) {
-        (_, Some("text")) => turns.push(role, text_in(&object_of(block, path)?, "text", path)?),
-        ("assistant", Some("thinking")) => turns.think(text_in(&object_of(block, path)?, "thinking", path)?),
-        ("assistant", Some("tool_use")) => {
+        ("assistant", "thinking") => turns.think(text_in(&object_of(block, path)?, "thinking", path)?),
+        // Encrypted for another model.
+        ("assistant", "redacted_thinking") => {}
+        ("assistant", "tool_use") => {
             let mut block = object_of(block, path)?;
             let (id, name) = (text_in(&block, "id", path)?, text_in(&block, "name", path)?);
             let input = block.get_mut("input").map_or(Value::Null, Value::take);
-            if !input.is_object() {
+            if !matches!(input, Value::Null | Value::Object(_) | Value::String(_)) {
                 let path = format!("{path}.input");
                 return refuse(&path, format!("must be an object, but is {}", shown(&input.to_string())));
             }
             turns.call(id, name, input);
         }
-        ("user", Some("tool_result")) => {
+        ("user", "tool_result") => {
             let mut block = object_of(block, path)?;
             let id = text_in(&block, "tool_use_id", path)?;
-            let mut text = match block.get_mut("content").map_or(Value::Null, Value::take) {
-                Value::Null => String::new(),
-                content => text_of(content, &format!("{path}.content"), &["text"])?,
-            };
+            let content = block.get_mut("content").map_or(Value::Null, Value::take);
+            let mut text = text_of(content, &format!("{path}.content"), Media::LeftOut)?;
             // Templates have no other place for it.
             if block.get("is_error").is_some_and(|is_error| is_error == true) {
                 text = format!("Error: {text}");
             }
             turns.result(id, text, &format!("{path}.tool_use_id"))?;
         }
-        _ => {
-            let known = if role == "user" { "text and tool_result" } else { "text, thinking and tool_use" };
-            let problem = format!(
-                "is {}, which is not supported; in messages of {role}, this server reads blocks of {known}",
-                shown(&kind.to_string())
-            );
-            return refuse(&format!("{path}.type"), problem);
+        (_, kind) if PAST.iter().any(|past| kind.starts_with(past) || kind.ends_with(past)) => {
+            turns.push(role, told_as_text(&block));
         }
+        _ => turns.push(role, part_text(block, path, media)?),
     }
     Ok(())
 }
+
+/// What blocks begin or end with that tell of tools that the API's servers ran, and of what these did to the context.
+const PAST: [&str; 5] = ["server_tool_use", "mcp_tool_use", "_tool_result", "compaction", "container_upload"];
 
 /// Makes events of what comes.
 struct Writer {

@@ -11,16 +11,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::answer::Form;
+use crate::answer::{Called, Form};
 use crate::app::{App, unix_seconds};
-use crate::blocks::{object_of, refuse, role_of, text_in, text_of};
+use crate::blocks::{object_of, refuse, role_of, text_in};
 use crate::body::{Preparing, Received, receive};
+use crate::contents::{Media, text_of};
 use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::generate::{Asked, Delta, Sequences, submit};
-use crate::history::History;
+use crate::history::{History, newest_turn, told_as_text};
 use crate::json_cost::{JsonCost, bytes_of};
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
@@ -28,8 +29,10 @@ use crate::outline::{Block, Blocks, Change, Outline};
 use crate::sampling::{Common, check_name, unasked};
 use crate::stream::{self, Events, named};
 use crate::structured::json_constraint;
-use crate::tool_use::{AskedTools, Choice, bind};
-use crate::tools::{check_function, check_tools, function_tool};
+use crate::tool_choice::{Choice, ToolChoice};
+use crate::tool_list::{ToolList, arguments_of_text, joined_name};
+use crate::tool_use::{AskedTools, bind};
+use crate::tools::check_shown;
 use crate::unsupported::{Api, Supported, of_messages};
 
 /// Most entries of `metadata`, and the longest of their texts, as OpenAI has them.
@@ -59,8 +62,7 @@ struct Fields<'b> {
     metadata: Option<Field<Metadata>>,
     #[serde(borrow)]
     text: Option<Field<Object<Text<'b>>>>,
-    #[serde(borrow)]
-    reasoning: Option<Field<Object<Reasoning<'b>>>>,
+    reasoning: Option<Field<Object<Reasoning>>>,
     user: Option<Field<String>>,
     #[serde(borrow)]
     store: Option<&'b RawValue>,
@@ -102,19 +104,9 @@ struct Format<'b> {
     strict: Option<Field<bool>>,
 }
 
-/// A `tool_choice` that is an object.
 #[derive(Deserialize)]
-struct NamedTool<'b> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<&'b RawValue>,
-    name: Option<Field<String>>,
-}
-
-#[derive(Deserialize)]
-struct Reasoning<'b> {
+struct Reasoning {
     effort: Option<Field<String>>,
-    #[serde(borrow)]
-    summary: Option<&'b RawValue>,
 }
 
 /// The fields that become the prompt.
@@ -204,6 +196,14 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::json(body, shares))
 }
 
+/// `/v1/responses/input_tokens`: the tokens that the prompt would have.
+pub(crate) async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let received = receive(&app, request).await?;
+    let prepared = app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
+    let answer = json!({"object": "response.input_tokens", "input_tokens": prepared.prompt.len()});
+    Ok(stream::json(answer.to_string().into_bytes(), vec![prepared.share]))
+}
+
 /// The fields of chats that this API has not.
 struct OfResponses;
 
@@ -232,6 +232,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     read::<Supported<OfResponses>>(body.json())?;
     let fields: Fields<'_> = read(body.json())?;
     check_supported(&fields)?;
+    tell_left_out(app, &fields);
     check_name(app, sent(fields.model))?;
     let mut common = unasked(app);
     let params = &mut common.params;
@@ -241,12 +242,13 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     common.max_tokens = sent(fields.max_output_tokens);
     common.stream = sent(fields.stream).unwrap_or(false);
     let format = format(sent(fields.text), &mut common, &mut preparing.share)?;
-    let choice = choice(fields.tool_choice)?;
-    let tool_choice = match &choice {
+    let choice = ToolChoice::read(fields.tool_choice)?;
+    let tool_choice = match &choice.choice {
         None => json!("none"),
         Some(Choice::Auto) => json!("auto"),
         Some(Choice::Required) => json!("required"),
-        Some(Choice::Named(name)) => json!({"type": "function", "name": name}),
+        // It was read just now.
+        Some(Choice::Named(_)) => fields.tool_choice.and_then(|raw| json_value(raw.get()).ok()).unwrap_or_default(),
     };
     let parallel = sent(fields.parallel_tool_calls).unwrap_or(true);
     let effort = sent(fields.reasoning).and_then(|Object(Reasoning { effort, .. })| sent(effort));
@@ -261,10 +263,10 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     drop(body);
     let instructions = sent(instructions);
     let as_sent = sent(tools).unwrap_or_default();
-    let tools = tools_of_chat(&as_sent)?;
-    let choice = AskedTools::chosen(choice, &tools)?;
-    if let (false, Some(template)) = (tools.is_empty(), &app.template) {
-        check_tools(&tools, template, app.tools_told().is_some())?;
+    let list = ToolList::of_responses(&as_sent, &app.notes)?;
+    let choice = choice.checked(&list)?;
+    if let (false, Some(template)) = (list.is_empty(), &app.template) {
+        check_shown(template, app.tools_told().is_some())?;
     }
     let response = json!({
         "id": unique_id("resp_"),
@@ -297,7 +299,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
 
     let mut rendering = Rendering {
         messages: turns(input, instructions)?,
-        tools: (!tools.is_empty()).then(|| tools.clone()),
+        tools: (!list.is_empty()).then(|| list.functions.clone()),
         add_generation_prompt: true,
         ..Rendering::default()
     };
@@ -305,7 +307,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         // Under the name that templates know it by.
         rendering.kwargs.insert("reasoning_effort".into(), effort.into());
     }
-    let called = bind(app, AskedTools { tools, choice, parallel }, &mut common)?;
+    let called = bind(app, AskedTools { list, choice, parallel }, &mut common)?;
     let Prompt { tokens: prompt, begins, continued } = rendering.prompt(app, &mut preparing)?;
     let form = Form::new(app, called, begins, continued, &mut common)?;
     // A prompt without room is refused by the engine, which knows why there is none.
@@ -321,7 +323,6 @@ fn check_supported(fields: &Fields<'_>) -> Result<(), ApiError> {
     for (name, value, why) in [
         ("previous_response_id", fields.previous_response_id, no_state),
         ("conversation", fields.conversation, no_state),
-        ("store", fields.store, "but this server keeps no responses; send false, or leave it out"),
         ("background", fields.background, "but this server keeps no responses to be fetched later; send false"),
         ("prompt", fields.prompt, "but this server keeps no prompts; send input and instructions"),
         ("top_logprobs", fields.top_logprobs, "which is not supported here; use /v1/chat/completions"),
@@ -330,30 +331,39 @@ fn check_supported(fields: &Fields<'_>) -> Result<(), ApiError> {
             return refuse(name, format!("is {}, {why}", shown(value.get())));
         }
     }
-    // What a model thinks is never hidden here, so there is nothing to encrypt.
     let included = fields.include.filter(asks).map(|include| serde_json::from_str::<Vec<String>>(include.get()));
-    if included.is_some_and(|all| all.map_or(true, |all| all.iter().any(|name| name != "reasoning.encrypted_content")))
-    {
+    if included.is_some_and(|all| all.map_or(true, |all| all.iter().any(|name| !INCLUDED.contains(&name.as_str())))) {
         let shown = shown(fields.include.map_or("null", RawValue::get));
-        return refuse("include", format!("is {shown}, which is not supported; leave it out"));
+        let known = INCLUDED.join(", ");
+        return refuse("include", format!("is {shown}, but this server can only be asked for {known}"));
     }
     if let Some(truncation) = fields.truncation.filter(|truncation| !is_text(truncation, "disabled")) {
         return refuse("truncation", format!("is {}, but only \"disabled\" is supported", shown(truncation.get())));
     }
+    Ok(())
+}
+
+/// What `include` may ask for: nothing of it comes here. What a model thinks is never hidden, so there is nothing to
+/// encrypt, and what tools of the API's servers bring is theirs.
+const INCLUDED: [&str; 6] = [
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+];
+
+/// Tells the log of what changes no answer here.
+fn tell_left_out(app: &App, fields: &Fields<'_>) {
+    if fields.store.is_some_and(|store| store.get() == "true") {
+        app.notes.tell("store", "but this server keeps no responses");
+    }
     if let Some(Field(Object(Text { verbosity: Some(verbosity), .. }))) = &fields.text
         && !is_text(verbosity, "medium")
     {
-        let problem = "which is not supported; leave it out";
-        return refuse("text.verbosity", format!("is {}, {problem}", shown(verbosity.get())));
+        app.notes.tell("text.verbosity", "of which this server's models know nothing");
     }
-    // What a model thinks comes as it is.
-    if let Some(Field(Object(Reasoning { summary: Some(summary), .. }))) = &fields.reasoning
-        && !is_text(summary, "auto")
-    {
-        let problem = "which is not supported; send \"auto\", or leave it out";
-        return refuse("reasoning.summary", format!("is {}, {problem}", shown(summary.get())));
-    }
-    Ok(())
 }
 
 /// What the answer has to be, to which `common` is bound, as the response tells it.
@@ -385,54 +395,20 @@ fn format(text: Option<Object<Text<'_>>>, common: &mut Common, share: &mut Share
     }
 }
 
-/// What has to be called.
-fn choice(raw: Option<&RawValue>) -> Result<Option<Choice>, ApiError> {
-    let Some(raw) = raw else { return Ok(Some(Choice::Auto)) };
-    for (name, choice) in [("auto", Some(Choice::Auto)), ("none", None), ("required", Some(Choice::Required))] {
-        if is_text(raw, name) {
-            return Ok(choice);
-        }
-    }
-    match Object::<NamedTool<'_>>::from_json(raw) {
-        Ok(Object(NamedTool { kind: Some(kind), name: Some(Field(name)) })) if is_text(kind, "function") => {
-            Ok(Some(Choice::Named(name)))
-        }
-        _ => {
-            let problem = "but must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": …}";
-            refuse("tool_choice", format!("is {}, {problem}", shown(raw.get())))
-        }
-    }
-}
-
-/// Tools as a chat has them. Those that the API's own server would run are refused.
-fn tools_of_chat(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
-    let one = |(index, tool): (usize, &Value)| {
-        let path = format!("tools[{index}]");
-        let tool = object_of(tool.clone(), &path)?;
-        let kind = tool.get("type").unwrap_or(&Value::Null);
-        if kind != "function" {
-            let problem = "which this server does not run; it knows tools of type \"function\" alone";
-            return refuse(&format!("{path}.type"), format!("is {}, {problem}", shown(&kind.to_string())));
-        }
-        check_function(&tool, &path, "parameters")?;
-        let strict = tool.get("strict").is_some_and(|strict| strict == true);
-        Ok(function_tool(&tool["name"], tool.get("description"), tool.get("parameters"), strict))
-    };
-    tools.iter().enumerate().map(one).collect()
-}
-
 /// The conversation as templates know it.
 fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Vec<Value>, ApiError> {
     let mut turns = History::default();
-    if let Some(instructions) = instructions {
+    if let Some(instructions) = instructions.filter(|instructions| !instructions.is_empty()) {
         turns.push("system", instructions);
     }
     match sent(input) {
         Some(Input::Text(text)) => turns.push("user", text),
         Some(Input::Items(items)) if !items.is_empty() => {
+            let newest = newest_turn(items.iter().map(|item| item["role"] == "user"));
             for (index, item) in items.into_iter().enumerate() {
                 let path = format!("input[{index}]");
-                add_item(&mut turns, object_of(item, &path)?, &path)?;
+                let media = if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
+                add_item(&mut turns, object_of(item, &path)?, &path, media)?;
             }
         }
         _ => return Err(ApiError::invalid("input", "the request has no input; send a text, or a list of items")),
@@ -440,42 +416,86 @@ fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Ve
     Ok(turns.into_messages())
 }
 
+/// Kinds of items that tell of what tools of the API's servers, or of clients that know them, did.
+const PAST: [&str; 20] = [
+    "apply_patch_call",
+    "apply_patch_call_output",
+    "code_interpreter_call",
+    "compaction",
+    "compaction_summary",
+    "computer_call",
+    "computer_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "local_shell_call",
+    "local_shell_call_output",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "shell_call",
+    "shell_call_output",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+];
+
 /// Adds an item of the input.
-fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str) -> Result<(), ApiError> {
-    let texts = ["input_text", "output_text", "text"];
+fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str, media: Media) -> Result<(), ApiError> {
+    // A group's function is known to the model by both names.
+    let name_of = |item: &Map<String, Value>| {
+        let name = text_in(item, "name", path)?;
+        let namespace = item.get("namespace").and_then(Value::as_str);
+        Ok::<_, ApiError>(namespace.map_or_else(|| name.clone(), |namespace| joined_name(namespace, &name)))
+    };
     match item.get("type").map_or(Some("message"), Value::as_str) {
         Some("message") => {
             let role = role_of(&item, path, &["user", "assistant", "system", "developer"])?;
             let content = item.get_mut("content").map_or(Value::Null, Value::take);
-            let text = text_of(content, &format!("{path}.content"), &texts)?;
+            let text = text_of(content, &format!("{path}.content"), media)?;
             turns.push(if role == "developer" { "system" } else { role }, text);
         }
         Some("function_call") => {
-            let (id, name) = (text_in(&item, "call_id", path)?, text_in(&item, "name", path)?);
+            let (id, name) = (text_in(&item, "call_id", path)?, name_of(&item)?);
             turns.call(id, name, text_in(&item, "arguments", path)?.into());
         }
-        Some("function_call_output") => {
+        Some("custom_tool_call") => {
+            let (id, name) = (text_in(&item, "call_id", path)?, name_of(&item)?);
+            turns.call(id, name, arguments_of_text(text_in(&item, "input", path)?.into()));
+        }
+        Some("function_call_output" | "custom_tool_call_output") => {
             let id = text_in(&item, "call_id", path)?;
-            let output = item.get_mut("output").map_or(Value::Null, Value::take);
-            let text = text_of(output, &format!("{path}.output"), &texts)?;
+            let Some(output) = item.get_mut("output").map(Value::take) else {
+                return refuse(&format!("{path}.output"), "is missing; send what the call has brought".into());
+            };
+            let text = text_of(output, &format!("{path}.output"), Media::LeftOut)?;
             turns.result(id, text, &format!("{path}.call_id"))?;
         }
         Some("reasoning") => {
-            let of = |field: &str, kind: &str, item: &mut Map<String, Value>| match item.get_mut(field) {
-                Some(content @ Value::Array(_)) => text_of(content.take(), &format!("{path}.{field}"), &[kind]),
-                _ => Ok(String::new()),
+            let of = |field: &str, item: &mut Map<String, Value>| {
+                let parts = item.get_mut(field).and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default();
+                let texts = parts.iter().filter_map(|part| part["text"].as_str());
+                texts.collect::<Vec<_>>().join("\n")
             };
-            let content = of("content", "reasoning_text", &mut item)?;
-            let text = if content.is_empty() { of("summary", "summary_text", &mut item)? } else { content };
+            let content = of("content", &mut item);
+            let text = if content.is_empty() { of("summary", &mut item) } else { content };
             // One that is encrypted alone says nothing to this server.
             if !text.is_empty() {
                 turns.think(text);
             }
         }
+        Some("item_reference") => {
+            let problem = "is \"item_reference\", but this server keeps no items; send the item itself";
+            return refuse(&format!("{path}.type"), problem.into());
+        }
+        Some(kind) if PAST.contains(&kind) => {
+            let brought = kind.ends_with("output") || kind.ends_with("response");
+            let text = told_as_text(&Value::Object(item));
+            turns.push(if brought { "user" } else { "assistant" }, text);
+        }
         _ => {
             let kind = item.get("type").unwrap_or(&Value::Null).to_string();
-            let problem = "which is not supported here; this server reads items of message, function_call, \
-                           function_call_output and reasoning";
+            let problem = "which is not known here; send messages, calls with their outputs, and reasoning";
             return refuse(&format!("{path}.type"), format!("is {}, {problem}", shown(&kind)));
         }
     }
@@ -530,6 +550,7 @@ impl Writer {
                 self.ids.push(unique_id(match block {
                     Block::Text => "msg_",
                     Block::Thinking => "rs_",
+                    Block::Call(call) if call.is_text => "ctc_",
                     Block::Call(_) => "fc_",
                 }));
             }
@@ -547,10 +568,16 @@ impl Writer {
             Block::Thinking => {
                 json!({"id": id, "type": "reasoning", "status": status, "summary": [], "content": content})
             }
-            Block::Call(call) => json!({
-                "id": id, "type": "function_call", "status": status, "call_id": call.id, "name": call.name,
-                "arguments": text,
-            }),
+            Block::Call(call) => {
+                let (kind, field) = call_names(call);
+                let mut item = json!({
+                    "id": id, "type": kind, "status": status, "call_id": call.id, "name": call.name, field: text,
+                });
+                if let Some(namespace) = &call.namespace {
+                    item["namespace"] = namespace.as_str().into();
+                }
+                item
+            }
         }
     }
 
@@ -560,9 +587,10 @@ impl Writer {
         let kind = match self.blocks.0.get(index) {
             Some((Block::Text, _)) => "output_text",
             Some((Block::Thinking, _)) => "reasoning_text",
+            Some((Block::Call(call), _)) if call.is_text => "custom_tool_call_input",
             _ => "function_call_arguments",
         };
-        let has_parts = kind != "function_call_arguments";
+        let has_parts = !kind.contains("call");
         if has_parts {
             place["content_index"] = 0.into();
         }
@@ -588,7 +616,8 @@ impl Writer {
                 let item = self.item(index, &block, &text, status, true);
                 let mut whole = place.clone();
                 if let Block::Call(call) = &block {
-                    (whole["name"], whole["arguments"]) = (call.name.as_str().into(), text.as_str().into());
+                    let (_, field) = call_names(call);
+                    (whole["name"], whole[field]) = (call.name.as_str().into(), text.as_str().into());
                 } else {
                     whole["text"] = text.as_str().into();
                 }
@@ -635,6 +664,11 @@ impl Writer {
         });
         Value::Object(self.response.clone())
     }
+}
+
+/// What the item of a call is, and which field has its arguments, or its text.
+fn call_names(call: &Called) -> (&'static str, &'static str) {
+    if call.is_text { ("custom_tool_call", "input") } else { ("function_call", "arguments") }
 }
 
 /// The one part of the content of a block that has one.

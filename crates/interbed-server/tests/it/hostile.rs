@@ -22,7 +22,7 @@ async fn wrong_fields_are_named() {
         ("max_tokens", json!(1e300)),
         ("temperature", json!(-1)),
         ("temperature", json!("hot")),
-        ("top_p", json!(0)),
+        ("top_p", json!(-0.1)),
         ("top_k", json!(-2)),
         ("min_p", json!(2)),
         ("n", json!(0)),
@@ -113,7 +113,7 @@ async fn wrong_chats_are_named() {
             json!({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": 3}]}),
         ),
         (
-            "messages[0].content",
+            "messages[0].content[0].type",
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}),
         ),
         ("tool_choice", json!({"messages": user, "tool_choice": "required"})),

@@ -1,5 +1,6 @@
 //! The server over a real loopback socket, in front of a scripted engine.
 
+mod agents;
 mod api;
 mod choices;
 mod embeddings;

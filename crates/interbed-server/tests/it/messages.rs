@@ -306,20 +306,27 @@ async fn refusals_have_the_form_of_the_api() {
         ("messages[0].content", json!({"messages": [{"role": "user"}]})),
         ("messages[0].content[0].type", json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]})),
         ("messages[0].content[0].tool_use_id", result("x", json!({}))),
-        ("messages[0].content[0].content[0].type", result("x", json!({"content": [{"type": "image"}]}))),
         ("system", json!({"system": 3})),
         ("messages[0].content[0].tool_use_id", result("x", json!({"tool_use_id": null}))),
         (
             "messages[0].content[0].input",
             json!({"messages": [{"role": "assistant", "content": [
-            {"type": "tool_use", "id": "x", "name": "f", "input": "{}"}]}]}),
+            {"type": "tool_use", "id": "x", "name": "f", "input": 3}]}]}),
         ),
         (
             "messages[0].content[0].type",
             json!({"messages": [{"role": "user", "content": [
             {"type": "tool_use", "id": "x", "name": "f", "input": {}}]}]}),
         ),
-        ("tools[0].type", json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]})),
+        ("tools[0].type", json!({"tools": [{"type": "telepathy_20250305", "name": "telepathy"}]})),
+        (
+            "tool_choice",
+            json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}],
+                "tool_choice": {"type": "tool", "name": "web_search"}}),
+        ),
+        ("output_config.format.type", json!({"output_config": {"format": {"type": "xml"}}})),
+        ("output_config.format.schema", json!({"output_config": {"format": {"type": "json_schema"}}})),
+        ("output_format.schema", json!({"output_format": {"type": "json_schema", "schema": {"not": {}}}})),
         ("tools[0].name", json!({"tools": [{"input_schema": {}}]})),
         ("tools[0].input_schema", json!({"tools": [{"name": "f", "input_schema": 3}]})),
         ("tools", json!({"tools": {}})),
@@ -333,11 +340,6 @@ async fn refusals_have_the_form_of_the_api() {
         ("stop_sequences", json!({"stop_sequences": "abc"})),
         ("stop_sequences", json!({"stop_sequences": {"a": "b"}})),
         ("compaction", json!({"compaction": {"type": "summarize"}})),
-        ("context_management", json!({"context_management": {"edits": [{"type": "compact_20260112"}]}})),
-        (
-            "messages[0].content[0].type",
-            json!({"messages": [{"role": "user", "content": [{"type": "compaction", "content": "s"}]}]}),
-        ),
         ("temperature", json!({"temperature": "hot"})),
         ("top_k", json!({"top_k": -7})),
         ("tools[0].name", json!({"tools": [{"name": "say \"hi\"", "input_schema": {}}]})),

@@ -181,7 +181,7 @@ async fn choices_that_cannot_be_kept_to_are_refused() {
         (&known, "tool_choice", json!({"tool_choice": other})),
         (&known, "tool_choice", json!({"tool_choice": "sometimes"})),
         (&known, "tool_choice", json!({"tool_choice": "required", "tools": []})),
-        (&known, "tools", json!({"response_format": {"type": "json_object"}})),
+        (&known, "tools", json!({"structured_outputs": {"regex": "a+"}})),
         (&known, "parallel_tool_calls", json!({"parallel_tool_calls": 3})),
     ] {
         let (status, error) = server.post(PATH, &chat(&more)).await.error();

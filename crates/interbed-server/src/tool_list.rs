@@ -1,0 +1,326 @@
+//! The tools of a request, of all kinds that clients send: functions; tools that take a text in place of arguments;
+//! groups of functions; and those that only the API's own servers can run, which are left out.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::blocks::{object_of, refuse};
+use crate::error::ApiError;
+use crate::fields::shown;
+use crate::json_text::object;
+use crate::notes::Notes;
+use crate::tools::{check_function, function_tool};
+
+/// The argument in which a model writes the text for a tool that takes one.
+pub(crate) const INPUT: &str = "input";
+/// What stands between the name of a group and that of its function, in the name that the model knows.
+const WITHIN: &str = "__";
+
+/// Kinds of tools that the servers of OpenAI and Anthropic run, or that their models alone know: what their `type`
+/// begins with.
+const OF_OTHERS: [&str; 19] = [
+    "advisor",
+    "apply_patch",
+    "bash_",
+    "code_execution",
+    "code_interpreter",
+    "computer",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "memory",
+    "programmatic_tool_calling",
+    "shell",
+    "str_replace_based_edit_tool",
+    "text_editor_",
+    "tool_search",
+    "web_fetch",
+    "web_search",
+    "x_search",
+];
+
+/// How the client knows what the model calls, where that is no function of its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallForm {
+    /// The name that the client gave.
+    pub(crate) name: String,
+    /// The group that it stands in.
+    pub(crate) namespace: Option<String>,
+    /// Whether it takes a text in place of arguments.
+    pub(crate) is_text: bool,
+}
+
+/// The tools of a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ToolList {
+    /// Functions that the model is told of, each checked, in the form of a chat's.
+    pub(crate) functions: Vec<Value>,
+    /// The forms of calls that are not functions by their own names, by the names that the model knows.
+    pub(crate) forms: HashMap<String, CallForm>,
+    /// The names and kinds of those that were left out.
+    left_out: Vec<String>,
+}
+
+impl ToolList {
+    /// The tools of a chat.
+    ///
+    /// # Errors
+    /// One is wrong, or of a kind that nobody knows.
+    pub(crate) fn of_chat(tools: Vec<Value>, notes: &Notes) -> Result<Self, ApiError> {
+        let mut list = Self::default();
+        for (index, tool) in tools.into_iter().enumerate() {
+            let path = format!("tools[{index}]");
+            let mut tool = object_of(tool, &path)?;
+            match kind_of(&tool) {
+                Some("function") => {
+                    let path = format!("{path}.function");
+                    check_function(&object_of(tool["function"].clone(), &path)?, &path, "parameters")?;
+                    list.functions.push(Value::Object(tool));
+                }
+                Some("custom") => {
+                    let path = format!("{path}.custom");
+                    let custom = object_of(tool.get_mut("custom").map_or(Value::Null, Value::take), &path)?;
+                    // The grammar stands one level deeper than in responses.
+                    let format =
+                        custom.get("format").map_or(&Value::Null, |format| format.get("grammar").unwrap_or(format));
+                    list.add_text_tool(&custom, format, &path, notes)?;
+                }
+                _ => list.leave_out(&tool, &path, notes)?,
+            }
+        }
+        Ok(list)
+    }
+
+    /// The tools of `/v1/responses`.
+    ///
+    /// # Errors
+    /// One is wrong, or of a kind that nobody knows.
+    pub(crate) fn of_responses(tools: &[Value], notes: &Notes) -> Result<Self, ApiError> {
+        Self::of_responses_at("tools", tools, notes)
+    }
+
+    /// The tools in the field at `list_path`.
+    fn of_responses_at(list_path: &str, tools: &[Value], notes: &Notes) -> Result<Self, ApiError> {
+        let mut list = Self::default();
+        for (index, tool) in tools.iter().enumerate() {
+            let path = format!("{list_path}[{index}]");
+            let tool = object_of(tool.clone(), &path)?;
+            match kind_of(&tool) {
+                Some("function") => list.add_function(&tool, &path, "parameters")?,
+                Some("custom") => {
+                    let format = tool.get("format").unwrap_or(&Value::Null);
+                    list.add_text_tool(&tool, format, &path, notes)?;
+                }
+                Some("namespace") => list.add_group(&tool, &path, notes)?,
+                _ => list.leave_out(&tool, &path, notes)?,
+            }
+        }
+        Ok(list)
+    }
+
+    /// The tools of `/v1/messages`.
+    ///
+    /// # Errors
+    /// One is wrong, or of a kind that nobody knows.
+    pub(crate) fn of_messages(tools: Vec<Value>, notes: &Notes) -> Result<Self, ApiError> {
+        let mut list = Self::default();
+        for (index, tool) in tools.into_iter().enumerate() {
+            let path = format!("tools[{index}]");
+            let tool = object_of(tool, &path)?;
+            match tool.get("type").filter(|kind| !kind.is_null()) {
+                None => list.add_function(&tool, &path, "input_schema")?,
+                Some(kind) if kind == "custom" => list.add_function(&tool, &path, "input_schema")?,
+                Some(_) => list.leave_out(&tool, &path, notes)?,
+            }
+        }
+        Ok(list)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.functions.is_empty()
+    }
+
+    /// The names that the model knows.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.functions.iter().filter_map(|tool| tool["function"]["name"].as_str())
+    }
+
+    /// Whether a tool of this name or kind was sent and left out.
+    pub(crate) fn is_left_out(&self, name: &str) -> bool {
+        self.left_out.iter().any(|known| known == name)
+    }
+
+    fn add_function(&mut self, tool: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
+        check_function(tool, path, schema)?;
+        let strict = tool.get("strict").is_some_and(|strict| strict == true);
+        self.functions.push(function_tool(&tool["name"], tool.get("description"), tool.get(schema), strict));
+        Ok(())
+    }
+
+    /// Adds a tool that takes a text, as a function with one argument. A grammar of the text is shown to the model.
+    fn add_text_tool(
+        &mut self,
+        tool: &Map<String, Value>,
+        format: &Value,
+        path: &str,
+        notes: &Notes,
+    ) -> Result<(), ApiError> {
+        check_function(tool, path, "parameters")?;
+        let mut description = tool.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if let Some(definition) = format["definition"].as_str() {
+            let syntax = format["syntax"].as_str().unwrap_or("grammar");
+            description.push_str(&format!("\n\nThe input is a text of this {syntax}:\n{definition}"));
+            notes.tell("tools that take a text of a grammar", "which the model is shown and need not keep to");
+        }
+        let schema = json!({
+            "type": "object",
+            "properties": {INPUT: {"type": "string", "description": "All of the text."}},
+            "required": [INPUT],
+            "additionalProperties": false,
+        });
+        let name = &tool["name"];
+        self.functions.push(function_tool(name, Some(&description.trim_start().into()), Some(&schema), false));
+        let name = name.as_str().unwrap_or_default().to_owned();
+        self.forms.insert(name.clone(), CallForm { name, namespace: None, is_text: true });
+        Ok(())
+    }
+
+    /// Adds the functions of a group under names that begin with that of the group.
+    fn add_group(&mut self, group: &Map<String, Value>, path: &str, notes: &Notes) -> Result<(), ApiError> {
+        check_function(group, path, "parameters")?;
+        let namespace = group["name"].as_str().unwrap_or_default();
+        let path = format!("{path}.tools");
+        let Some(tools) = group.get("tools").and_then(Value::as_array) else {
+            return refuse(&path, "is missing; send the functions of the group as a list".into());
+        };
+        let within = Self::of_responses_at(&path, tools, notes)?;
+        for mut tool in within.functions {
+            let known = tool["function"]["name"].as_str().unwrap_or_default().to_owned();
+            let form = within.forms.get(&known);
+            let is_text = form.is_some_and(|form| form.is_text);
+            let name = joined_name(namespace, &known);
+            tool["function"]["name"] = name.as_str().into();
+            self.functions.push(tool);
+            let namespace = Some(namespace.to_owned());
+            self.forms.insert(name, CallForm { name: known, namespace, is_text });
+        }
+        Ok(())
+    }
+
+    /// Leaves out a tool that others run.
+    fn leave_out(&mut self, tool: &Map<String, Value>, path: &str, notes: &Notes) -> Result<(), ApiError> {
+        let kind = kind_of(tool).unwrap_or_default();
+        if !OF_OTHERS.iter().any(|of_others| kind.starts_with(of_others)) {
+            let kind = tool.get("type").unwrap_or(&Value::Null).to_string();
+            let problem = "which is not known here; send tools of type \"function\" or \"custom\"";
+            return refuse(&format!("{path}.type"), format!("is {}, {problem}", shown(&kind)));
+        }
+        notes.tell(&format!("tools of type {}", shown(kind)), "which this server does not run and leaves out");
+        self.left_out.push(kind.to_owned());
+        self.left_out.extend(tool.get("name").and_then(Value::as_str).map(str::to_owned));
+        Ok(())
+    }
+}
+
+/// The name by which the model knows a function of a group.
+pub(crate) fn joined_name(namespace: &str, name: &str) -> String {
+    let between = if namespace.ends_with(WITHIN) { "" } else { WITHIN };
+    format!("{namespace}{between}{name}")
+}
+
+/// The arguments of a call of a tool that takes a text.
+pub(crate) fn arguments_of_text(text: Value) -> Value {
+    object([(INPUT, text)])
+}
+
+/// The text that the arguments of such a call have; the arguments themselves, if they have none.
+pub(crate) fn text_of_arguments(arguments: String) -> String {
+    let parsed: Option<Map<String, Value>> = serde_json::from_str(&arguments).ok();
+    match parsed.and_then(|mut arguments| arguments.get_mut(INPUT).map(Value::take)) {
+        Some(Value::String(text)) => text,
+        _ => arguments,
+    }
+}
+
+fn kind_of(tool: &Map<String, Value>) -> Option<&str> {
+    tool.get("type").and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &ToolList) -> Vec<&str> {
+        list.names().collect()
+    }
+
+    #[test]
+    fn tools_of_all_kinds_become_functions_or_are_left_out() {
+        let notes = Notes::default();
+        let schema = json!({"type": "object", "properties": {}});
+        let function = json!({"type": "function", "name": "shell", "strict": true, "parameters": schema});
+        let grammar = json!({"type": "grammar", "syntax": "lark", "definition": "start: \"x\""});
+        let custom = json!({"type": "custom", "name": "patch", "description": "Edits", "format": grammar});
+        let group = json!({"type": "namespace", "name": "mcp__x", "tools": [function, custom]});
+        let tools = [function.clone(), custom.clone(), group, json!({"type": "web_search"}), json!({"type": "mcp"})];
+        let list = ToolList::of_responses(&tools, &notes).expect("tools");
+        assert_eq!(names(&list), ["shell", "patch", "mcp__x__shell", "mcp__x__patch"]);
+        let form = |name: &str, namespace: Option<&str>, is_text| CallForm {
+            name: name.into(),
+            namespace: namespace.map(str::to_owned),
+            is_text,
+        };
+        assert_eq!(list.forms["patch"], form("patch", None, true));
+        assert_eq!(list.forms["mcp__x__shell"], form("shell", Some("mcp__x"), false));
+        assert_eq!(list.forms["mcp__x__patch"], form("patch", Some("mcp__x"), true));
+        assert_eq!(list.forms.len(), 3);
+        assert!(list.is_left_out("web_search") && list.is_left_out("mcp") && !list.is_left_out("shell"));
+        assert_eq!(list.functions[0]["function"]["strict"], true);
+        let description = list.functions[1]["function"]["description"].as_str().expect("a description");
+        assert!(description.starts_with("Edits") && description.ends_with("start: \"x\""), "{description}");
+        assert!(!notes.tell("tools of type web_search", "as was told"));
+
+        let chat = [
+            json!({"type": "function", "function": {"name": "f"}}),
+            json!({"type": "custom", "custom": {"name": "c", "format": {"type": "grammar", "grammar": grammar}}}),
+        ];
+        let list = ToolList::of_chat(chat.to_vec(), &notes).expect("tools");
+        assert_eq!((names(&list), list.forms["c"].is_text), (vec!["f", "c"], true));
+        assert!(list.functions[1]["function"]["description"].as_str().is_some_and(|text| text.contains("start")));
+
+        let messages = [
+            json!({"name": "f", "input_schema": schema}),
+            json!({"type": "custom", "name": "g", "input_schema": schema}),
+            json!({"type": "web_search_20250305", "name": "web_search", "max_uses": 8}),
+        ];
+        let list = ToolList::of_messages(messages.to_vec(), &notes).expect("tools");
+        assert_eq!((names(&list), list.is_left_out("web_search")), (vec!["f", "g"], true));
+    }
+
+    #[test]
+    fn unknown_kinds_are_refused_by_name() {
+        let notes = Notes::default();
+        let error = ToolList::of_responses(&[json!({"type": "retrieval"})], &notes).expect_err("an unknown kind");
+        assert_eq!(error.param.as_deref(), Some("tools[0].type"));
+        assert!(error.message.contains("retrieval"), "{}", error.message);
+        let group = json!({"type": "namespace", "name": "g", "tools": [{"type": "function", "name": ""}]});
+        let error = ToolList::of_responses(&[group], &notes).expect_err("a function without a name");
+        assert_eq!(error.param.as_deref(), Some("tools[0].tools[0].name"));
+        let tools = vec![json!({"type": "surprise_1", "name": "x"})];
+        let error = ToolList::of_messages(tools, &notes).expect_err("an unknown kind");
+        assert_eq!(error.param.as_deref(), Some("tools[0].type"));
+        let error = ToolList::of_chat(vec![json!({})], &notes).expect_err("no kind");
+        assert_eq!(error.param.as_deref(), Some("tools[0].type"));
+    }
+
+    #[test]
+    fn texts_go_into_arguments_and_come_out_of_them() {
+        let arguments = arguments_of_text("a\n\"b\"".into()).to_string();
+        assert_eq!(text_of_arguments(arguments), "a\n\"b\"");
+        for other in [r#"{"path": "x"}"#, r#"{"input": 1}"#, "{\"inp"] {
+            assert_eq!(text_of_arguments(other.into()), other);
+        }
+    }
+}
