@@ -8,9 +8,6 @@ use std::ops::Range;
 
 use serde_json::{Map, Value, json};
 
-use crate::blocks::refuse;
-use crate::error::ApiError;
-use crate::fields::shown;
 use crate::json_text::object;
 
 type Message = Map<String, Value>;
@@ -92,20 +89,13 @@ impl History {
         self.called.insert(id, name);
     }
 
-    /// Adds what a call has brought.
-    ///
-    /// # Errors
-    /// No call has this id, which `path` names.
-    pub(crate) fn result(&mut self, id: String, text: String, path: &str) -> Result<(), ApiError> {
-        let Some(name) = self.called.get(&id) else {
-            return refuse(
-                path,
-                format!("is {}, but no call before it has this id", shown(&Value::from(id).to_string())),
-            );
-        };
-        let message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
-        self.add(message);
-        Ok(())
+    /// Adds what a call has brought. Where the call is not told any more, as when a client has shortened what was
+    /// before, that is a text of the user's.
+    pub(crate) fn result(&mut self, id: String, text: String) {
+        match self.called.get(&id) {
+            Some(name) => self.add(json!({"role": "tool", "tool_call_id": id, "name": name, "content": text})),
+            None => self.push("user", format!("[An earlier call brought: {text}]")),
+        }
     }
 
     /// Whether the assistant spoke last, and called nothing.
@@ -254,7 +244,7 @@ mod tests {
                 "a" => turns.push(ASSISTANT, rest),
                 "t" => turns.think(rest),
                 "c" => turns.call(rest, "f".into(), json!({})),
-                _ => turns.result(rest.clone(), rest, "path").expect("a call"),
+                _ => turns.result(rest.clone(), rest),
             }
         }
         short(&turns.into_messages())
@@ -320,19 +310,20 @@ mod tests {
     }
 
     #[test]
-    fn results_need_a_call_and_calls_are_not_continued() {
+    fn results_follow_their_call_and_calls_are_not_continued() {
         let mut turns = History::default();
         turns.push(ASSISTANT, "I look.".into());
         assert!(turns.is_to_be_continued());
         turns.call("1".into(), "f".into(), json!({"x": 1}));
         assert!(!turns.is_to_be_continued());
-        assert_eq!(turns.result("3".into(), "ok".into(), "p").expect_err("no call").param.as_deref(), Some("p"));
-        turns.result("1".into(), "ok".into(), "p").expect("a call");
+        turns.result("1".into(), "ok".into());
+        turns.result("3".into(), "late".into());
         let function = json!({"name": "f", "arguments": {"x": 1}});
         let expected = json!([
             {"role": "assistant", "content": "I look.",
                 "tool_calls": [{"id": "1", "type": "function", "function": function}]},
             {"role": "tool", "tool_call_id": "1", "name": "f", "content": "ok"},
+            {"role": "user", "content": "[An earlier call brought: late]"},
         ]);
         assert_eq!(Value::from(turns.into_messages()), expected);
     }

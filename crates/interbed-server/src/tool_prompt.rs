@@ -3,32 +3,21 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::error::ApiError;
 use crate::tool_calls::Family;
 
 /// Shows `tools`, calls and results in `messages`, which have the form of a chat, and arguments that are objects.
-///
-/// # Errors
-/// A call's arguments are not an object.
-pub(crate) fn tell_tools(messages: Vec<Value>, tools: &[Value], family: &Family) -> Result<Vec<Value>, ApiError> {
+pub(crate) fn tell_tools(messages: Vec<Value>, tools: &[Value], family: &Family) -> Vec<Value> {
     let mut told: Vec<Value> = Vec::with_capacity(messages.len() + 1);
     if !tools.is_empty() {
         told.push(json!({"role": "system", "content": introduction(tools, family)}));
     }
-    for (index, mut message) in messages.into_iter().enumerate() {
+    for mut message in messages {
         let text = |message: &Value| message["content"].as_str().unwrap_or_default().to_owned();
         let calls = message.as_object_mut().and_then(|message| message.shift_remove("tool_calls"));
         if let Some(Value::Array(calls)) = calls {
             let said = Some(text(&message)).filter(|text| !text.is_empty());
-            let calls = calls.iter().enumerate().map(|(call_index, call)| {
-                written(call, family).ok_or_else(|| {
-                    let path = format!("messages[{index}].tool_calls[{call_index}].function.arguments");
-                    let problem = "must be a JSON object, to be told to this model, whose chat template knows no \
-                                   tools; those of a request have up to 64 KiB together";
-                    ApiError::invalid(path.clone(), format!("{path} {problem}"))
-                })
-            });
-            let texts: Vec<String> = said.into_iter().map(Ok).chain(calls).collect::<Result<_, _>>()?;
+            let calls = calls.iter().map(|call| written(call, family));
+            let texts: Vec<String> = said.into_iter().chain(calls).collect();
             message["content"] = texts.join("\n").into();
         }
         if message["role"] == "tool" {
@@ -49,7 +38,7 @@ pub(crate) fn tell_tools(messages: Vec<Value>, tools: &[Value], family: &Family)
             _ => told.push(message),
         }
     }
-    Ok(told)
+    told
 }
 
 fn introduction(tools: &[Value], family: &Family) -> String {
@@ -64,15 +53,12 @@ fn introduction(tools: &[Value], family: &Family) -> String {
     )
 }
 
-/// A call in the family's form, if its arguments are an object, or are not there.
-fn written(call: &Value, family: &Family) -> Option<String> {
+/// A call in the family's form.
+fn written(call: &Value, family: &Family) -> String {
     let function = &call["function"];
     let none = Map::new();
-    let arguments = match &function["arguments"] {
-        Value::Null => &none,
-        arguments => arguments.as_object()?,
-    };
-    Some(family.written(function["name"].as_str().unwrap_or_default(), arguments))
+    let arguments = function["arguments"].as_object().unwrap_or(&none);
+    family.written(function["name"].as_str().unwrap_or_default(), arguments)
 }
 
 #[cfg(test)]
@@ -91,7 +77,7 @@ mod tests {
             json!({"role": "tool", "content": "two"}),
         ];
         let tools = [json!({"type": "function", "function": {"name": "f"}})];
-        let told = tell_tools(messages.clone(), &tools, family).expect("objects");
+        let told = tell_tools(messages.clone(), &tools, family);
         let roles: Vec<&str> = told.iter().filter_map(|message| message["role"].as_str()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
         let text = |index: usize| told[index]["content"].as_str().expect("a text");
@@ -102,9 +88,6 @@ mod tests {
         assert_eq!(text(2), calls);
         let results = "<tool_response>\none\n</tool_response>\n\n<tool_response>\ntwo\n</tool_response>";
         assert_eq!(text(3), results);
-        assert_eq!(tell_tools(messages, &[], family).expect("objects")[0]["content"], "be kind");
-        let odd = vec![json!({"role": "assistant", "tool_calls": [call(json!("{x"))]})];
-        let error = tell_tools(odd, &tools, family).expect_err("no object");
-        assert_eq!(error.param.as_deref(), Some("messages[0].tool_calls[0].function.arguments"));
+        assert_eq!(tell_tools(messages, &[], family)[0]["content"], "be kind");
     }
 }

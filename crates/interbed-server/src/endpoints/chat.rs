@@ -258,7 +258,7 @@ impl Rendering {
             name_thinking(message, app.speech.harmony);
             fill_arguments(message);
             match as_objects {
-                true => parse_arguments(message, || told.is_some() || template.takes_text_arguments()),
+                true => parse_arguments(message, || told.is_none() && template.takes_text_arguments()),
                 false => write_arguments(message),
             }
             // Where calls become text, there is a content.
@@ -266,7 +266,7 @@ impl Rendering {
         }
         let mut tools = tools.as_deref();
         if let Some(family) = told {
-            messages = tell_tools(messages, tools.unwrap_or_default(), family)?;
+            messages = tell_tools(messages, tools.unwrap_or_default(), family);
             tools = None;
         }
         let render =

@@ -545,7 +545,7 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
             if block.get("is_error").is_some_and(|is_error| is_error == true) {
                 text = format!("Error: {text}");
             }
-            turns.result(id, text, &format!("{path}.tool_use_id"))?;
+            turns.result(id, text);
         }
         (_, kind) if PAST.iter().any(|past| kind.starts_with(past) || kind.ends_with(past)) => {
             turns.push(role, told_as_text(&block));

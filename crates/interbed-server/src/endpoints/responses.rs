@@ -398,12 +398,14 @@ fn format(text: Option<Object<Text<'_>>>, common: &mut Common, share: &mut Share
 /// The conversation as templates know it.
 fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Vec<Value>, ApiError> {
     let mut turns = History::default();
-    if let Some(instructions) = instructions.filter(|instructions| !instructions.is_empty()) {
+    let instructions = instructions.filter(|instructions| !instructions.is_empty());
+    let is_instructed = instructions.is_some();
+    if let Some(instructions) = instructions {
         turns.push("system", instructions);
     }
     match sent(input) {
         Some(Input::Text(text)) => turns.push("user", text),
-        Some(Input::Items(items)) if !items.is_empty() => {
+        Some(Input::Items(items)) if !items.is_empty() || is_instructed => {
             let newest = newest_turn(items.iter().map(|item| item["role"] == "user"));
             for (index, item) in items.into_iter().enumerate() {
                 let path = format!("input[{index}]");
@@ -469,7 +471,7 @@ fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str, media
                 return refuse(&format!("{path}.output"), "is missing; send what the call has brought".into());
             };
             let text = text_of(output, &format!("{path}.output"), Media::LeftOut)?;
-            turns.result(id, text, &format!("{path}.call_id"))?;
+            turns.result(id, text);
         }
         Some("reasoning") => {
             let of = |field: &str, item: &mut Map<String, Value>| {

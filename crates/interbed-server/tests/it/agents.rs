@@ -179,6 +179,7 @@ async fn items_of_the_past_become_messages_or_text() {
         {"type": "function_call_output", "call_id": "c2", "output": []},
         {"type": "custom_tool_call", "call_id": "c3", "name": "patch", "input": "a \"b\""},
         {"type": "custom_tool_call_output", "call_id": "c3", "output": "done"},
+        {"type": "function_call_output", "call_id": "c0", "output": "y"},
         {"type": "local_shell_call_output", "id": "l1", "output": "z"},
         {"type": "message", "role": "developer", "content": "Hurry."},
         {"role": "user", "content": "b"},
@@ -192,7 +193,7 @@ async fn items_of_the_past_become_messages_or_text() {
         "[shell][patch][mcp__x__shell]<system>You help.\n\nHurry.<user>a\n{left_out}\
          <assistant>[web_search_call: {{\"action\":{{\"query\":\"q\"}}}}]\nno{}<tool>{left_out}\
          <assistant>{}<tool><assistant>{}<tool>done\
-         <user>[local_shell_call_output: {{\"output\":\"z\"}}]\n\nb<assistant>",
+         <user>[An earlier call brought: y]\n[local_shell_call_output: {{\"output\":\"z\"}}]\n\nb<assistant>",
         call("shell", "\"{\\\"command\\\": [\""),
         call("mcp__x__shell", "{}"),
         call("patch", "{\"input\": \"a \\\"b\\\"\"}"),

@@ -260,7 +260,7 @@ async fn what_needs_state_or_is_not_supported_is_named() {
         ("input", json!(null)),
         ("input", json!([])),
         ("input", json!(3)),
-        ("input[0].call_id", json!([{"type": "function_call_output", "call_id": "x", "output": "y"}])),
+        ("input[0].call_id", json!([{"type": "function_call_output", "output": "y"}])),
         ("input[0].output", json!([{"type": "function_call_output", "call_id": "x"}])),
         ("input[0].arguments", json!([{"type": "function_call", "call_id": "x", "name": "f", "arguments": {}}])),
         ("input[0].type", json!([{"type": "telepathy_call"}])),
