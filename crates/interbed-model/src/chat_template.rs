@@ -292,7 +292,7 @@ impl ChatTemplate {
     pub fn takes_text_arguments(&self) -> bool {
         let no_content = self.no_content();
         *self.text_arguments.get_or_init(|| {
-            arguments::takes_text(no_content, |messages, tools| {
+            contents::takes_text_arguments(no_content, |messages, tools| {
                 self.render(messages, Some(tools), false, &Map::new()).ok()
             })
         })

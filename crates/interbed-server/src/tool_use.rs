@@ -108,7 +108,7 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
     common.constraint = Some(if is_optional {
         let bound = |functions: &[Function]| match &text {
             // A text that is no call has to be the JSON that was asked for.
-            Some(schema) => Binding::whole(GrammarSource::Lark(way.answer(app, functions, several, Some(&schema)))),
+            Some(schema) => Binding::whole(GrammarSource::Lark(way.answer(app, functions, several, Some(schema)))),
             None => {
                 let source = GrammarSource::Lark(format!("start: call\n{}", way.call(app, functions)));
                 Binding { source, after: Some((way.trigger(), parallel)) }

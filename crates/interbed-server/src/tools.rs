@@ -15,8 +15,8 @@ pub(crate) fn check_shown(template: &ChatTemplate, is_told: bool) -> Result<(), 
     if template.reads_tools() || is_told {
         return Ok(());
     }
-    let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out, or start \
-                   the server with --tool-parser, so that the system's message tells of them in its form";
+    let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out, or \
+                   start the server with --tool-parser, so that the system's message tells of them in its form";
     Err(ApiError::invalid("tools", message))
 }
 

@@ -3,8 +3,6 @@
 
 use serde_json::{Value as Json, json};
 
-use super::NoContent;
-
 /// How a template wants the arguments of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentsForm {
@@ -16,7 +14,7 @@ pub enum ArgumentsForm {
 
 /// What tells the arguments from all else that a template writes.
 const KEY: &str = "probe_key";
-const VALUE: &str = "probe_value";
+pub(super) const VALUE: &str = "probe_value";
 
 /// The form in which `render` writes arguments best. An object, where both are as good.
 pub(super) fn probe(render: impl Fn(&[Json], &[Json]) -> Option<String>) -> ArgumentsForm {
@@ -35,12 +33,6 @@ pub(super) fn probe(render: impl Fn(&[Json], &[Json]) -> Option<String>) -> Argu
     } else {
         ArgumentsForm::Text
     }
-}
-
-/// Whether `render` shows a call whose arguments are a text that is no JSON, in a message of this content.
-pub(super) fn takes_text(content: NoContent, render: impl Fn(&[Json], &[Json]) -> Option<String>) -> bool {
-    let rendered = render(&conversation(&VALUE.into(), content.content(), 1), std::slice::from_ref(&tool()));
-    rendered.is_some_and(|text| text.contains(VALUE))
 }
 
 /// Arguments as no template has them by itself.

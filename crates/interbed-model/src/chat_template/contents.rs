@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::arguments::{ArgumentsForm, conversation, probed, quality, tool};
+use super::arguments::{ArgumentsForm, VALUE, conversation, probed, quality, tool};
 
 /// The content of a message that calls tools and says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,12 @@ pub(super) fn probe(arguments: ArgumentsForm, render: impl Fn(&[Json], &[Json]) 
     CallContents { without_text, beside_text: score(Some("text".into())) >= best }
 }
 
+/// Whether `render` shows a call whose arguments are a text that is no JSON, in a message of this content.
+pub(super) fn takes_text_arguments(content: NoContent, render: impl Fn(&[Json], &[Json]) -> Option<String>) -> bool {
+    let rendered = render(&conversation(&VALUE.into(), content.content(), 1), std::slice::from_ref(&tool()));
+    rendered.is_some_and(|text| text.contains(VALUE))
+}
+
 impl NoContent {
     /// Gives it to a message that says nothing.
     pub fn fill(self, message: &mut Map<String, Json>) {
@@ -57,7 +63,7 @@ impl NoContent {
         }
     }
 
-    pub(super) fn content(self) -> Option<Json> {
+    fn content(self) -> Option<Json> {
         match self {
             Self::Empty => Some("".into()),
             Self::Null => Some(Json::Null),
