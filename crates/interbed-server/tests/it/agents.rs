@@ -307,7 +307,8 @@ async fn histories_of_chats_are_put_in_order() {
 #[tokio::test]
 async fn a_template_that_iterates_over_arguments_gets_an_object() {
     let template = "{{ tools or '' }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\
-        {% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments | items %}{{ k }}={{ v }}{% endfor %}{% endfor %}{% endfor %}";
+        {% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments | items %}{{ k }}={{ v }}{% endfor %}\
+        {% endfor %}{% endfor %}";
     let server = Server::with_template(template).await;
     for (arguments, shown) in [("{\"a\": 1}", "a=1"), ("{\"a\": ", ""), ("[1]", ""), ("", "")] {
         let call = json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}});
