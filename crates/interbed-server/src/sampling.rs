@@ -108,7 +108,7 @@ pub(crate) struct Common {
 
 /// Reads and checks the shared fields of a body, and refuses those that its API does not support.
 pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<Common, ApiError> {
-    read::<Supported<A>>(body)?;
+    read::<Supported<A>>(body)?.tell(&app.notes);
     let mut fields: SharedFields = read(body)?;
     check_name(app, sent(fields.model.take()))?;
     let n = sent(fields.n).unwrap_or(1);

@@ -11,9 +11,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Vis
 use serde_json::value::RawValue;
 
 use crate::fields::shown;
+use crate::notes::Notes;
 
 /// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
-const NOWHERE: [&str; 33] = [
+const NOWHERE: [&str; 32] = [
     "audio",
     "chat_template",
     "documents",
@@ -46,7 +47,19 @@ const NOWHERE: [&str; 33] = [
     "thinking_budget_tokens",
     "thinking_token_budget",
     "vllm_xargs",
-    "web_search_options",
+];
+
+/// Fields that ask for something which changes no answer here, and what becomes of it.
+const TOLD: [(&str, &str); 9] = [
+    ("container", "whose tools this server does not run"),
+    ("context_management", "and this server leaves the context as it was sent"),
+    ("fallbacks", "but this server has one model"),
+    ("mcp_servers", "whose tools this server does not run and leaves out"),
+    ("moderation", "but this server has no moderation"),
+    ("prediction", "which this server does without"),
+    ("store", "but this server keeps no answers"),
+    ("verbosity", "of which this server's models know nothing"),
+    ("web_search_options", "but this server does not search"),
 ];
 
 /// Whether a number leaves the answer as it is.
@@ -151,7 +164,20 @@ pub(crate) fn of_responses(name: &str) -> Option<&'static str> {
 }
 
 /// A body without fields that its API does not support.
-pub(crate) struct Supported<A>(PhantomData<A>);
+pub(crate) struct Supported<A> {
+    /// Places in [`TOLD`] of its fields that change no answer.
+    told: Vec<usize>,
+    api: PhantomData<A>,
+}
+
+impl<A> Supported<A> {
+    /// Tells the log of fields that change no answer.
+    pub(crate) fn tell(self, notes: &Notes) {
+        for (name, outcome) in self.told.into_iter().map(|place| TOLD[place]) {
+            notes.tell(name, outcome);
+        }
+    }
+}
 
 impl<'de, A: Api> Deserialize<'de> for Supported<A> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -162,17 +188,23 @@ impl<'de, A: Api> Deserialize<'de> for Supported<A> {
                 formatter.write_str("a JSON object")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Supported<Of>, A::Error> {
+                let mut told = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
                     let name = name.as_str();
                     if let Some(place) = Of::elsewhere(name) {
                         map.next_value_seed(Nothing { name, place: Some(place) })?;
                     } else if NOWHERE.contains(&name) || NUMBERS.iter().any(|(number, _)| *number == name) {
                         map.next_value_seed(Nothing { name, place: None })?;
+                    } else if let Some(place) = TOLD.iter().position(|(told, _)| *told == name) {
+                        let value: &RawValue = map.next_value()?;
+                        if !asks_for_nothing(name, value.get()) && value.get() != "{}" && told.len() < TOLD.len() {
+                            told.push(place);
+                        }
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                Ok(Supported(PhantomData))
+                Ok(Supported { told, api: PhantomData })
             }
         }
         deserializer.deserialize_map(Names(PhantomData))
@@ -239,6 +271,15 @@ mod tests {
         read::<Supported<Completions>>(br#"{"tools": [], "messages": null, "echo": true}"#)
             .map(drop)
             .expect("a completion");
+    }
+
+    #[test]
+    fn what_changes_no_answer_is_told() {
+        let body = br#"{"store": true, "verbosity": null, "web_search_options": {"a": 1}, "mcp_servers": []}"#;
+        let notes = Notes::default();
+        read::<Supported<Chats>>(body).expect("a chat").tell(&notes);
+        assert!(!notes.tell("store", "again") && !notes.tell("web_search_options", "again"));
+        assert!(notes.tell("verbosity", "for the first time") && notes.tell("mcp_servers", "for the first time"));
     }
 
     #[test]

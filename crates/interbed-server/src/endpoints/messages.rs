@@ -64,12 +64,6 @@ struct Fields<'b> {
     #[serde(borrow)]
     compaction: Option<&'b RawValue>,
     #[serde(borrow)]
-    mcp_servers: Option<&'b RawValue>,
-    #[serde(borrow)]
-    container: Option<&'b RawValue>,
-    #[serde(borrow)]
-    context_management: Option<&'b RawValue>,
-    #[serde(borrow)]
     output_config: Option<Field<Object<OutputConfig<'b>>>>,
     #[serde(borrow)]
     output_format: Option<Field<Object<Format<'b>>>>,
@@ -319,19 +313,10 @@ fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
 
 /// Reads and checks all fields but the conversation.
 fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
-    read::<Supported<OfMessages>>(body.json())?;
+    read::<Supported<OfMessages>>(body.json())?.tell(&app.notes);
     let fields: Fields<'_> = read(body.json())?;
     check_thread(fields.thread)?;
     check_name(app, sent(fields.model))?;
-    check_unasked("container", fields.container)?;
-    for (name, value, outcome) in [
-        ("mcp_servers", fields.mcp_servers, "whose tools this server does not run and leaves out"),
-        ("context_management", fields.context_management, "and this server leaves the context as it was sent"),
-    ] {
-        if value.is_some_and(asks) {
-            app.notes.tell(name, outcome);
-        }
-    }
     // Whose request it is changes nothing here, but it must be a text.
     let _ = sent(fields.metadata).map(|Object(Metadata { user_id })| user_id);
     let mut common = unasked(app);
@@ -348,15 +333,10 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
 
 /// Refuses a field that is not supported, unless it asks for nothing.
 fn check_unasked(name: &str, value: Option<&RawValue>) -> Result<(), ApiError> {
-    match value.filter(|value| asks(value)) {
+    match value.filter(|value| !matches!(value.get(), "[]" | "{}" | "null")) {
         Some(value) => refuse(name, format!("is {}, which is not supported here; leave it out", shown(value.get()))),
         None => Ok(()),
     }
-}
-
-/// Whether the value of a field asks for something.
-fn asks(value: &RawValue) -> bool {
-    !matches!(value.get(), "[]" | "{}" | "null")
 }
 
 /// What the answer has to be, by the newer field or the older one.

@@ -65,8 +65,6 @@ struct Fields<'b> {
     reasoning: Option<Field<Object<Reasoning>>>,
     user: Option<Field<String>>,
     #[serde(borrow)]
-    store: Option<&'b RawValue>,
-    #[serde(borrow)]
     previous_response_id: Option<&'b RawValue>,
     #[serde(borrow)]
     conversation: Option<&'b RawValue>,
@@ -229,7 +227,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         [input, tools].into_iter().flatten().fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
     // The parsed ones, and the template's two copies.
     let mut preparing = Preparing::begin(app, &body, values.saturating_mul(3))?;
-    read::<Supported<OfResponses>>(body.json())?;
+    read::<Supported<OfResponses>>(body.json())?.tell(&app.notes);
     let fields: Fields<'_> = read(body.json())?;
     check_supported(&fields)?;
     tell_left_out(app, &fields);
@@ -356,9 +354,6 @@ const INCLUDED: [&str; 6] = [
 
 /// Tells the log of what changes no answer here.
 fn tell_left_out(app: &App, fields: &Fields<'_>) {
-    if fields.store.is_some_and(|store| store.get() == "true") {
-        app.notes.tell("store", "but this server keeps no responses");
-    }
     if let Some(Field(Object(Text { verbosity: Some(verbosity), .. }))) = &fields.text
         && !is_text(verbosity, "medium")
     {
