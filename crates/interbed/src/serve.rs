@@ -144,6 +144,14 @@ pub struct ServeArgs {
     pub max_waiting: usize,
 
     /// Connections that are served at a time, three quarters of them from one address; the memory for requests allows
+    /// Longest time between two tokens of an answer while prompts of others are computed. Each pass takes as much of
+    /// the prompts as the measured speed allows in that time; a pass that takes longer without any, because weights
+    /// come from disk, may take twice its time. More is faster for long prompts beside answers: a pass has some cost
+    /// of its own. While no answer is generated, prompts take whole passes
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", help_heading = "Server", hide_short_help = true,
+          value_parser = token_gap)]
+    pub max_token_gap: Duration,
+
     /// 1024
     #[arg(long, value_name = "N", default_value_t = ServerConfig::default().connections_max, help_heading = "Server",
           hide_short_help = true, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
@@ -195,6 +203,12 @@ pub enum LogFormat {
 /// A model that cannot be served, or an address that cannot be listened on.
 pub fn run(args: ServeArgs) -> Result<()> {
     share_heaps();
+/// Reads `--max-token-gap`.
+fn token_gap(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0.01 to 3600, such as 0.5".to_owned())
+}
+
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_WORKERS)
@@ -223,6 +237,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     // A download may take hours, which a signal ends; what came is kept.
     let (model, options) = (args.model.model.clone(), limits.clone());
     let path = runtime.block_on(async {
+    limits.max_token_gap = Some(args.max_token_gap);
         let found = tokio::task::spawn_blocking(move || hub::local(model.as_deref(), &options, Audience::Clients));
         tokio::select! {
             code = signals.next() => std::process::exit(code),
