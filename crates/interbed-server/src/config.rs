@@ -58,6 +58,9 @@ pub struct ServerConfig {
     pub write_timeout: Duration,
     /// Time that requests in flight have to finish once the server is told to stop.
     pub drain_timeout: Duration,
+    /// Time for which a stream may tell nothing: then it sends an event that changes no answer, so that its client goes
+    /// on waiting for a long prompt, or for its turn.
+    pub silence_max: Duration,
     /// Prompts tokenized, and templates rendered, at a time.
     pub tokenizing_max: usize,
     /// Schemas and grammars compiled at a time, each in [`COMPILING_BYTES`](crate::COMPILING_BYTES) at most; 0 refuses
@@ -103,6 +106,7 @@ impl Default for ServerConfig {
             drain_timeout: Duration::from_secs(30),
             tokenizing_max: std::thread::available_parallelism().map_or(2, usize::from).min(4),
             schemas_max: COMPILING_MAX,
+            silence_max: Duration::from_secs(10),
             schema_worker: None,
         }
     }

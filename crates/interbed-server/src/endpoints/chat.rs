@@ -555,6 +555,10 @@ impl Choices for Writer {
         }
         choices
     }
+
+    fn empty(&self, index: usize) -> Value {
+        self.chunk(index, json!({}), Vec::new(), None)
+    }
 }
 
 /// A piece of an answer as a chunk tells it.

@@ -265,6 +265,10 @@ impl Choices for Writer {
         let logprobs = self.logprobs.map_or(Value::Null, |_| logprobs.to_json());
         vec![self.choice(index, text, logprobs, cause)]
     }
+
+    fn empty(&self, index: usize) -> Value {
+        self.choice(index, String::new(), Value::Null, None)
+    }
 }
 
 /// vLLM's `stop_reason`: which stop string or stop token it was.

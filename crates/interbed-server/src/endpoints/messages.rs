@@ -608,7 +608,7 @@ impl Events for Writer {
         vec![named("error", json!({"error": error_json(error)["error"]}))]
     }
 
-    fn idle(&mut self) -> Option<String> {
-        Some(named("ping", Value::Null))
+    fn idle(&mut self, _: &Sequences) -> Vec<String> {
+        vec![named("ping", Value::Null)]
     }
 }

@@ -511,6 +511,16 @@ impl Writer {
         }
         if let Some(Ok(cause)) = &delta.text.finished {
             self.cause = Some(cause.clone());
+    /// The first events, unless they were told already.
+    fn begin(&mut self) -> Vec<String> {
+        if self.number > 0 {
+            return Vec::new();
+        }
+        let response = self.response.clone();
+        let names = ["response.created", "response.in_progress"];
+        names.map(|name| self.event(name, json!({"response": response.clone()}))).into()
+    }
+
         }
         self.add(&changes);
         changes
@@ -649,10 +659,7 @@ impl Events for Writer {
     fn delta(&mut self, _: usize, delta: Delta, _: &Sequences) -> Vec<String> {
         let mut events = Vec::new();
         if delta.text.prompt.is_some() {
-            for name in ["response.created", "response.in_progress"] {
-                let response = self.response.clone();
-                events.push(self.event(name, json!({"response": response})));
-            }
+            events.extend(self.begin());
         }
         for (index, change) in self.changes(&delta) {
             events.extend(self.events(index, change, "completed"));
@@ -678,3 +685,12 @@ impl Events for Writer {
         vec![self.event("response.failed", json!({"response": response}))]
     }
 }
+    fn idle(&mut self, _: &Sequences) -> Vec<String> {
+        if self.number == 0 {
+            return self.begin();
+        }
+        // This API has no event for it, so the one that tells that it goes on is told again.
+        let response = self.response.clone();
+        vec![self.event("response.in_progress", json!({"response": response}))]
+    }
+
