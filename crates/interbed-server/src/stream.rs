@@ -223,6 +223,14 @@ pub(crate) fn events(app: &Arc<App>, mut sequences: Sequences, events: impl Even
     response(receiver, share)
 }
 
+/// Answers with these events alone.
+pub(crate) fn ended(events: &[String]) -> Response {
+    let (sender, receiver) = mpsc::channel(1);
+    // There is room for one, and the receiver is here.
+    let _ = sender.try_send(Bytes::from(events.concat()));
+    response(receiver, None)
+}
+
 /// An answer of events that are written elsewhere. `share` is given back when it has ended.
 pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>) -> Response {
     let mut response = Body::new(EventBody { chunks, _share: share }).into_response();
@@ -280,6 +288,8 @@ async fn write(
 struct Sink {
     sender: mpsc::Sender<Bytes>,
     write_timeout: Duration,
+    /// When something was sent last.
+    told: Instant,
 }
 
 impl Sink {
@@ -287,9 +297,8 @@ impl Sink {
     async fn send(&mut self, events: impl IntoIterator<Item = String>) -> Option<()> {
         for event in events {
             timeout(self.write_timeout, self.sender.send(Bytes::from(event))).await.ok()?.ok()?;
+            self.told = Instant::now();
         }
-    /// When something was sent last.
-    told: Instant,
         Some(())
     }
 }
@@ -297,7 +306,6 @@ impl Sink {
 /// A body that is written elsewhere. It lives until its last chunk but a few is on its way to the client.
 struct EventBody {
     chunks: mpsc::Receiver<Bytes>,
-            self.told = Instant::now();
     _share: Option<Share>,
 }
 

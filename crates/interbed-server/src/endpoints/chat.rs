@@ -70,7 +70,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         id: unique_id("chatcmpl-"),
         object: if common.stream { "chat.completion.chunk" } else { "chat.completion" },
         created: unix_seconds(),
-        model: app.model_name().to_owned(),
+        model: common.model.clone(),
     };
     let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, beside: 0, share };
     let mut sequences = submit(&app, asked, &common).await?;

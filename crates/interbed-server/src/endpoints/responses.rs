@@ -17,7 +17,7 @@ use crate::blocks::{object_of, refuse, role_of, text_in, text_of};
 use crate::body::{Preparing, Received, receive};
 use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
-use crate::error::ApiError;
+use crate::error::{ApiError, CONTEXT_EXCEEDED};
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::generate::{Asked, Delta, Sequences, submit};
 use crate::history::History;
@@ -184,7 +184,6 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let echo_bytes = if common.stream { common.params.max_tokens.saturating_mul(TOKEN_TEXT_BYTES) } else { 0 };
     let beside = response.iter().map(|(name, value)| name.len() + bytes_of(&value.to_string())).sum();
     let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes, caller, beside, share };
-    let mut sequences = submit(&app, asked, &common).await?;
     let mut writer = Writer {
         response,
         outline: Outline::default(),
@@ -193,6 +192,15 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         reasoning_tokens: 0,
         cause: None,
         number: 0,
+    };
+    let mut sequences = match submit(&app, asked, &common).await {
+        // Codex reads this code in events alone, and then shortens its conversation.
+        Err(error) if common.stream && error.code == Some(CONTEXT_EXCEEDED) => {
+            let mut events = writer.begin();
+            events.extend(writer.failed(&error));
+            return Ok(stream::ended(&events));
+        }
+        submitted => submitted?,
     };
     if common.stream {
         return Ok(stream::events(&app, sequences, writer));
@@ -232,8 +240,8 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     read::<Supported<OfResponses>>(body.json())?;
     let fields: Fields<'_> = read(body.json())?;
     check_supported(&fields)?;
-    check_name(app, sent(fields.model))?;
-    let mut common = unasked(app);
+    let model = check_name(app, sent(fields.model))?;
+    let mut common = Common { model, ..unasked(app) };
     let params = &mut common.params;
     params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
     params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
@@ -276,7 +284,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         "incomplete_details": null,
         "instructions": instructions,
         "max_output_tokens": common.max_tokens,
-        "model": app.model_name(),
+        "model": common.model,
         "output": [],
         "parallel_tool_calls": parallel,
         "previous_response_id": null,
@@ -503,14 +511,6 @@ impl Writer {
         named(name, data)
     }
 
-    /// What a delta changes, which is added to the blocks.
-    fn changes(&mut self, delta: &Delta) -> Vec<(usize, Change)> {
-        let changes = self.outline.push(delta.pieces.clone());
-        if delta.text.token.is_some() && delta.is_thinking {
-            self.reasoning_tokens += 1;
-        }
-        if let Some(Ok(cause)) = &delta.text.finished {
-            self.cause = Some(cause.clone());
     /// The first events, unless they were told already.
     fn begin(&mut self) -> Vec<String> {
         if self.number > 0 {
@@ -521,6 +521,14 @@ impl Writer {
         names.map(|name| self.event(name, json!({"response": response.clone()}))).into()
     }
 
+    /// What a delta changes, which is added to the blocks.
+    fn changes(&mut self, delta: &Delta) -> Vec<(usize, Change)> {
+        let changes = self.outline.push(delta.pieces.clone());
+        if delta.text.token.is_some() && delta.is_thinking {
+            self.reasoning_tokens += 1;
+        }
+        if let Some(Ok(cause)) = &delta.text.finished {
+            self.cause = Some(cause.clone());
         }
         self.add(&changes);
         changes
@@ -677,14 +685,6 @@ impl Events for Writer {
         events
     }
 
-    fn failed(&mut self, error: &ApiError) -> Vec<String> {
-        let code = error.code.unwrap_or("server_error");
-        self.response["status"] = "failed".into();
-        self.response["error"] = json!({"code": code, "message": error.message});
-        let response = self.response.clone();
-        vec![self.event("response.failed", json!({"response": response}))]
-    }
-}
     fn idle(&mut self, _: &Sequences) -> Vec<String> {
         if self.number == 0 {
             return self.begin();
@@ -694,3 +694,11 @@ impl Events for Writer {
         vec![self.event("response.in_progress", json!({"response": response}))]
     }
 
+    fn failed(&mut self, error: &ApiError) -> Vec<String> {
+        let code = error.code.unwrap_or("server_error");
+        self.response["status"] = "failed".into();
+        self.response["error"] = json!({"code": code, "message": error.message});
+        let response = self.response.clone();
+        vec![self.event("response.failed", json!({"response": response}))]
+    }
+}

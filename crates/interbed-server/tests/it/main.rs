@@ -2,6 +2,7 @@
 
 mod api;
 mod choices;
+mod context;
 mod embeddings;
 mod fixture;
 mod fuzz;
@@ -11,6 +12,7 @@ mod lifecycle;
 mod live;
 mod loading;
 mod messages;
+mod model_names;
 mod openapi;
 mod origins;
 mod prefill;
