@@ -370,6 +370,7 @@ impl Worker {
         // Whatever this step does, it changes the demand for memory.
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
+        let step_begin = Instant::now();
         self.resume_late();
         self.plan(&mut plan);
         self.hurry_long(&plan);
@@ -384,6 +385,7 @@ impl Worker {
                     self.totals.pass_tokens.record(plan.entries.iter().map(|entry| entry.count as u64).sum());
                     self.note_prefill(&plan, begin.elapsed());
                     self.apply(&plan);
+                    self.scheduler.measured(&plan.work(), step_begin.elapsed().as_secs_f64());
                 }
                 // The engine is being stopped: this failure is expected, since nothing waits for the pass to end.
                 Err(_) if self.shared.stopping() => {}

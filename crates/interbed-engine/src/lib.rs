@@ -16,6 +16,7 @@ mod live;
 mod masks;
 mod memory_plan;
 mod memory_trade;
+mod pace;
 mod places;
 mod preemption;
 mod request;

@@ -156,6 +156,17 @@ pub struct InvalidRequest {
     pub param: &'static str,
     /// What was expected, what was got, and what to do.
     pub message: String,
+    /// What does not fit, where the context is too short for the request.
+    pub overflow: Option<ContextOverflow>,
+}
+
+/// A request for which the context is too short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextOverflow {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// The most that a prompt may have for an answer of one token, or for none where none is asked for.
+    pub prompt_max: usize,
 }
 
 /// Why [`crate::EngineHandle::submit`] took nothing.
@@ -248,27 +259,26 @@ impl Request {
         } else {
             format!("; the model supports {}, and --max-model-len may be raised", limits.model_context)
         };
-        if prompt > limit || (prompt == limit && self.params.max_tokens > 0) {
-            return refuse(
-                "prompt",
-                format!(
-                    "the prompt has {prompt} tokens, but the context, prompt and answer together, is {limit}; shorten \
-                     the prompt{more}"
-                ),
+        let max_tokens = self.params.max_tokens;
+        let prompt_max = limit.saturating_sub(usize::from(max_tokens > 0));
+        // Agents look for the beginning of these messages, and shorten their conversation.
+        let (param, message) = if prompt > prompt_max {
+            let message = format!(
+                "this model's maximum context length is {limit} tokens, prompt and answer together, but the prompt has \
+                 {prompt}; shorten the prompt{more}"
             );
-        }
-        if self.params.max_tokens > limit - prompt {
-            return refuse(
-                "max_tokens",
-                format!(
-                    "max_tokens is {}, but the prompt's {prompt} tokens leave {} of the context of {limit}; lower \
-                     max_tokens or shorten the prompt{more}",
-                    self.params.max_tokens,
-                    limit - prompt
-                ),
+            ("prompt", message)
+        } else if max_tokens > limit - prompt {
+            let message = format!(
+                "this model's maximum context length is {limit} tokens, of which the prompt's {prompt} leave {}, but \
+                 max_tokens is {max_tokens}; lower max_tokens or shorten the prompt{more}",
+                limit - prompt
             );
-        }
-        Ok(())
+            ("max_tokens", message)
+        } else {
+            return Ok(());
+        };
+        Err(InvalidRequest { param, message, overflow: Some(ContextOverflow { prompt, prompt_max }) })
     }
 }
 
@@ -410,7 +420,7 @@ fn in_range(param: &'static str, value: f32, low: f32, high: f32) -> Result<(), 
 }
 
 fn refuse(param: &'static str, message: String) -> Result<(), InvalidRequest> {
-    Err(InvalidRequest { param, message })
+    Err(InvalidRequest { param, message, overflow: None })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod forks;
 mod invariants;
 mod live;
 mod long;
+mod pacing;
 mod preempting;
 mod queues;
 mod shares;
@@ -15,6 +16,7 @@ mod swapping;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
+use std::time::Duration;
 
 use interbed_kv::{
     BlockCopy, BlockId, BlockManager, CacheChanges, ChainRoot, Foreseen, IdHasher, Miss, Resize, SequenceId, Swap,
@@ -23,12 +25,14 @@ use interbed_kv::{
 use crate::drafter::Drafter;
 use crate::event::FoundBelow;
 use crate::forecast::Forecast;
+use crate::pace::Pace;
 use crate::preemption::PreemptionPlanner;
 use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
 use crate::{PreemptionMode, TenantId, TokenId};
 use flights::Flights;
 use long::LongLimits;
 pub use long::blocks_beside_disk;
+use pacing::{Left, Paced};
 use queues::Queues;
 
 /// Limits of one pass, and what is done when blocks run out.
@@ -40,6 +44,9 @@ pub struct SchedulerConfig {
     pub max_num_batched_tokens: usize,
     /// What happens to the KV of preempted sequences.
     pub preemption: PreemptionMode,
+    /// The longest time between two tokens of a sequence that generates, as far as prefill in its passes is the cause;
+    /// none: prefill takes all room that passes have.
+    pub max_token_gap: Option<Duration>,
 }
 
 /// Tokens of a prompt whose log-probabilities are wanted that a pass computes beside other sequences. Each takes the
@@ -142,6 +149,8 @@ pub(crate) struct StepPlan {
     pub(crate) swaps: Vec<Swap>,
     /// Tokens that the pass still has room for.
     budget: usize,
+    /// The share of it that prefill may have, if others wait for the pass.
+    paced: Option<Paced>,
     /// Scratch.
     drafts: Vec<TokenId>,
 }
@@ -187,6 +196,8 @@ pub(crate) struct Scheduler {
     tenants: BTreeMap<Option<TenantId>, Tenant>,
     forecast: Forecast,
     planner: PreemptionPlanner,
+    /// What passes take, if prefill beside sequences that generate depends on it.
+    pace: Option<Pace>,
     /// Bytes of one block, if any can be swapped.
     block_bytes: u64,
     /// Whether, and how, sequences may be longer than memory.
@@ -229,6 +240,7 @@ impl Scheduler {
             tenants: BTreeMap::new(),
             forecast: Forecast::default(),
             planner: PreemptionPlanner::new(config.preemption),
+            pace: config.max_token_gap.map(Pace::new),
             block_bytes: 0,
             long: None,
             long_awaited: 0,
@@ -305,6 +317,7 @@ impl Scheduler {
     /// Decodes come first: they are one token each, and somebody is reading them. Then come the next chunks of prompts;
     /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences. As long as
     /// others could use it, a chunk leaves half of the room that it finds; what they do not take it gets in the end.
+    /// Beside sequences that generate, all chunks together have no more than [`Pace`] allows.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.entries.clear();
         plan.admitted.clear();
@@ -327,6 +340,7 @@ impl Scheduler {
                 _ => chunks.push(id),
             }
         }
+        plan.paced = self.paced(&decodes);
         // Blocks that swaps in flight will give back, and that no sequence waits for yet.
         let mut leaving = self.flights.blocks_leaving();
         for (index, &id) in decodes.iter().chain(&chunks).enumerate() {
@@ -334,14 +348,13 @@ impl Scheduler {
             let is_gone = plan.preempted.contains(&id) || plan.left.contains(&id);
             let is_last = index + 1 == decodes.len() + chunks.len();
             let left = match index < decodes.len() || (is_last && !self.may_admit()) {
-                true => 0,
-                false => plan.budget / 2,
+                true => Left::default(),
+                false => plan.leave_half(),
             };
-            plan.budget -= left;
-            if plan.budget > 0 && !is_gone && self.grow(id, &mut leaving, plan) {
+            if !is_gone && self.room_of(id, plan) > 0 && self.grow(id, &mut leaving, plan) {
                 self.plan_entry(id, plan);
             }
-            plan.budget += left;
+            plan.give_back(left);
         }
         (self.decodes, self.chunks) = (decodes, chunks);
         if plan.preempted.is_empty() && !self.bring_back(plan) {
@@ -352,14 +365,17 @@ impl Scheduler {
 
     /// Gives chunks what the pass still has room for, in their order.
     fn top_up(&self, plan: &mut StepPlan) {
-        let StepPlan { entries, budget, .. } = plan;
+        let StepPlan { entries, budget, paced, .. } = plan;
         for entry in entries {
             let sequence = &self.sequences[&entry.id];
             let slots = self.blocks.num_tokens(entry.id).map_or(0, |tokens| tokens.saturating_sub(entry.start));
-            let most = self.most_tokens(sequence).min(entry.count + *budget);
+            let more = paced.as_ref().map_or(usize::MAX, |paced| paced.room(entry.start)).min(*budget);
+            let most = self.most_tokens(sequence).min(entry.count + more);
             let count = sequence.computable().min(slots).min(most);
             if count > entry.count {
-                *budget -= count - entry.count;
+                let more = count - entry.count;
+                *budget -= more;
+                paced.iter_mut().for_each(|paced| paced.take(entry.start, more));
                 entry.count = count;
                 entry.rows = usize::from(count == sequence.pending());
             }
@@ -608,13 +624,15 @@ impl Scheduler {
         let sequence = &self.sequences[&id];
         // One that is longer than memory got slots for some of its tokens only.
         let slots = self.blocks.num_tokens(id).map_or(0, |tokens| tokens.saturating_sub(sequence.computed));
-        let count = sequence.computable().min(plan.budget).min(slots).min(self.most_tokens(sequence));
+        let count = sequence.computable().min(self.room_of(id, plan)).min(slots).min(self.most_tokens(sequence));
         if count == 0 {
             return;
         }
-        let rows = usize::from(count == sequence.pending());
-        plan.entries.push(PlannedTokens { id, start: sequence.computed, count, rows });
+        let entry =
+            PlannedTokens { id, start: sequence.computed, count, rows: usize::from(count == sequence.pending()) };
         plan.budget -= count;
+        plan.spend_time(&entry);
+        plan.entries.push(entry);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use interbed_engine::{EngineHandle, Vocabulary, VocabularyError, quoted};
+use interbed_engine::{ContextOverflow, EngineHandle, Vocabulary, VocabularyError, quoted};
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::tokenizer::Tokenizer;
 use serde_json::json;
@@ -145,10 +145,13 @@ impl App {
         let most = self.tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));
         if text.len() > most {
             let message = format!(
-                "the prompt has {} bytes, which is more than the context of {context} tokens can hold; shorten it",
+                "this model's maximum context length is {context} tokens, which can hold no prompt of {} bytes; \
+                 shorten it",
                 text.len()
             );
-            return Err(ApiError::invalid(param, message));
+            // As many tokens as it has at the least.
+            let overflow = ContextOverflow { prompt: text.len() / (most / context.max(1)), prompt_max: context };
+            return Err(ApiError::beyond_context(param, message, Some(overflow)));
         }
         self.tokenize(tenant, param, text, add_special)
     }

@@ -113,6 +113,7 @@ mod tests {
 
     fn common(n: usize, candidates: usize, width: Option<usize>) -> Common {
         Common {
+            model: String::new(),
             params: SamplingParams { max_tokens: 0, ..SamplingParams::default() },
             text: TextOptions::default(),
             max_tokens: None,

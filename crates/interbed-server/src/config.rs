@@ -16,6 +16,8 @@ use crate::traces::OtlpEndpoint;
 pub struct ServerConfig {
     /// Names that clients may ask for; the first is the one reported. At least one.
     pub model_names: Vec<String>,
+    /// Whether clients may ask for any other name too. Answers then carry the name that was asked for.
+    pub any_model_name: bool,
     /// Defaults for fields that a request leaves out: the model's `generation_config.json` over those of the API.
     pub default_sampling: SamplingParams,
     /// End-of-sequence tokens of the model besides the tokenizer's own.
@@ -56,6 +58,9 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// Time for which a client may leave an answer unread before its connection is closed.
     pub write_timeout: Duration,
+    /// Time for which a stream may tell nothing: then it sends an event that changes no answer, so that its client goes
+    /// on waiting for a long prompt, or for its turn.
+    pub silence_max: Duration,
     /// Time that requests in flight have to finish once the server is told to stop.
     pub drain_timeout: Duration,
     /// Prompts tokenized, and templates rendered, at a time.
@@ -82,6 +87,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             model_names: vec!["interbed".into()],
+            any_model_name: false,
             default_sampling: SamplingParams::default(),
             eos_token_ids: Vec::new(),
             tool_parser: None,
@@ -100,6 +106,7 @@ impl Default for ServerConfig {
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(120),
+            silence_max: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
             tokenizing_max: std::thread::available_parallelism().map_or(2, usize::from).min(4),
             schemas_max: COMPILING_MAX,

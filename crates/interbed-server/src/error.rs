@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use interbed_engine::{InvalidRequest, RequestError, SubmitError};
+use interbed_engine::{ContextOverflow, InvalidRequest, RequestError, SubmitError};
 use interbed_model::chat_template::TemplateError;
 use interbed_model::tokenizer::TokenizerError;
 use serde_json::{Value, json};
@@ -22,16 +22,30 @@ pub(crate) struct ApiError {
     pub(crate) code: Option<&'static str>,
     /// Seconds after which the client may try again, if that is of use.
     pub(crate) retry_after_s: Option<u64>,
+    /// What does not fit into the context, where that is the reason and it is known.
+    pub(crate) overflow: Option<ContextOverflow>,
 }
+
+/// OpenAI's code where the context is too short. Agents shorten their conversation when they read it.
+pub(crate) const CONTEXT_EXCEEDED: &str = "context_length_exceeded";
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None, retry_after_s: None }
+        Self { status, message: message.into(), param: None, code: None, retry_after_s: None, overflow: None }
     }
 
     /// 400, with the field that is wrong.
     pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    /// 400, where the context is too short.
+    pub(crate) fn beyond_context(
+        param: impl Into<String>,
+        message: impl Into<String>,
+        overflow: Option<ContextOverflow>,
+    ) -> Self {
+        Self { code: Some(CONTEXT_EXCEEDED), overflow, ..Self::invalid(param, message) }
     }
 
     /// 400, where no single field is wrong.
@@ -208,7 +222,10 @@ impl IntoResponse for ApiError {
 
 impl From<InvalidRequest> for ApiError {
     fn from(error: InvalidRequest) -> Self {
-        Self::invalid(error.param, error.message)
+        match error.overflow {
+            None => Self::invalid(error.param, error.message),
+            overflow => Self::beyond_context(error.param, error.message, overflow),
+        }
     }
 }
 
@@ -227,7 +244,7 @@ impl From<RequestError> for ApiError {
         match error {
             RequestError::Forward(_) | RequestError::NotFinite => Self::internal(error.to_string()),
             RequestError::Constraint(_) => Self::malformed(error.to_string()),
-            RequestError::TooLarge { .. } => Self::invalid("prompt", error.to_string()),
+            RequestError::TooLarge { .. } => Self::beyond_context("prompt", error.to_string(), None),
             RequestError::Unread => Self::timeout(error.to_string()),
             RequestError::Stopped => Self::overloaded(error.to_string()),
         }

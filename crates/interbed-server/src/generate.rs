@@ -271,6 +271,11 @@ impl Sequences {
         self.ready.pop_front()
     }
 
+    /// The first sequence that has not ended; the first of all where all have.
+    pub(crate) fn first_open(&self) -> usize {
+        self.streams.iter().position(|stream| !stream.ended).unwrap_or(0)
+    }
+
     /// The memory of the sequences, which from now on is the caller's.
     pub(crate) fn take_share(&mut self) -> Option<Share> {
         self.share.take()

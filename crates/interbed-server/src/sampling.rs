@@ -71,6 +71,9 @@ struct StreamOptions {
     include_usage: Option<Field<bool>>,
 }
 
+/// Longest name of a model, where any is taken: each chunk of an answer repeats it.
+const MODEL_BYTES_MAX: usize = 256;
+
 #[derive(Deserialize)]
 struct ModelField {
     model: Option<Field<String>>,
@@ -79,6 +82,8 @@ struct ModelField {
 /// The fields that both completion APIs have, apart from the prompt. Each API fills in log-probabilities and the
 /// parameters' `max_tokens` itself.
 pub(crate) struct Common {
+    /// The model's name, as the answer tells it.
+    pub(crate) model: String,
     pub(crate) params: SamplingParams,
     pub(crate) text: TextOptions,
     /// Most tokens of an answer, if the request says.
@@ -110,7 +115,7 @@ pub(crate) struct Common {
 pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<Common, ApiError> {
     read::<Supported<A>>(body)?.tell(&app.notes);
     let mut fields: SharedFields = read(body)?;
-    check_name(app, sent(fields.model.take()))?;
+    let model = check_name(app, sent(fields.model.take()))?;
     let n = sent(fields.n).unwrap_or(1);
     if n == 0 || n > app.config.sequences_max {
         let message = format!("n is {n}, but must be between 1 and {}", app.config.sequences_max);
@@ -178,6 +183,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
     }
     let candidates = if beam.is_some() { n } else { best_of };
     Ok(Common {
+        model,
         params,
         text,
         max_tokens,
@@ -199,6 +205,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
 /// What a request asks for that says nothing of it: one answer, sampled as the model's defaults have it.
 pub(crate) fn unasked(app: &App) -> Common {
     Common {
+        model: app.model_name().to_owned(),
         params: SamplingParams { max_tokens: 0, seed: random(), ..app.config.default_sampling.clone() },
         text: TextOptions {
             skip_special_tokens: true,
@@ -252,15 +259,23 @@ pub(crate) fn model_part() -> Part {
 
 /// Refuses a `model` that is not served; a request may leave it out.
 pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
-    check_name(app, sent(read::<ModelField>(body)?.model))
+    check_name(app, sent(read::<ModelField>(body)?.model)).map(|_| ())
 }
 
-pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<(), ApiError> {
+/// The name of the model that the answer carries, where a request asks for `model`.
+pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<String, ApiError> {
     match model {
+        Some(model) if app.config.any_model_name => {
+            if model.len() > MODEL_BYTES_MAX {
+                let message = format!("model has {} bytes, but at most {MODEL_BYTES_MAX} are allowed", model.len());
+                return Err(ApiError::invalid("model", message));
+            }
+            Ok(model)
+        }
         Some(model) if !app.config.model_names.contains(&model) => {
             Err(ApiError::model_not_found(&model, &app.config.model_names))
         }
-        _ => Ok(()),
+        _ => Ok(app.model_name().to_owned()),
     }
 }
 

@@ -14,7 +14,7 @@ use hyper::body::Frame;
 use interbed_engine::text::TextDelta;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument;
 
 use crate::app::App;
@@ -25,13 +25,14 @@ use crate::memory::Share;
 
 /// Chunks that wait for a slow client; the tokens behind them wait in the sequences' own channels.
 const CHUNKS_WAITING: usize = 16;
-/// Time without anything to tell, after which some APIs tell that.
-const IDLE: Duration = Duration::from_secs(10);
 
 /// Turns what comes for a sequence into entries of `choices`.
 pub(crate) trait Choices: Send + 'static {
     /// The entries; none where there is nothing to tell.
     fn choices(&mut self, index: usize, delta: Delta) -> Vec<Value>;
+
+    /// An entry that adds nothing.
+    fn empty(&self, index: usize) -> Value;
 }
 
 /// The fields that all chunks of an answer have in common.
@@ -140,10 +141,9 @@ pub(crate) trait Events: Send + 'static {
     /// One has failed, and with it the answer.
     fn failed(&mut self, error: &ApiError) -> Vec<String>;
 
-    /// Nothing has come for a while.
-    fn idle(&mut self) -> Option<String> {
-        None
-    }
+    /// Nothing was told for a while: events that change no answer, and by which clients see that it goes on. Comments
+    /// of SSE would not do: some clients wait for events alone, and give up.
+    fn idle(&mut self, sequences: &Sequences) -> Vec<String>;
 }
 
 /// An event without a name.
@@ -168,16 +168,24 @@ struct Chunks<C> {
     choices: C,
 }
 
+impl<C> Chunks<C> {
+    fn chunk(&self, choice: Value) -> String {
+        let mut chunk = self.envelope.with(vec![choice]);
+        if self.include_usage {
+            chunk.insert("usage".into(), Value::Null);
+        }
+        data(&Value::Object(chunk).to_string())
+    }
+}
+
 impl<C: Choices> Events for Chunks<C> {
     fn delta(&mut self, index: usize, delta: Delta, _: &Sequences) -> Vec<String> {
-        let chunk = |choice| {
-            let mut chunk = self.envelope.with(vec![choice]);
-            if self.include_usage {
-                chunk.insert("usage".into(), Value::Null);
-            }
-            data(&Value::Object(chunk).to_string())
-        };
-        self.choices.choices(index, delta).into_iter().map(chunk).collect()
+        self.choices.choices(index, delta).into_iter().map(|choice| self.chunk(choice)).collect()
+    }
+
+    fn idle(&mut self, sequences: &Sequences) -> Vec<String> {
+        // Clients look at the first choice, so there has to be one.
+        vec![self.chunk(self.choices.empty(sequences.first_open()))]
     }
 
     fn end(&mut self, sequences: &Sequences) -> Vec<String> {
@@ -200,19 +208,27 @@ impl<C: Choices> Events for Chunks<C> {
 pub(crate) fn events(app: &Arc<App>, mut sequences: Sequences, events: impl Events) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let share = sequences.take_share();
-    let write_timeout = app.config.write_timeout;
+    let (write_timeout, silence_max) = (app.config.write_timeout, app.config.silence_max);
     let (keys, tenant) = (app.config.api_keys.clone(), sequences.tenant());
     let writing = async move {
         let gone = sender.clone();
-        let sink = Sink { sender, write_timeout };
+        let sink = Sink { sender, write_timeout, told: Instant::now() };
         tokio::select! {
             () = gone.closed() => {}
-            _ = write(sequences, events, sink, keys.revoked(tenant)) => {}
+            _ = write(sequences, events, sink, silence_max, keys.revoked(tenant)) => {}
         }
     };
     // Its log lines carry the request's id, as those of its handler do.
     tokio::spawn(writing.in_current_span());
     response(receiver, share)
+}
+
+/// Answers with these events alone.
+pub(crate) fn ended(events: &[String]) -> Response {
+    let (sender, receiver) = mpsc::channel(1);
+    // There is room for one, and the receiver is here.
+    let _ = sender.try_send(Bytes::from(events.concat()));
+    response(receiver, None)
 }
 
 /// An answer of events that are written elsewhere. `share` is given back when it has ended.
@@ -226,24 +242,26 @@ pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>) -> R
     response
 }
 
-/// Writes all events, up to when its key is `revoked`; `None` when the client has gone.
+/// Writes all events, and some that tell of life where there were none for `silence_max`, up to when its key is
+/// `revoked`; `None` when the client has gone.
 async fn write(
     mut sequences: Sequences,
     mut events: impl Events,
-    sink: Sink,
+    mut sink: Sink,
+    silence_max: Duration,
     revoked: impl Future<Output = ()>,
 ) -> Option<()> {
     let mut revoked = pin!(revoked);
     loop {
         let next = tokio::select! {
-            next = timeout(IDLE, sequences.next()) => next,
+            next = timeout_at(sink.told + silence_max, sequences.next()) => next,
             () = &mut revoked => return sink.send(events.failed(&ApiError::revoked())).await,
         };
         let next = match next {
             Ok(next) => next,
             // Nothing is lost: what comes later is still to be read.
             Err(_) => {
-                sink.send(events.idle()).await?;
+                sink.send(events.idle(&sequences)).await?;
                 continue;
             }
         };
@@ -255,7 +273,13 @@ async fn write(
                 error.log();
                 return sink.send(events.failed(&error)).await;
             }
-            Some((index, delta)) => sink.send(events.delta(index, delta, &sequences)).await?,
+            Some((index, delta)) => {
+                sink.send(events.delta(index, delta, &sequences)).await?;
+                // Tokens come, but nothing that can be told yet.
+                if sink.told.elapsed() >= silence_max {
+                    sink.send(events.idle(&sequences)).await?;
+                }
+            }
         }
     }
 }
@@ -264,13 +288,16 @@ async fn write(
 struct Sink {
     sender: mpsc::Sender<Bytes>,
     write_timeout: Duration,
+    /// When something was sent last.
+    told: Instant,
 }
 
 impl Sink {
     /// `None` when the client has gone, or reads nothing for too long.
-    async fn send(&self, events: impl IntoIterator<Item = String>) -> Option<()> {
+    async fn send(&mut self, events: impl IntoIterator<Item = String>) -> Option<()> {
         for event in events {
             timeout(self.write_timeout, self.sender.send(Bytes::from(event))).await.ok()?.ok()?;
+            self.told = Instant::now();
         }
         Some(())
     }

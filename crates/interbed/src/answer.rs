@@ -119,8 +119,9 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
 /// only one that has not been checked as a flag before.
 fn by_flag(refused: SubmitError) -> SubmitError {
     match refused {
-        SubmitError::Invalid(InvalidRequest { param, message }) => {
-            SubmitError::Invalid(InvalidRequest { param, message: message.replace("max_tokens", "--max-tokens") })
+        SubmitError::Invalid(refused) => {
+            let message = refused.message.replace("max_tokens", "--max-tokens");
+            SubmitError::Invalid(InvalidRequest { message, ..refused })
         }
         other => other,
     }
@@ -208,8 +209,9 @@ mod tests {
 
     #[test]
     fn refusals_name_flags() {
-        let refused =
-            |param, message: &str| by_flag(SubmitError::Invalid(InvalidRequest { param, message: message.into() }));
+        let refused = |param, message: &str| {
+            by_flag(SubmitError::Invalid(InvalidRequest { param, message: message.into(), overflow: None }))
+        };
         let message = refused("max_tokens", "max_tokens is 9; lower max_tokens").to_string();
         assert_eq!(message, "--max-tokens is 9; lower --max-tokens");
         let message = refused("prompt", "the prompt has 9 tokens; shorten it or lower max_tokens").to_string();

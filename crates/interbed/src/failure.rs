@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(code(Advised::input("no template", "use run")), BAD_INPUT);
         assert_eq!(code(RequestError::Stopped.into()), FAILED);
         assert_eq!(code(SubmitError::Stopped.into()), FAILED);
-        let refused = InvalidRequest { param: "prompt", message: "too long".into() };
+        let refused = InvalidRequest { param: "prompt", message: "too long".into(), overflow: None };
         assert_eq!(code(SubmitError::Invalid(refused).into()), BAD_INPUT);
         let io = |kind: io::ErrorKind| io::Error::from(kind);
         assert_eq!(code(Advised::system("cannot bind", "--port", io(io::ErrorKind::AddrInUse))), FAILED);

@@ -233,6 +233,7 @@ fn start_engine(
             max_num_seqs: limits.max_num_seqs.get(),
             max_num_batched_tokens: batched_tokens,
             preemption: limits.swap.as_ref().map_or(PreemptionMode::Auto, |swap| swap.preemption.into()),
+            max_token_gap: limits.max_token_gap,
         },
         kv: KvConfig { num_swap_blocks, ..kv_config(limits, block_size, plan.num_blocks_max) },
         limits: Limits {

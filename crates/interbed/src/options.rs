@@ -127,6 +127,10 @@ pub struct LimitOptions {
     #[arg(skip)]
     pub swap: Option<SwapOptions>,
 
+    /// The longest time between two tokens beside prefill; set by the commands that serve many.
+    #[arg(skip)]
+    pub max_token_gap: Option<Duration>,
+
     /// KV on disk; set by the commands that have it.
     #[arg(skip)]
     pub kv_disk: Option<KvDiskOptions>,

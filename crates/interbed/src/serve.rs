@@ -2,6 +2,7 @@
 
 mod secrets;
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -44,6 +45,9 @@ const WORKERS: usize = 2;
 
 /// Threads that tokenize. Each keeps some freed memory to itself, so there are not many.
 const BLOCKING_WORKERS: usize = 8;
+
+/// What `--served-model-name` calls any name.
+const ANY_NAME: &str = "*";
 
 /// The exit code of a process that SIGTERM has ended.
 const TERMINATED: i32 = 143;
@@ -117,8 +121,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", help_heading = "Server", hide_short_help = true, value_parser = host_name)]
     pub allow_host: Vec<String>,
 
-    /// Name that clients ask for, instead of the directory's; may be given several times
-    #[arg(long, value_name = "NAME", help_heading = "Server", value_parser = served_name)]
+    /// Names that clients may ask for, instead of the directory's: several with commas, or given several times. Answers
+    /// carry the first, and /v1/models lists all. * takes any other name too, for clients that send one of their own;
+    /// answers then carry the name that was sent
+    #[arg(long, value_name = "NAME", help_heading = "Server", value_delimiter = ',', value_parser = served_name)]
     pub served_model_name: Vec<String>,
 
     /// How the model writes calls of tools; by default, what its chat template tells
@@ -137,6 +143,14 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub swap: SwapOptions,
+
+    /// Longest time between two tokens of an answer while prompts of others are computed. Each pass takes as much of
+    /// the prompts as the measured speed allows in that time; a pass that takes longer without any, because weights
+    /// come from disk, may take twice its time. More is faster for long prompts beside answers: a pass has some cost
+    /// of its own. While no answer is generated, prompts take whole passes
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", help_heading = "Server", hide_short_help = true,
+          value_parser = token_gap)]
+    pub max_token_gap: Duration,
 
     /// Requests that may wait for their turn; one more is refused with 429, and told when to try again
     #[arg(long, value_name = "N", default_value_t = MAX_WAITING, help_heading = "Server", hide_short_help = true,
@@ -189,6 +203,12 @@ pub enum LogFormat {
     Json,
 }
 
+/// Reads `--max-token-gap`.
+fn token_gap(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0.01 to 3600, such as 0.5".to_owned())
+}
+
 /// Runs `interbed serve` until a signal stops it.
 ///
 /// # Errors
@@ -217,6 +237,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     limits.compute = args.compute.clone();
     limits.stream.keep_expert_counts = !args.counts.no_expert_counts;
     limits.swap = Some(args.swap.clone());
+    limits.max_token_gap = Some(args.max_token_gap);
     limits.kv_disk = Some(args.kv_disk.clone());
     limits.kv_remote = Some(args.kv_remote.clone());
     limits.kv_events = Some(args.kv_events.clone());
@@ -297,13 +318,17 @@ fn warn_of_key_in_process_list() {
 
 /// What is known before the model is loaded.
 fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<ServerConfig> {
-    let named = &args.served_model_name;
-    Ok(ServerConfig {
+    let (any, named): (Vec<_>, Vec<_>) = args.served_model_name.iter().cloned().partition(|name| name == ANY_NAME);
+    let mut model_names: Vec<String> = match named.is_empty() {
         // Clients may use the name that the model was asked for by, too.
-        model_names: match named.is_empty() {
-            true => std::iter::once(name).chain(hub::name_of(args.model.model.as_deref())).collect(),
-            false => named.clone(),
-        },
+        true => std::iter::once(name).chain(hub::name_of(args.model.model.as_deref())).collect(),
+        false => named,
+    };
+    let mut seen = HashSet::new();
+    model_names.retain(|name| seen.insert(name.clone()));
+    Ok(ServerConfig {
+        model_names,
+        any_model_name: !any.is_empty(),
         tool_parser: args.tool_parser.clone(),
         api_keys: secrets.keys.clone(),
         tls: secrets.tls.clone(),

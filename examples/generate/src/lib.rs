@@ -62,6 +62,7 @@ pub fn open(dir: &Path) -> Result<Opened> {
             max_num_seqs: SEQUENCES,
             max_num_batched_tokens: PASS_TOKENS,
             preemption: PreemptionMode::Recompute,
+            max_token_gap: None,
         },
         kv: KvConfig { num_blocks: BLOCKS, block_size: BLOCK_SIZE, ..KvConfig::default() },
         limits,

@@ -46,7 +46,12 @@ fn main() -> Result<()> {
 fn start(text: &[u8]) -> Result<Engine> {
     let tokens = BLOCKS * BLOCK_SIZE;
     let config = EngineConfig {
-        scheduler: SchedulerConfig { max_num_seqs: 8, max_num_batched_tokens: 64, preemption: PreemptionMode::Auto },
+        scheduler: SchedulerConfig {
+            max_num_seqs: 8,
+            max_num_batched_tokens: 64,
+            preemption: PreemptionMode::Auto,
+            max_token_gap: None,
+        },
         kv: KvConfig { num_blocks: BLOCKS, block_size: BLOCK_SIZE, ..KvConfig::default() },
         limits: Limits {
             vocab_size: 256,

@@ -156,7 +156,7 @@ impl Scheduler {
     /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless
     /// they would wait for the same reason, or many have passed it already.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
-        if plan.budget == 0 || !self.may_admit() {
+        if !plan.has_room() || !self.may_admit() {
             return;
         }
         let mut shares = self.shares();
@@ -167,7 +167,7 @@ impl Scheduler {
         let mut queues = self.waiting_queues(&shares);
         let mut short = Vec::new();
         let mut all_short = true;
-        while plan.budget > 0
+        while plan.has_room()
             && let Some(queue) = next_queue(&mut queues)
             && let Some(id) = queue.waiting.pop_front()
         {
@@ -206,7 +206,7 @@ impl Scheduler {
                 }
             }
         }
-        self.refused = all_short && plan.budget > 0 && plan.admitted.is_empty() && plan.preempted.is_empty();
+        self.refused = all_short && plan.has_room() && plan.admitted.is_empty() && plan.preempted.is_empty();
         self.count_overtaken(plan, &short);
     }
 

@@ -152,7 +152,7 @@ impl Scheduler {
             let (sequence, stats) = (&self.sequences[&id], self.blocks.stats());
             let held = self.blocks.num_tokens(id).unwrap_or(0);
             let computed = sequence.computed;
-            let end = computed + sequence.pending().min(plan.budget);
+            let end = computed + sequence.pending().min(self.room_of(id, plan));
             let room = held.next_multiple_of(self.blocks.block_size()) - held
                 + (stats.blocks_free + stats.blocks_cached) * self.blocks.block_size();
             let more = end.saturating_sub(held).min(room);

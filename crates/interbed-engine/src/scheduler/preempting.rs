@@ -185,7 +185,9 @@ impl StepPlan {
     /// Takes `id` out of the pass, if it is in it.
     pub(super) fn take_entry(&mut self, id: SequenceId) {
         if let Some(index) = self.entries.iter().position(|entry| entry.id == id) {
-            self.budget += self.entries.remove(index).count;
+            let entry = self.entries.remove(index);
+            self.budget += entry.count;
+            self.regain_time(&entry);
         }
     }
 }

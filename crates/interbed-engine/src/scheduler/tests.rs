@@ -5,6 +5,7 @@ mod drafts;
 mod fairness;
 mod groups;
 mod load;
+mod pacing;
 mod searches;
 mod swap;
 
@@ -23,8 +24,12 @@ struct Bench {
 
 impl Bench {
     fn new(blocks: usize, max_num_seqs: usize, max_num_batched_tokens: usize) -> Self {
-        let config = SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption: PreemptionMode::Recompute };
+        let config = Self::config(max_num_seqs, max_num_batched_tokens, PreemptionMode::Recompute);
         Self::over(KvConfig { num_blocks: blocks, block_size: 4, watermark: 0.0, ..KvConfig::default() }, config)
+    }
+
+    fn config(max_num_seqs: usize, max_num_batched_tokens: usize, preemption: PreemptionMode) -> SchedulerConfig {
+        SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption, max_token_gap: None }
     }
 
     fn over(kv: KvConfig, config: SchedulerConfig) -> Self {

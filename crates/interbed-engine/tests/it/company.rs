@@ -1,8 +1,9 @@
 //! Greedy tokens are the same alone, batched, chunked, prefix-hit and preempted.
 
-use interbed_engine::{EngineStatus, PreemptionMode, Request, TenantId};
+use interbed_engine::{EngineStatus, Event, PreemptionMode, Request, TenantId};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::sim::{Shape, assert_idle_and_whole, collect, expected_greedy, greedy, prompt, start, teach_short_answers};
 
@@ -42,6 +43,41 @@ fn in_chunks_of_any_size() {
         let shape = Shape { max_num_batched_tokens: budget, max_num_seqs: 1, ..Shape::default() };
         run_all(shape, vec![greedy(prompt(3, 61), 10)]);
     }
+}
+
+#[test]
+fn beside_others_whatever_time_prefill_has() {
+    // The first generates while the others' prompts are computed, a few tokens in each pass.
+    for gap in [Duration::from_nanos(1), Duration::from_micros(200), Duration::from_secs(3600)] {
+        let shape = Shape { max_num_batched_tokens: 100, max_token_gap: Some(gap), ..Shape::default() };
+        let requests = (0..6).map(|seed| greedy(prompt(seed, if seed == 0 { 1 } else { 80 }), 40)).collect();
+        run_all(shape, requests);
+    }
+}
+
+#[test]
+fn who_generates_is_not_kept_waiting_for_a_long_prompt() {
+    let gap = Some(Duration::from_nanos(1));
+    let shape = Shape {
+        blocks: 1024,
+        max_num_batched_tokens: 512,
+        max_model_len: 2000,
+        max_token_gap: gap,
+        ..Shape::default()
+    };
+    let (engine, controls) = start(shape);
+    let mut first = engine.handle().submit(greedy(prompt(1, 10), 200)).unwrap();
+    while !matches!(first.blocking_next(), Some(Event::Token { .. })) {}
+    controls.close_gate();
+    let long = engine.handle().submit(greedy(prompt(2, 1000), 1)).unwrap();
+    let before = controls.passes.load(Ordering::Relaxed);
+    controls.open_gate();
+    collect(long);
+    // No pass keeps to such a gap: each has the least, now and then twice that, and the last ones prompts alone.
+    let passes = controls.passes.load(Ordering::Relaxed) - before;
+    assert!(passes >= 1000 / 32, "{passes}");
+    drop(first);
+    assert_idle_and_whole(&engine);
 }
 
 #[test]
@@ -115,6 +151,7 @@ proptest! {
     fn random_loads_give_the_expected_tokens(
         blocks in 16usize..80, block in 0u32..4, prefix_caching in any::<bool>(), max_num_seqs in 1usize..12,
         extra_budget in 0usize..40,
+        gap in prop::option::of(1u64..2000),
         crowded in any::<bool>(), swap_blocks in 0usize..60, preemption in 0..3, fail_every_swap in 0u64..4,
         load in prop::collection::vec((0u32..4, 1usize..60, 1usize..40, -1i32..2, any::<bool>(), 0u128..3), 1..24),
     ) {
@@ -124,6 +161,7 @@ proptest! {
             max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, longer_than_memory: false,
             swap_blocks,
             preemption: [PreemptionMode::Auto, PreemptionMode::Recompute, PreemptionMode::Swap][preemption as usize],
+            max_token_gap: gap.map(Duration::from_micros),
         };
         let limit = 100.min(blocks * block_size);
         let requests = load

@@ -210,6 +210,7 @@ proptest! {
             max_num_batched_tokens: max_num_seqs + extra_budget, max_model_len: 100, longer_than_memory: false,
             swap_blocks,
             preemption: PreemptionMode::Auto,
+            max_token_gap: Some(std::time::Duration::from_micros(200)),
         };
         let limit = 100.min(blocks << block);
         let request = |(family, length, max_tokens, count, kind, how): (u32, usize, usize, usize, usize, usize)| {

@@ -33,6 +33,7 @@ const SHAPE: Shape = Shape {
     longer_than_memory: true,
     swap_blocks: 0,
     preemption: PreemptionMode::Auto,
+    max_token_gap: None,
 };
 
 fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> KvDisk {
@@ -126,6 +127,22 @@ fn who_is_longer_than_memory_waits_until_there_is_a_tier_and_nobody_else_does() 
                 assert!(failed, "nothing will come of it");
             }
         }
+        assert_idle_and_whole(&engine);
+    }
+}
+
+#[test]
+fn who_generates_and_who_is_longer_than_memory_go_on_together() {
+    for gap in [Duration::from_nanos(1), Duration::from_millis(1)] {
+        let space = Arc::new(FaultySegments::new(1));
+        let shape = Shape { max_token_gap: Some(gap), ..SHAPE };
+        let (engine, controls) = start(shape, &space, 8 << 20, KvDiskMode::Eager);
+        let requests = [greedy(prompt(4, 100), 150), greedy(prompt(3, 2 * SEGMENT + 300), 20)];
+        let streams = requests.each_ref().map(|request| submit(&engine, request));
+        for (stream, request) in streams.into_iter().zip(&requests) {
+            assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
+        }
+        assert!(controls.frames_read.load(Ordering::Relaxed) > 0);
         assert_idle_and_whole(&engine);
     }
 }

@@ -32,7 +32,12 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let swap = tempfile::tempdir().unwrap();
     let file = SwapFile::create(swap.path(), (blocks * SwapSpace::slot_bytes(layout.block_bytes())) as u64).unwrap();
     let swap = SwapSpace::new(Arc::new(file), layout.block_bytes(), 0).unwrap();
-    let scheduler = SchedulerConfig { max_num_seqs: MAX_NUM_SEQS, max_num_batched_tokens: BATCHED_TOKENS, preemption };
+    let scheduler = SchedulerConfig {
+        max_num_seqs: MAX_NUM_SEQS,
+        max_num_batched_tokens: BATCHED_TOKENS,
+        preemption,
+        max_token_gap: None,
+    };
     let kv = KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, num_swap_blocks: blocks, ..KvConfig::default() };
     let engine = engine_config(&config, scheduler, kv);
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::time::Duration;
 
 use interbed_device::{Bytes, Cpu};
 use interbed_engine::{
@@ -21,6 +22,18 @@ use crate::sim::{assert_idle_and_whole, collect, greedy, teach_short_answers};
 const STORYTELLER: &str = "../../../../models/storyteller";
 
 pub fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, threads: usize) -> Engine {
+    start_paced(name, blocks, max_num_seqs, budget, threads, None)
+}
+
+/// The same, with a longest time between two tokens.
+fn start_paced(
+    name: &str,
+    blocks: usize,
+    max_num_seqs: usize,
+    budget: usize,
+    threads: usize,
+    max_token_gap: Option<Duration>,
+) -> Engine {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures").join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights =
@@ -30,7 +43,8 @@ pub fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, thre
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));
     let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
     let runner = ModelRunner::on_cpu(config.clone(), Box::new(weights), memory, kv, cpu, budget).unwrap();
-    let scheduler = SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption: PreemptionMode::Auto };
+    let preemption = PreemptionMode::Auto;
+    let scheduler = SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption, max_token_gap };
     let kv = KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() };
     let engine = EngineConfig { check_invariants: true, ..engine_config(&config, scheduler, kv) };
     Engine::start(engine, Box::new(runner)).unwrap()
@@ -89,6 +103,10 @@ fn alone_together_chunked_cached_and_preempted() {
         for chunk in [24, 31] {
             let engine = start(model, 600, 24, chunk, 2);
             assert_eq!(answers(&engine, &requests, true), alone, "{model}: in chunks of up to {chunk}");
+        }
+        for gap in [1, 1000, 1_000_000].map(Duration::from_micros) {
+            let engine = start_paced(model, 600, 24, 200, 2, Some(gap));
+            assert_eq!(answers(&engine, &requests, true), alone, "{model}: at most {gap:?} between two tokens");
         }
         let tight = start(model, 40, 24, 64, 3);
         teach_short_answers(&tight);

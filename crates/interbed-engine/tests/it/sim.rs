@@ -352,6 +352,7 @@ pub struct Shape {
     pub longer_than_memory: bool,
     pub swap_blocks: usize,
     pub preemption: PreemptionMode,
+    pub max_token_gap: Option<Duration>,
 }
 
 impl Default for Shape {
@@ -366,6 +367,7 @@ impl Default for Shape {
             longer_than_memory: false,
             swap_blocks: 0,
             preemption: PreemptionMode::Auto,
+            max_token_gap: None,
         }
     }
 }
@@ -385,6 +387,7 @@ pub fn engine_config(shape: Shape) -> EngineConfig {
             max_num_seqs: shape.max_num_seqs,
             max_num_batched_tokens: shape.max_num_batched_tokens,
             preemption: shape.preemption,
+            max_token_gap: shape.max_token_gap,
         },
         kv: KvConfig {
             num_blocks: shape.blocks,

@@ -161,6 +161,7 @@ impl Parts {
             max_num_seqs: 32,
             max_num_batched_tokens: BATCHED_TOKENS,
             preemption: PreemptionMode::Auto,
+            max_token_gap: None,
         };
         let kv = KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, ..KvConfig::default() };
         let config = engine_config(&self.config, scheduler, kv);

@@ -21,6 +21,7 @@ const SHAPE: Shape = Shape {
     longer_than_memory: false,
     swap_blocks: 20,
     preemption: PreemptionMode::Auto,
+    max_token_gap: None,
 };
 
 /// What a router knows: under each block, the blocks that continue it, by their tokens.

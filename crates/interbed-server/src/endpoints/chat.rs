@@ -74,7 +74,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         id: unique_id("chatcmpl-"),
         object: if common.stream { "chat.completion.chunk" } else { "chat.completion" },
         created: unix_seconds(),
-        model: app.model_name().to_owned(),
+        model: common.model.clone(),
     };
     let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, beside: 0, share };
     let mut sequences = submit(&app, asked, &common).await?;
@@ -596,6 +596,10 @@ impl Choices for Writer {
             choices.push(self.chunk(index, json!({}), Vec::new(), cause));
         }
         choices
+    }
+
+    fn empty(&self, index: usize) -> Value {
+        self.chunk(index, json!({}), Vec::new(), None)
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         id: unique_id("cmpl-"),
         object: "text_completion",
         created: unix_seconds(),
-        model: app.model_name().to_owned(),
+        model: common.model.clone(),
     };
     // Only an echo with log-probabilities names the prompt's tokens.
     let repeated = echo && common.params.logprobs.is_some();
@@ -264,6 +264,10 @@ impl Choices for Writer {
         }
         let logprobs = self.logprobs.map_or(Value::Null, |_| logprobs.to_json());
         vec![self.choice(index, text, logprobs, cause)]
+    }
+
+    fn empty(&self, index: usize) -> Value {
+        self.choice(index, String::new(), Value::Null, None)
     }
 }
 

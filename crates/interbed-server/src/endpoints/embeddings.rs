@@ -106,7 +106,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     drop(share);
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     // Writing to a String cannot fail.
-    let _ = write!(body, r#"],"model":{},"usage":{usage}}}"#, Value::from(app.model_name()));
+    let _ = write!(body, r#"],"model":{},"usage":{usage}}}"#, Value::from(common.model.as_str()));
     Ok(stream::json(body.into_bytes(), vec![answer]))
 }
 
@@ -114,7 +114,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let share = Preparing::begin(app, &body, 0)?.share;
     let fields: Fields<'_> = read(body.json())?;
-    check_name(app, sent(fields.model))?;
+    let model = check_name(app, sent(fields.model))?;
     let Embeddings { pooling, width } = app
         .config
         .embeddings
@@ -142,7 +142,8 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         Ok(ids)
     };
     let prompts = inputs.into_iter().map(one).collect::<Result<_, ApiError>>()?;
-    Ok(Prepared { common: Common { embed: Some(pooling), ..unasked(app) }, prompts, encoding, dimensions, share })
+    let common = Common { embed: Some(pooling), model, ..unasked(app) };
+    Ok(Prepared { common, prompts, encoding, dimensions, share })
 }
 
 /// The first numbers of a vector, so many, with length 1.

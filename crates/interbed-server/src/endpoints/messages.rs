@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use interbed_engine::ContextOverflow;
 use interbed_engine::text::StopCause;
 use interbed_engine::{TokenId, json_value};
 use serde::Deserialize;
@@ -19,7 +20,7 @@ use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::contents::{Media, part_text, text_of};
 use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
-use crate::error::ApiError;
+use crate::error::{ApiError, CONTEXT_EXCEEDED};
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::generate::{Asked, Delta, Sequences, submit};
 use crate::history::{History, newest_turn, told_as_text};
@@ -165,7 +166,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
     let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes: 0, caller, beside: 0, share };
     let mut sequences = submit(&app, asked, &common).await?;
-    let (id, model) = (unique_id("msg_"), app.model_name().to_owned());
+    let (id, model) = (unique_id("msg_"), common.model.clone());
     let (outline, more) = (Outline::default(), ("text_delta", "text"));
     let mut writer = Writer { id, model, is_cut, has_called: false, outline, more, cause: None };
     if common.stream {
@@ -258,7 +259,15 @@ fn error_json(error: &ApiError) -> Value {
         500.. => "api_error",
         _ => "invalid_request_error",
     };
-    let mut told = json!({"type": kind, "message": error.message});
+    // Clients of this API find a context that is full by these words, and read the numbers.
+    let message = match error.overflow {
+        Some(ContextOverflow { prompt, prompt_max }) if prompt > prompt_max => {
+            format!("prompt is too long: {prompt} tokens > {prompt_max} maximum ({})", error.message)
+        }
+        _ if error.code == Some(CONTEXT_EXCEEDED) => format!("prompt is too long: {}", error.message),
+        _ => error.message.clone(),
+    };
+    let mut told = json!({"type": kind, "message": message});
     if let Some(code) = error.code {
         told["details"] = json!({"error_code": code});
     }
@@ -316,10 +325,10 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
     read::<Supported<OfMessages>>(body.json())?.tell(&app.notes);
     let fields: Fields<'_> = read(body.json())?;
     check_thread(fields.thread)?;
-    check_name(app, sent(fields.model))?;
+    let model = check_name(app, sent(fields.model))?;
     // Whose request it is changes nothing here, but it must be a text.
     let _ = sent(fields.metadata).map(|Object(Metadata { user_id })| user_id);
-    let mut common = unasked(app);
+    let mut common = Common { model, ..unasked(app) };
     let params = &mut common.params;
     params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
     params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
@@ -654,7 +663,7 @@ impl Events for Writer {
         vec![named("error", json!({"error": error_json(error)["error"]}))]
     }
 
-    fn idle(&mut self) -> Option<String> {
-        Some(named("ping", Value::Null))
+    fn idle(&mut self, _: &Sequences) -> Vec<String> {
+        vec![named("ping", Value::Null)]
     }
 }

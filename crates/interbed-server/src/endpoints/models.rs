@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::sampling::check_name;
 
 /// All names of the one model that is served.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
@@ -17,11 +18,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
 
 /// One model.
 pub(crate) async fn one(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
-    if app.config.model_names.contains(&name) {
-        Ok(Json(model(&app, &name)))
-    } else {
-        Err(ApiError::model_not_found(&name, &app.config.model_names))
-    }
+    check_name(&app, Some(name.clone())).map(|_| Json(model(&app, &name)))
 }
 
 /// As SGLang's servers describe themselves to `sglang-router`. Not told is where the model lies: the router would read

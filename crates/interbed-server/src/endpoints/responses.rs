@@ -18,7 +18,7 @@ use crate::body::{Preparing, Received, receive};
 use crate::contents::{Media, text_of};
 use crate::endpoints::chat::{self, Prompt, Rendering};
 use crate::endpoints::completions::unique_id;
-use crate::error::ApiError;
+use crate::error::{ApiError, CONTEXT_EXCEEDED};
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
 use crate::generate::{Asked, Delta, Sequences, submit};
 use crate::history::{History, newest_turn, told_as_text};
@@ -174,7 +174,6 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let echo_bytes = if common.stream { common.params.max_tokens.saturating_mul(TOKEN_TEXT_BYTES) } else { 0 };
     let beside = response.iter().map(|(name, value)| name.len() + bytes_of(&value.to_string())).sum();
     let asked = Asked { prompts: vec![prompt], form: Some(form), echo_bytes, caller, beside, share };
-    let mut sequences = submit(&app, asked, &common).await?;
     let mut writer = Writer {
         response,
         outline: Outline::default(),
@@ -183,6 +182,15 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         reasoning_tokens: 0,
         cause: None,
         number: 0,
+    };
+    let mut sequences = match submit(&app, asked, &common).await {
+        // Codex reads this code in events alone, and then shortens its conversation.
+        Err(error) if common.stream && error.code == Some(CONTEXT_EXCEEDED) => {
+            let mut events = writer.begin();
+            events.extend(writer.failed(&error));
+            return Ok(stream::ended(&events));
+        }
+        submitted => submitted?,
     };
     if common.stream {
         return Ok(stream::events(&app, sequences, writer));
@@ -231,8 +239,8 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let fields: Fields<'_> = read(body.json())?;
     check_supported(&fields)?;
     tell_left_out(app, &fields);
-    check_name(app, sent(fields.model))?;
-    let mut common = unasked(app);
+    let model = check_name(app, sent(fields.model))?;
+    let mut common = Common { model, ..unasked(app) };
     let params = &mut common.params;
     params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
     params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
@@ -276,7 +284,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         "incomplete_details": null,
         "instructions": instructions,
         "max_output_tokens": common.max_tokens,
-        "model": app.model_name(),
+        "model": common.model,
         "output": [],
         "parallel_tool_calls": parallel,
         "previous_response_id": null,
@@ -520,6 +528,16 @@ impl Writer {
         named(name, data)
     }
 
+    /// The first events, unless they were told already.
+    fn begin(&mut self) -> Vec<String> {
+        if self.number > 0 {
+            return Vec::new();
+        }
+        let response = self.response.clone();
+        let names = ["response.created", "response.in_progress"];
+        names.map(|name| self.event(name, json!({"response": response.clone()}))).into()
+    }
+
     /// What a delta changes, which is added to the blocks.
     fn changes(&mut self, delta: &Delta) -> Vec<(usize, Change)> {
         let changes = self.outline.push(delta.pieces.clone());
@@ -680,10 +698,7 @@ impl Events for Writer {
     fn delta(&mut self, _: usize, delta: Delta, _: &Sequences) -> Vec<String> {
         let mut events = Vec::new();
         if delta.text.prompt.is_some() {
-            for name in ["response.created", "response.in_progress"] {
-                let response = self.response.clone();
-                events.push(self.event(name, json!({"response": response})));
-            }
+            events.extend(self.begin());
         }
         for (index, change) in self.changes(&delta) {
             events.extend(self.events(index, change, "completed"));
@@ -699,6 +714,15 @@ impl Events for Writer {
         let response = self.ended(sequences);
         events.push(self.event(&format!("response.{}", self.status()), json!({"response": response})));
         events
+    }
+
+    fn idle(&mut self, _: &Sequences) -> Vec<String> {
+        if self.number == 0 {
+            return self.begin();
+        }
+        // This API has no event for it, so the one that tells that it goes on is told again.
+        let response = self.response.clone();
+        vec![self.event("response.in_progress", json!({"response": response}))]
     }
 
     fn failed(&mut self, error: &ApiError) -> Vec<String> {

@@ -3,6 +3,7 @@
 mod agents;
 mod api;
 mod choices;
+mod context;
 mod embeddings;
 mod fixture;
 mod fuzz;
@@ -12,6 +13,7 @@ mod lifecycle;
 mod live;
 mod loading;
 mod messages;
+mod model_names;
 mod openapi;
 mod origins;
 mod prefill;

@@ -5,6 +5,7 @@ use interbed_server::{ApiKey, ApiKeys, ServerConfig};
 use serde_json::{Value, json};
 
 use crate::fixture::{Reply, Server};
+use crate::streaming::slow_server;
 
 fn body(more: Value) -> Value {
     let mut body = json!({"model": "interbed", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]});
@@ -125,6 +126,17 @@ async fn messages_stream_what_they_would_answer() {
     assert_eq!(start["usage"]["cache_read_input_tokens"], 9);
     let end = &events[events.len() - 2].1;
     assert_eq!((&end["delta"]["stop_reason"], &end["usage"]["output_tokens"]), (&json!("end_turn"), &json!(7)));
+}
+
+#[tokio::test]
+async fn messages_that_wait_send_pings() {
+    let server = slow_server().await;
+    let events = events(&server.post("/v1/messages", &body(json!({"stream": true}))).await);
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    let start = names.iter().position(|&name| name == "message_start").unwrap();
+    assert!(start > 2 && names[..start].iter().all(|&name| name == "ping"), "{names:?}");
+    assert!(names[start + 2..].iter().filter(|&&name| name == "ping").count() > 3, "{names:?}");
+    assert_eq!(names.last(), Some(&"message_stop"));
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use interbed_server::ServerConfig;
 use serde_json::{Value, json};
 
 use crate::fixture::Server;
+use crate::streaming::slow_server;
 
 fn prompt(server: &Server) -> String {
     server.last_request().prompt.iter().map(|&id| char::from(id as u8)).collect()
@@ -241,6 +242,30 @@ async fn formats_and_choices_bind_the_answer() {
         let text = format!("hm</think>{text}");
         let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
         assert_eq!(taken == text.len() && constraint.may_end(), is_allowed, "{body} with {text}");
+    }
+}
+
+/// Clients give up where no event comes, and take the first for the beginning.
+#[tokio::test]
+async fn responses_that_wait_tell_that_they_go_on() {
+    let server = slow_server().await;
+    let reply = server.post("/v1/responses", &json!({"input": "hi", "stream": true})).await;
+    let events: Vec<Value> = reply
+        .body
+        .split_terminator("\n\n")
+        .map(|event| serde_json::from_str(event.split_once("\ndata: ").unwrap().1).unwrap())
+        .collect();
+    let names: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert!(events.iter().zip(0..).all(|(event, number)| event["sequence_number"] == number), "{names:?}");
+    let first = names.iter().position(|name| !name.ends_with("created") && !name.ends_with("in_progress")).unwrap();
+    assert!(first > 4 && names[0] == "response.created" && names[1] == "response.in_progress", "{names:?}");
+    assert_eq!(names.iter().filter(|&&name| name == "response.created").count(), 1);
+    assert!(names[first..].iter().filter(|&&name| name == "response.in_progress").count() > 3, "{names:?}");
+    let (last, others) = events.split_last().unwrap();
+    let text: String = others.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!((last["type"].as_str(), text.as_str()), (Some("response.completed"), "ab"));
+    for event in others.iter().filter(|event| event["type"] == "response.in_progress") {
+        assert_eq!(event["response"], events[0]["response"]);
     }
 }
 

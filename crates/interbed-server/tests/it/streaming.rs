@@ -1,6 +1,9 @@
 //! Answers as server-sent events.
 
-use interbed_engine::testing::{Step, answer};
+use std::time::Duration;
+
+use interbed_engine::Request;
+use interbed_engine::testing::{EOS, ScriptedEngine, Step, answer};
 use interbed_server::ServerConfig;
 use serde_json::{Value, json};
 
@@ -68,4 +71,84 @@ async fn usage_options_need_a_stream() {
     let server = Server::start(ServerConfig::default(), answer("x")).await;
     let body = json!({"prompt": "a", "stream_options": {"include_usage": true}});
     assert_eq!(server.post("/v1/completions", &body).await.error().1["param"], "stream_options");
+}
+
+/// A server whose requests wait for some 200 ms in the queue, and then for about as long for each of their tokens, and
+/// whose streams are silent for 20 ms at most.
+pub async fn slow_server() -> Server {
+    let script = |_: &_, index: usize| match index {
+        0 => Step::Token(b'a'.into()),
+        1 => Step::Token(b'b'.into()),
+        _ => Step::Token(EOS),
+    };
+    let config = ServerConfig { silence_max: Duration::from_millis(20), ..ServerConfig::default() };
+    let step = Duration::from_millis(200);
+    let engine = ScriptedEngine::start(ScriptedEngine::limits(), step, Box::new(script));
+    Server::over(config, engine).await
+}
+
+#[tokio::test]
+async fn chats_and_completions_tell_that_they_wait() {
+    let server = slow_server().await;
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "a"}]})),
+        ("/v1/completions", json!({"prompt": "a"})),
+    ] {
+        let mut body = body;
+        (body["stream"], body["stream_options"]) = (json!(true), json!({"include_usage": true}));
+        let chunks = server.post(path, &body).await.chunks();
+        let (usage, chunks) = chunks.split_last().unwrap();
+        assert!(usage["usage"]["completion_tokens"] == 3 && chunks.iter().all(|chunk| chunk["id"] == usage["id"]));
+        let is_empty = |chunk: &&Value| {
+            let choice = &chunk["choices"][0];
+            let nothing = choice["delta"] == json!({}) || choice["text"] == "";
+            nothing && choice["index"] == 0 && choice["finish_reason"].is_null() && chunk["usage"].is_null()
+        };
+        // At least a few before the first token, and between tokens.
+        let waits = chunks.iter().filter(is_empty).count();
+        assert!(waits > 6 && is_empty(&&chunks[0]), "{path}: {chunks:?}");
+        let text = |choice: &Value| -> Option<String> {
+            let text = choice["text"].as_str().or_else(|| choice["delta"]["content"].as_str());
+            text.map(str::to_owned)
+        };
+        let told: String = chunks.iter().filter_map(|chunk| text(&chunk["choices"][0])).collect();
+        assert_eq!(told, "ab");
+    }
+}
+
+#[tokio::test]
+async fn no_choice_goes_on_behind_its_end() {
+    // The first choice ends at once, the second is slow.
+    let script = |request: &Request, index: usize| match (request.params.seed, index) {
+        (1, 0) => Step::Token(EOS),
+        (_, 0 | 1) => Step::Token(b'a'.into()),
+        _ => Step::Token(EOS),
+    };
+    let config = ServerConfig { silence_max: Duration::from_millis(20), ..ServerConfig::default() };
+    let engine = ScriptedEngine::start(ScriptedEngine::limits(), Duration::from_millis(200), Box::new(script));
+    let server = Server::over(config, engine).await;
+    let body = json!({"messages": [{"role": "user", "content": "a"}], "stream": true, "n": 2, "seed": 1});
+    let chunks = server.post("/v1/chat/completions", &body).await.chunks();
+    for index in 0..2 {
+        let own = chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+        let reasons: Vec<_> = own.map(|choice| &choice["finish_reason"]).collect();
+        let ended = reasons.iter().position(|reason| !reason.is_null()).unwrap();
+        assert_eq!(ended, reasons.len() - 1, "choice {index}: {chunks:?}");
+    }
+    let waits = chunks.iter().filter(|chunk| chunk["choices"][0]["delta"] == json!({})).count();
+    assert!(waits > 6, "{chunks:?}");
+}
+
+/// Tokens that come, but tell nothing yet, are no sign of life either.
+#[tokio::test]
+async fn what_is_held_back_is_waited_for() {
+    // A possible stop string, token by token.
+    let script = |_: &_, index: usize| Step::Token(if index < 40 { b'x'.into() } else { EOS });
+    let config = ServerConfig { silence_max: Duration::from_millis(20), ..ServerConfig::default() };
+    let engine = ScriptedEngine::start(ScriptedEngine::limits(), Duration::from_millis(10), Box::new(script));
+    let server = Server::over(config, engine).await;
+    let body = json!({"prompt": "a", "stream": true, "max_tokens": 100, "stop": format!("{}y", "x".repeat(60))});
+    let chunks = server.post("/v1/completions", &body).await.chunks();
+    assert!(chunks.len() > 6, "{chunks:?}");
+    assert_eq!(texts(&chunks, |choice| choice["text"].as_str()), "x".repeat(40));
 }

@@ -87,7 +87,10 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
             ..KvConfig::default()
         };
         let max_num_batched_tokens = max_num_seqs + random.below(20) as usize;
-        let mut bench = Bench::over(kv.clone(), SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption });
+        // Where decodes bound prefill, passes are of a machine that needs 10 ms for each token and for each pass.
+        let max_token_gap = (round % 2 == 1).then(|| Duration::from_millis(10 + random.below(100)));
+        let config = SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption, max_token_gap };
+        let mut bench = Bench::over(kv.clone(), config);
         bench.scheduler.prefilled(1, 1.0);
         bench.scheduler.set_swap_trial(64, SwapTrial { bytes: 64, write_seconds: 1.0, read_seconds: 1.0 });
         let (mut swaps, mut searches) = (Swaps::default(), Searches::default());
@@ -134,6 +137,8 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
                 Memory::Wavers => {}
             }
             let planned = bench.step();
+            let work = bench.plan.work();
+            bench.scheduler.measured(&work, 0.01 * (1.0 + work.tokens as f64));
             let moved = !planned.is_empty() || !bench.plan.preempted.is_empty() || bench.scheduler.num_swaps() > 0;
             searches.retire(&mut bench, &mut |end| random.below(end));
             swaps.pass(&mut bench, &mut random, round % 5 == 3);
@@ -183,7 +188,8 @@ fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u
         num_swap_blocks: kv_tokens / block_size,
         ..KvConfig::default()
     };
-    let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs, max_num_batched_tokens: 512, preemption });
+    let config = SchedulerConfig { max_num_seqs, max_num_batched_tokens: 512, preemption, max_token_gap: None };
+    let mut bench = Bench::over(kv, config);
     bench.scheduler.prefilled(1000, 1.0);
     bench.scheduler.set_swap_trial(1 << 16, SwapTrial { bytes: 1 << 30, write_seconds: 1.0, read_seconds: 1.0 });
     if surprise {
@@ -260,8 +266,12 @@ fn nobody_is_preempted_more_than_four_times_by_a_load_of_conversations() {
 fn time_of_a_step_over_256_decodes() {
     for waiting in [0, 100] {
         let kv = KvConfig { num_blocks: 1 << 15, ..KvConfig::default() };
-        let config =
-            SchedulerConfig { max_num_seqs: 256, max_num_batched_tokens: 1 << 20, preemption: PreemptionMode::Auto };
+        let config = SchedulerConfig {
+            max_num_seqs: 256,
+            max_num_batched_tokens: 1 << 20,
+            preemption: PreemptionMode::Auto,
+            max_token_gap: None,
+        };
         let mut bench = Bench::over(kv, config);
         for id in 0..256 + waiting {
             bench.scheduler.add(Arrival { max_tokens: 2000, ..arrival(id, 900 + id as usize) });

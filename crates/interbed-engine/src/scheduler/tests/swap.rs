@@ -18,7 +18,7 @@ impl Bench {
             ..KvConfig::default()
         };
         let preemption = PreemptionMode::Swap;
-        Self::over(kv, SchedulerConfig { max_num_seqs: 4, max_num_batched_tokens: 64, preemption })
+        Self::over(kv, Bench::config(4, 64, preemption))
     }
 
     /// The swap that the last step began is over.
@@ -99,7 +99,7 @@ fn without_room_to_swap_to_kv_is_dropped_at_once() {
 fn way_chosen(max_tokens_of_other: usize) -> PreemptionCounts {
     let kv = KvConfig { num_blocks: 10, block_size: 4, watermark: 0.0, num_swap_blocks: 10, ..KvConfig::default() };
     let preemption = PreemptionMode::Auto;
-    let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs: 4, max_num_batched_tokens: 64, preemption });
+    let mut bench = Bench::over(kv, Bench::config(4, 64, preemption));
     bench.scheduler.set_swap_trial(1000, SwapTrial { bytes: 1_000_000, write_seconds: 1.0, read_seconds: 1.0 });
     bench.scheduler.prefilled(1000, 1.0);
     (0..100).for_each(|_| bench.scheduler.ended(0));
@@ -125,7 +125,7 @@ fn what_the_prefix_cache_will_still_hold_is_not_counted_as_lost() {
 fn what_others_hold_as_well_is_not_counted_as_lost() {
     let kv = KvConfig { num_blocks: 12, block_size: 4, watermark: 0.0, num_swap_blocks: 12, ..KvConfig::default() };
     let preemption = PreemptionMode::Auto;
-    let mut bench = Bench::over(kv, SchedulerConfig { max_num_seqs: 4, max_num_batched_tokens: 64, preemption });
+    let mut bench = Bench::over(kv, Bench::config(4, 64, preemption));
     bench.scheduler.set_swap_trial(1000, SwapTrial { bytes: 1_000_000, write_seconds: 1.0, read_seconds: 1.0 });
     bench.scheduler.prefilled(1000, 1.0);
     (0..100).for_each(|_| bench.scheduler.ended(0));
