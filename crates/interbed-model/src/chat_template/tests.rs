@@ -71,7 +71,7 @@ fn undefined_is_as_in_jinja() {
         "[n]"
     );
     let error = render("a\n{{ nothing.more }}", json!([])).unwrap_err();
-    assert!(matches!(&error, TemplateError::Render { problem } if problem.contains(":2")), "{error}");
+    assert!(matches!(&error, TemplateError::Render { problem } if problem.contains("line 2")), "{error}");
 }
 
 #[test]
@@ -248,7 +248,9 @@ fn templates_cannot_fill_memory() {
         "{{ ('a' * 1000000) | replace('a', 'b' * 1000) }}",
         "{{ ('a' * 9000000) | list | length }}",
         "{{ ('a' * 9000000).split('a') | length }}",
-        "{{ ('a' * 9000000) | split('a') | length }}",
+        "{{ ('a' * 9000000).rsplit('a') | length }}",
+        "{{ 'a'.center(1000000000000) }}",
+        "{{ ('\\t' * 1000000).expandtabs(4000) }}",
         "{{ '{:>1000000000000}'.format(1) }}",
         "{{ '{:{}}'.format(1, 1000000000000) }}",
         "{{ '{:.1000000000000f}'.format(1.5) }}",
@@ -280,7 +282,9 @@ fn templates_cannot_fill_memory() {
 
 #[test]
 fn values_cannot_stand_on_a_million_others() {
-    for step in ["ns.x[0:]", "ns.x | reverse", "ns.x | map('string')", "(ns.x + [])", "ns.x | list", "ns.m.items()"] {
+    for step in
+        ["ns.x[0:]", "ns.x | reverse | list", "ns.x | map('string') | list", "(ns.x + [])", "ns.x | list", "ns.m.items()"]
+    {
         let source = format!(
             "{{% set ns = namespace(x=[], m={{}}) %}}\
              {{% for a in range(90000) %}}{{% set ns.x = {step} %}}{{% endfor %}}\
@@ -333,7 +337,6 @@ fn bounded_operations_are_jinjas() {
         ("'aXbX'.replace('X', 'y', 1)", "aybX"),
         ("'aXbX' | replace('X', 'y')", "ayby"),
         ("'a\\nb'.splitlines()", "['a', 'b']"),
-        ("'a,b' | split(',')", "['a', 'b']"),
         ("['b', 'a', 'b'] | unique | sort | join", "ab"),
         ("[1, 2] | sum", "3"),
         ("[1, 2, 3] | batch(2) | list", "[[1, 2], [3]]"),
