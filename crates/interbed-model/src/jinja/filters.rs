@@ -255,7 +255,7 @@ fn sorted(mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool) -> Result<Vec<Valu
 
 fn sort(value: &Value, given: Given) -> Result<Value> {
     let [reverse, case_sensitive, attribute] = given.fill("sort", ["reverse", "case_sensitive", "attribute"], 0)?;
-    let (reverse, case_sensitive) = (truth(reverse), truth(case_sensitive));
+    let (reverse, case_sensitive) = (direction("sort", reverse)?, truth(case_sensitive));
     let paths = match attribute {
         Some(Value::Text(names)) => {
             names.split(',').map(|name| path(&Value::text(name)?)).collect::<Result<Vec<_>>>()?
@@ -268,6 +268,11 @@ fn sort(value: &Value, given: Given) -> Result<Value> {
         keyed.push((paths.iter().map(key).collect::<Result<Vec<_>>>()?, item));
     }
     Value::list(sorted(keyed, reverse)?)
+}
+
+/// Whether to sort in reverse.
+fn direction(name: &str, reverse: Option<Value>) -> Result<bool> {
+    reverse.map_or(Ok(false), |reverse| integer(name, &reverse).map(|reverse| reverse != 0))
 }
 
 fn dictsort(value: &Value, given: Given) -> Result<Value> {
@@ -287,7 +292,7 @@ fn dictsort(value: &Value, given: Given) -> Result<Value> {
         let by = if place == 0 { key } else { value };
         keyed.push((vec![folded(by.clone(), case_sensitive)?], Value::tuple(vec![key.clone(), value.clone()])?));
     }
-    Value::list(sorted(keyed, truth(reverse))?)
+    Value::list(sorted(keyed, direction("dictsort", reverse)?)?)
 }
 
 fn unique(value: &Value, given: Given) -> Result<Value> {

@@ -250,6 +250,9 @@ impl<'r> Machine<'r> {
                 }
                 let text = Value::text(text)?;
                 let value = self.filter_chain(&node.filter, Some(text), &inner)?;
+                if !matches!(value, Value::Text(_) | Value::Markup(_)) {
+                    return Err(Fault::new(format!("a filter block makes a {} of its text", value.type_name())));
+                }
                 let before = output.len();
                 printing::print(&value, output)?;
                 allowance::write(output.len() - before)?;

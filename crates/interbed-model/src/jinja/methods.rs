@@ -64,7 +64,10 @@ fn sequence(value: &Value, name: &str, given: Given) -> Result<Value> {
             Ok(Value::Integer(count))
         }
         "index" => {
-            let [wanted, start, stop] = given.unnamed("index", 1)?;
+            let [wanted, start, stop] = match value {
+                Value::Range(..) => given.unnamed("index", 1).map(|[wanted]: [_; 1]| [wanted, None, None])?,
+                _ => given.unnamed("index", 1)?,
+            };
             let all = items(value)?;
             let (start, stop) = text_methods::bounds("index", start, stop, all.len())?;
             let wanted = wanted.unwrap_or(Value::None);

@@ -56,7 +56,7 @@ pub(super) fn binary(operator: Binary, left: &Value, right: &Value) -> Result<Va
             Value::text([&**a, &**b].concat())
         }
         (Binary::Add, Value::Markup(_), Value::Text(_) | Value::Markup(_)) | (Binary::Add, Value::Text(_), Value::Markup(_)) => {
-            joined(&[left.clone(), right.clone()])
+            escaped_sum(&[left, right])
         }
         (Binary::Add, Value::List(a), Value::List(b)) => {
             allowance::make((a.items.len() + b.items.len()) * NODE_BYTES)?;
@@ -218,19 +218,27 @@ pub(super) fn plus(value: &Value) -> Result<Value> {
     }
 }
 
-/// What `~` makes of its operands.
+/// What `~` makes of its operands: a text, even of escaped ones.
 pub(super) fn joined(parts: &[Value]) -> Result<Value> {
-    let safe = parts.iter().any(|part| matches!(part, Value::Markup(_)));
+    let mut text = String::new();
+    for part in parts {
+        printing::print(part, &mut text)?;
+        allowance::make(text.len())?;
+    }
+    Value::text(text)
+}
+
+/// The sum of texts of which one is escaped, and so is the sum.
+fn escaped_sum(parts: &[&Value]) -> Result<Value> {
     let mut text = String::new();
     for part in parts {
         match part {
             Value::Markup(part) => text.push_str(part),
-            part if safe => text.push_str(&escaped(&printing::text(part)?)),
-            part => printing::print(part, &mut text)?,
+            part => text.push_str(&escaped(&printing::text(part)?)),
         }
         allowance::make(text.len())?;
     }
-    if safe { Ok(Value::Markup(text.into())) } else { Value::text(text) }
+    Ok(Value::Markup(text.into()))
 }
 
 /// A text with entities for the characters that HTML has for itself.
