@@ -2,7 +2,8 @@
 """Writes expressions and templates by chance, with what Python's jinja2 renders of them, as lines of JSON.
 
 Of each kind of operation (operators, slices, filters, tests, methods, functions, statements) all combinations with
-sample values are made, and a share of them is drawn; then expressions and templates are composed at random.
+sample values are made, and a share of them is drawn; then expressions and templates are composed at random. With
+`--fixture` few of each are written, for the tests that always run.
 """
 
 import argparse
@@ -240,6 +241,44 @@ def expression(rng, depth=3):
     )
 
 
+# Kinds whose sources are all different.
+WHOLE = ("functions", "format more")
+# Scopes, loops, macros and white space, one case each.
+STATEMENTS = [
+    "{% for i in [1] %}{{ bos_token }}{% endfor %}{% set bos_token = 1 %}{{ bos_token }}",
+    "{{ x }}{% if no %}{% set x = 1 %}{% endif %}{{ x }}", "{% if t %}{% set s = 1 %}{% endif %}{{ s }}", "{% if no %}{% set s = 1 %}{% endif %}{{ s }}",
+    "{% set x = 0 %}{% for i in l %}{{ x }}{% set x = i %}{{ x }}{% endfor %}{{ x }}", "{% for s in l %}{{ s }}{% endfor %}{{ s }}",
+    "{% for i in l %}{% set s = s ~ i %}{{ s }}{% endfor %}{{ s }}", "{% set s = s ~ '!' %}{{ s }}", "{% for i in l %}{% if i == 1 %}{% set k = i %}{% endif %}{{ k }}{% endfor %}",
+    "{% macro f() %}{{ g }}{% endmacro %}{{ f() }}{% set g = 5 %}{{ f() }}", "{% macro f() %}{{ f2() }}{% endmacro %}{% macro f2() %}2{% endmacro %}{{ f() }}",
+    "{{ f() }}{% macro f() %}x{% endmacro %}", "{% for i in l %}{% macro f() %}{{ i }}{% endmacro %}{{ f() }}{% endfor %}", "{% macro f(x) %}{% set s = x %}{{ s }}{% endmacro %}{{ f(1) }}{{ s }}",
+    "{% macro f(a, b=a, c=b ~ a) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(1) }}|{{ f(1, c=2) }}|{{ f() }}", "{% macro f(a=b, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ f() }}{{ f(b=3) }}",
+    "{% macro f(a) %}{{ a is defined }}{{ a }}{% endmacro %}{{ f() }}", "{% macro f(caller) %}{{ caller() }}{% endmacro %}{% call f() %}x{% endcall %}", "{% macro f(caller=none) %}{{ caller() }}{% endmacro %}{% call f() %}x{% endcall %}",
+    "{% macro f() %}{{ caller is defined }}{% endmacro %}{{ f() }}", "{% macro f() %}x{% endmacro %}{% call f() %}y{% endcall %}", "{% macro f(x) %}<{{ caller(x, 2) }}>{% endmacro %}{% call(a, b) f(1) %}{{ a }}{{ b }}{% endcall %}",
+    "{% macro f() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, 'x', a=2) }}", "{% macro f(varargs) %}{{ varargs }}{% endmacro %}{{ f(1) }}", "{{ f }}{% macro f() %}{% endmacro %}{{ f }}{{ f.name }}{{ f.arguments }}",
+    "{% macro outer() %}{% macro inner() %}{{ caller() }}{% endmacro %}{% call inner() %}i{% endcall %}{% endmacro %}{% call outer() %}o{% endcall %}", "{% macro f(n) %}{{ n }}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}",
+    "{% macro f() %}{% for i in l %}{% if i == 1 %}{% break %}{% endif %}{{ i }}{% endfor %}{% endmacro %}{{ f() }}", "{% set x %}{% set y = 1 %}a{{ y }}{% endset %}{{ x }}{{ y }}", "{% set x | upper | length %}ab{% endset %}{{ x + 1 }}",
+    "{% with a = 1, b = a %}{{ a }}{{ b }}{% endwith %}{{ a }}", "{% with %}{% set q = 1 %}{{ q }}{% endwith %}{{ q }}", "{% with s = s ~ '1' %}{{ s }}{% endwith %}{{ s }}", "{% with (a, b) = (1, 2) %}{{ a }}{{ b }}{% endwith %}",
+    "{% filter upper %}a{% set f2 = 1 %}{{ f2 }}{% endfilter %}{{ f2 }}", "{% filter length %}abc{% endfilter %}", "{% filter replace('a', s) | trim %} a {% endfilter %}",
+    "{% generation %}{% set gen = 1 %}{{ gen }}{% endgeneration %}{{ gen }}", "{% for i in l %}{% generation %}{{ loop.index }}{% endgeneration %}{% endfor %}", "{% for i in l %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",
+    "{% for m in messages %}{% break %}{% else %}e{% endfor %}", "{% for m in l %}{% continue %}{% else %}e{% endfor %}", "{% for m in l %}x{% if loop.index == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}", "{% for x in [] %}{% else %}{{ x is defined }}{% endfor %}",
+    "{% for x in l if x > 1 %}{{ loop.index }}/{{ loop.length }}{{ loop.last }}{{ loop.nextitem }}{% endfor %}", "{% for x in l if loop.index > 1 %}{{ x }}{% endfor %}", "{% for a in l %}{% for b in l if loop.index == 1 %}{{ b }}{% endfor %}{% endfor %}",
+    "{% set ns = namespace(k=3) %}{% for x in l if x != ns.k %}{{ x }}{% set ns.k = 2 %}{% endfor %}", "{% for x in l if x > loop_min %}{{ x }}{% else %}none{% endfor %}", "{% for a in l %}{% for b in [1] %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}",
+    "{% for a in l %}{% set outer = loop %}{% for b in l %}{{ outer.index }}{{ loop.index }} {% endfor %}{% endfor %}", "{% for a in l %}{{ loop }}{% endfor %}", "{% for x in l %}{{ loop['index'] }}{{ loop['last'] }}{% endfor %}", "{% for loop in l %}{% endfor %}", "{% for x in l %}{% set loop = 1 %}{% endfor %}",
+    "{% for x in l %}{{ loop.cycle('a', 'b') }}{{ loop.changed(x > 1) }}{{ loop.previtem }}{{ loop.nextitem }}{% endfor %}", "{% for x in tree recursive %}{{ loop.depth }}{{ x.n }}[{{ loop(x.kids) }}]{% else %}-{% endfor %}", "{% for x in l %}{{ loop([1]) }}{% endfor %}",
+    "{% for x in tree recursive %}{{ x.n }}{% set inner = loop(x.kids) %}{{ inner | length }}{% endfor %}", "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}", "{% for a, b in l %}{% endfor %}", "{% for a, b in [[1, 2, 3]] %}{% endfor %}", "{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
+    "{% for x in 5 %}{% endfor %}", "{% for x in nil %}{% endfor %}", "{% for x in missing %}{% else %}e{% endfor %}", "{% for c in 'aé' %}[{{ c }}]{% endfor %}", "{% for x in 1, 2 %}{{ x }}{% endfor %}", "{% for x in l | sort | reverse %}{{ x }}{{ loop.last }}{% endfor %}", "{% for x in d %}{{ x }}{% endfor %}",
+    "{% set g = l | map('string') %}{{ g | list }}{{ g | list }}{{ g | first is defined }}", "{% set g = l | select('odd') %}{% if g %}{% for x in g %}{{ x }}{% endfor %}{% endif %}{{ g | join }}", "{% if recs | selectattr('nope') %}t{% endif %}",
+    "{% set a, b = 1, 2 %}{{ a }}{{ b }}", "{% set (a, b) = [b, s] %}{{ a }}{{ b }}", "{% set a = b = 1 %}", "{% set a = 1, %}{{ a }}", "{% set ns = namespace() %}{% set ns.a, x = 1, 2 %}{{ ns.a }}{{ x }}", "{% set d.x = 1 %}", "{% set nope.x = 1 %}", "{% set ns = namespace(a=1) %}{{ ns }}{{ ns.b is defined }}{{ ns['a'] }}",
+    "{% set true = 1 %}", "{% set 1 = 2 %}", "{% if %}{% endif %}", "{% endif %}", "{% for %}", "{{ }}", "{{ 1 + }}", "{{ (1 }}", "{% unknown %}", "{% if t %}", "{{ 'a", "{# x", "{% raw %}x", "{{ 1 }", "{% if t: %}x{% endif %}", "{% do 1 %}", "{% print 1, 'a' %}", "{% include 'x' %}", "{% extends 'x' %}",
+    "{% block b %}{{ s }}{{ bl }}{% endblock %}{% set bl = 1 %}", "{% set bl = 1 %}{% for i in l %}{% block b %}{{ bl }}{{ i }}{% endblock %}{% endfor %}", "{% break %}", "{{ self }}", "{{ loop }}", "{{ s is string is true }}", "{{ not s is string }}", "{{ s is not string }}", "{{ n is divisibleby 7 and t }}", "{{ n is in l }}",
+    "{{ 1 if t }}{{ 2 if no }}{{ 3 if no else 4 if no else 5 }}", "{{ s|upper|lower }}", "{{ s | upper ~ 'x' }}", "{{ -1 | abs }}", "{{ -n.real }}", "{{ 2 ** 3 ** 2 }}", "{{ -2 ** 2 }}", "{{ 2 * 3 ~ 4 }}", "{{ 1 ~ 2 + 3 }}", "{{ 'a' 'b' ~ 'c' }}", "{{ {'a': 1}['a'] }}", "{{ {'a': {'b': 1}}.a.b }}", "{{ [1, 2][-1] }}", "{{ (1, 2)[0] }}",
+    "a\n", "a\n\n", "\n", "", "a\r\nb\rc\n", "{{ 'a\r\nb' }}", "  {% if t %}\n  x\n  {% endif %}\n  y\n", "  {%+ if t %}x{% endif +%}\n y", "{%- if t -%}  x  {%- endif -%}  y", "a {%- if t %} b {% endif -%} \n c", "{% if t %}  \n{% endif %}", "\t{% set a = 1 %}\t\nb", " {# c #} \nx", "x {#- c -#} y", "{# c #}\nx", "{{ 1 }}\nx", "{{ 1 -}}\n x",
+    "{{- 1 }}", " {{- 1 -}} ", "a{% raw %}  {{ b }}  {% endraw %}c", "a  {%- raw -%}  {{ b }}  {%- endraw -%}  c", "{% raw %}\nx\n{% endraw %}\ny", "  {% raw %}x{% endraw %}", "x\n  {% raw %}  y\n  {% endraw %}\nz", "{%raw%}a{%endraw%}", "{% raw %}{% endraw %}{% raw %}{% endraw %}", "\u2003{%- if t %}x{% endif %}", "\u00a0 {% if t %}x{% endif %}",
+    "{{ '{{' }}{{ '%}' }}{{ \"}}\" }}", "{{ {'a': {'b': 2}}}}", "{ { 1 } } {1} %} }}", "{%if t%}x{%endif%}", "{{s}}", "{%\nif\nt\n%}x{%\nendif\n%}", "{{ '\\n\\t\\\\\\'\\x41\\u00e9\\U0001F600\\101\\q' }}", "{{ '\\é' }}", "{{ 'é\\n' }}", "{{ 'a\nb' }}", "{{ '\\\nx' }}", "{{ '\\x4' }}", "{{ '\\ud83d' }}",
+    "{{ messages | tojson(indent=2) }}", "{{ tools | tojson }}", "{% for t in tools %}{{ t.function.parameters.properties.items() | list }}{% endfor %}", "{{ tools[0].function.parameters.properties.items }}", "{{ tools[0].function.parameters.properties['items'] }}", "{{ tools[0]['function']['parameters']['properties'] | dictsort }}",
+    "{% set c = cycler(1, 2) %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.next() }}", "{% set j = joiner() %}{% for x in l %}{{ j() }}{{ x }}{% endfor %}", "{{ messages[1:] | map(attribute='role') | join('>') }}", "{{ raise_exception() }}", "{{ raise_exception(1) }}", "{{ range(100001) }}",
+]
+
 NAMES = ["a", "b", "s", "n", "l", "messages", "x"]
 SPACE = ["", "", "", " ", "\n", "\n  ", "  \n", "\t", "\n\n", " \n \n ", "text", " a ", "é\n", "{", "}", "# ", "\r\n"]
 SIGNS = ["", "", "", "-", "+"]
@@ -341,33 +380,40 @@ def template(rng):
     return "".join(composer.body(3) for _ in range(rng.randint(1, 3))) + rng.choice(["", "\n", "\n\n", " "])
 
 
+def cases(rng, share, expressions, templates):
+    """Sources of all kinds, with what Python makes of them."""
+    sources = []
+    for name, every in kinds().items():
+        drawn = every if len(every) <= share or name in WHOLE else rng.sample(every, share)
+        sources += ["{{ " + source + " }}" for source in drawn]
+    sources += STATEMENTS
+    sources += ["{{ " + expression(rng) + " }}" for _ in range(expressions)]
+    sources += [template(rng) for _ in range(templates)]
+    made = [case(source, CONTEXT) for source in sources if "lipsum" not in source]
+    # What is printed with its place in memory differs from run to run.
+    return [one for one in made if not re.search(r" at 0x[0-9a-f]+", one.get("expected", ""))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where templates.jsonl is written")
+    parser.add_argument("folder", type=Path, help="where templates.jsonl is written; the file with --fixture")
+    parser.add_argument("--fixture", action="store_true", help="write the fixture of the tests that always run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=int, default=400, help="combinations of each kind at most")
     parser.add_argument("--expressions", type=int, default=4000, help="expressions composed at random")
     parser.add_argument("--templates", type=int, default=3000, help="templates composed at random")
     args = parser.parse_args()
-    rng = random.Random(args.seed)
-    sources = []
-    for every in kinds().values():
-        drawn = every if len(every) <= args.share else rng.sample(every, args.share)
-        sources += ["{{ " + source + " }}" for source in drawn]
-    sources += ["{{ " + expression(rng) + " }}" for _ in range(args.expressions)]
-    sources += [template(rng) for _ in range(args.templates)]
-    args.folder.mkdir(parents=True, exist_ok=True)
-    rendered = failed = 0
-    with open(args.folder / "templates.jsonl", "w") as out:
-        for source in sources:
-            made = case(source, CONTEXT)
-            # What is printed with its place in memory, or in the order of a set, differs from run to run.
-            if re.search(r" at 0x[0-9a-f]+", made.get("expected", "")) or "lipsum" in source:
-                continue
-            rendered += "expected" in made
-            failed += "error" in made
-            out.write(json.dumps(made) + "\n")
-    print(f"{rendered} rendered, {failed} refused by Python")
+    if args.fixture:
+        made = cases(random.Random(args.seed), 12, 60, 150)
+        shared = {"context": CONTEXT, "cases": [{k: v for k, v in one.items() if k != "context"} for one in made]}
+        args.folder.write_text(json.dumps(shared, indent=1, ensure_ascii=False) + "\n")
+    else:
+        made = cases(random.Random(args.seed), args.share, args.expressions, args.templates)
+        args.folder.mkdir(parents=True, exist_ok=True)
+        with open(args.folder / "templates.jsonl", "w") as out:
+            out.writelines(json.dumps(one) + "\n" for one in made)
+    rendered = sum("expected" in one for one in made)
+    print(f"{rendered} rendered, {len(made) - rendered} refused by Python")
 
 
 if __name__ == "__main__":

@@ -313,7 +313,11 @@ impl ChatTemplate {
             _ => (DEFAULT, &self.default),
         };
         let fuel = FUEL_PER_MESSAGE.saturating_mul(messages.len() as u64).saturating_add(FUEL_BASE);
-        let given = context.iter().map(|(name, json)| name.len() + text_bytes(json)).sum::<usize>().saturating_add(self.source.len());
+        let given = context
+            .iter()
+            .map(|(name, json)| name.len() + text_bytes(json))
+            .sum::<usize>()
+            .saturating_add(self.source.len());
         on_large_stack(|| {
             allowance::begin(given, limit);
             let rendered = variables(&context).and_then(|variables| template.render(variables, fuel, &date_of_now));

@@ -282,9 +282,14 @@ fn templates_cannot_fill_memory() {
 
 #[test]
 fn values_cannot_stand_on_a_million_others() {
-    for step in
-        ["ns.x[0:]", "ns.x | reverse | list", "ns.x | map('string') | list", "(ns.x + [])", "ns.x | list", "ns.m.items()"]
-    {
+    for step in [
+        "ns.x[0:]",
+        "ns.x | reverse | list",
+        "ns.x | map('string') | list",
+        "(ns.x + [])",
+        "ns.x | list",
+        "ns.m.items()",
+    ] {
         let source = format!(
             "{{% set ns = namespace(x=[], m={{}}) %}}\
              {{% for a in range(90000) %}}{{% set ns.x = {step} %}}{{% endfor %}}\

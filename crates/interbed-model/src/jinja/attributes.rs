@@ -9,18 +9,68 @@ use super::operators::defined;
 use super::value::{Key, Object, Value};
 
 const TEXT_METHODS: [&str; 47] = [
-    "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format", "format_map",
-    "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric",
-    "isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "maketrans", "partition",
-    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
-    "splitlines", "startswith", "strip", "swapcase", "title", "translate", "upper", "zfill",
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "encode",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "format_map",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isprintable",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "maketrans",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "translate",
+    "upper",
+    "zfill",
 ];
 const DICT_METHODS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 /// Methods that change their value, which the sandbox keeps from templates.
 const LIST_CHANGERS: [&str; 8] = ["append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"];
 const DICT_CHANGERS: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 const INTEGER_ATTRIBUTES: [&str; 9] = [
-    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "imag", "numerator", "real",
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "denominator",
+    "from_bytes",
+    "imag",
+    "numerator",
+    "real",
 ];
 const FLOAT_ATTRIBUTES: [&str; 7] = ["as_integer_ratio", "conjugate", "fromhex", "hex", "imag", "is_integer", "real"];
 
@@ -55,10 +105,12 @@ pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value> {
                 None => missing(key),
             },
         },
-        Value::List(items) | Value::Tuple(items) => match key.as_integer().and_then(|at| place(at, items.items.len())) {
-            Some(at) => Ok(items.items[at].clone()),
-            None => missing(key),
-        },
+        Value::List(items) | Value::Tuple(items) => {
+            match key.as_integer().and_then(|at| place(at, items.items.len())) {
+                Some(at) => Ok(items.items[at].clone()),
+                None => missing(key),
+            }
+        }
         Value::Text(text) => match key.as_integer().and_then(|at| place(at, text.chars().count())) {
             Some(at) => Value::text(text.chars().nth(at).map(String::from).unwrap_or_default()),
             None => missing(key),
@@ -95,6 +147,8 @@ pub(super) fn own_attribute(value: &Value, name: &Arc<str>) -> Result<Option<Val
         Value::Tuple(pair) if pair.is_group && &**name == "list" => Some(pair.items[1].clone()),
         Value::Dict(_) if known(&DICT_CHANGERS) => forbidden(),
         Value::Dict(_) if known(&DICT_METHODS) => method(),
+        Value::Bool(number) if &**name == "real" => Some(Value::Integer(i128::from(*number))),
+        Value::Integer(_) | Value::Float(_) if &**name == "real" => Some(value.clone()),
         Value::Bool(_) | Value::Integer(_) if known(&INTEGER_ATTRIBUTES) => {
             return Err(Fault::unsupported(format!("the attribute '{name}' of a number")));
         }

@@ -17,11 +17,60 @@ use super::value::{Key, Number, Value, View};
 
 /// All names of filters.
 pub(super) const NAMES: [&str; 54] = [
-    "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e", "escape",
-    "filesizeformat", "first", "float", "forceescape", "format", "groupby", "indent", "int", "items", "join", "last",
-    "length", "list", "lower", "map", "max", "min", "pprint", "random", "reject", "rejectattr", "replace", "reverse",
-    "round", "safe", "select", "selectattr", "slice", "sort", "string", "striptags", "sum", "title", "tojson", "trim",
-    "truncate", "unique", "upper", "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr",
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "center",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "filesizeformat",
+    "first",
+    "float",
+    "forceescape",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "pprint",
+    "random",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "striptags",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "unique",
+    "upper",
+    "urlencode",
+    "urlize",
+    "wordcount",
+    "wordwrap",
+    "xmlattr",
 ];
 /// Most lists that one list is divided into.
 const LISTS_MAX: i128 = 100_000;
@@ -48,7 +97,8 @@ pub(super) fn apply(name: &str, value: Value, given: Given) -> Result<Value> {
         "reverse" => plain(given).and_then(|()| reverse(value)),
         "default" | "d" => {
             let [default, boolean] = given.fill("default", ["default_value", "boolean"], 0)?;
-            let missing = value.is_undefined() || (boolean.is_some_and(|boolean| is_true(&boolean)) && !is_true(&value));
+            let missing =
+                value.is_undefined() || (boolean.is_some_and(|boolean| is_true(&boolean)) && !is_true(&value));
             if missing { default.map_or_else(|| Value::text(""), Ok) } else { Ok(value) }
         }
         "abs" => {

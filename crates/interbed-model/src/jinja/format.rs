@@ -115,7 +115,8 @@ pub(super) fn percent(text: &str, value: &Value) -> Result<String> {
         output.push_str(&percent_field(kind, &value, layout)?);
         allowance::make(output.len())?;
     }
-    let is_mapping = by_name || matches!(value, Value::Dict(_) | Value::List(_) | Value::Range(..) | Value::Undefined(_));
+    let is_mapping =
+        by_name || matches!(value, Value::Dict(_) | Value::List(_) | Value::Range(..) | Value::Undefined(_));
     if used < given.len() && !is_mapping {
         return Err(Fault::new("not all arguments converted during string formatting"));
     }
@@ -134,9 +135,12 @@ fn percent_field(kind: char, value: &Value, mut layout: Layout) -> Result<String
             defined(value)?;
             let number = match value.number() {
                 Some(Number::Integer(value)) => value,
-                Some(Number::Float(value)) => super::value::whole(value.trunc())
-                    .ok_or_else(|| Fault::new("a float has no integer for %d"))?,
-                None => return Err(Fault::new(format!("%{kind} format: a number is required, not {}", value.type_name()))),
+                Some(Number::Float(value)) => {
+                    super::value::whole(value.trunc()).ok_or_else(|| Fault::new("a float has no integer for %d"))?
+                }
+                None => {
+                    return Err(Fault::new(format!("%{kind} format: a number is required, not {}", value.type_name())));
+                }
             };
             let mut digits = number.unsigned_abs().to_string();
             if let Some(precision) = layout.precision {
@@ -424,7 +428,9 @@ fn looked_up(field: &str, given: &Given, numbering: &mut Numbering) -> Result<Va
     };
     while !path.is_empty() {
         if let Some(rest) = path.strip_prefix('[') {
-            let Some((key, rest)) = rest.split_once(']') else { return Err(Fault::new("missing ']' in format string")) };
+            let Some((key, rest)) = rest.split_once(']') else {
+                return Err(Fault::new("missing ']' in format string"));
+            };
             let key = match key.parse::<i128>() {
                 Ok(index) if !key.starts_with(['+', '-']) => Value::Integer(index),
                 _ => Value::text(key)?,

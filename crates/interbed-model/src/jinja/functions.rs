@@ -114,4 +114,3 @@ pub(super) fn join(separator: &Value, used: &RefCell<bool>, given: Given) -> Res
 pub(super) fn global(name: &str) -> Option<Value> {
     NAMES.iter().find(|known| **known == name).map(|known| Value::Object(Rc::new(Object::Function(known))))
 }
-

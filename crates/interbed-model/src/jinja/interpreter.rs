@@ -103,11 +103,7 @@ impl Drop for Machine<'_> {
 
 impl<'r> Machine<'r> {
     /// A rendering with these variables, of at most `fuel` steps. `date` writes the date of now.
-    pub(crate) fn new(
-        context: HashMap<Name, Value>,
-        fuel: u64,
-        date: &'r dyn Fn(&str) -> Result<String>,
-    ) -> Self {
+    pub(crate) fn new(context: HashMap<Name, Value>, fuel: u64, date: &'r dyn Fn(&str) -> Result<String>) -> Self {
         Self { context, exports: HashMap::new(), fuel, recursion: 0, depth: 0, date, held: Vec::new() }
     }
 
@@ -522,7 +518,7 @@ impl MacroValue {
         let special = self.node.special.get().copied().unwrap_or_default();
         Ok(match name {
             "name" => Some(Value::Text(self.node.name.clone())),
-            "arguments" => Some(Value::list(self.node.arguments.iter().cloned().map(Value::Text).collect())?),
+            "arguments" => Some(Value::tuple(self.node.arguments.iter().cloned().map(Value::Text).collect())?),
             "catch_kwargs" => Some(Value::Bool(special.kwargs)),
             "catch_varargs" => Some(Value::Bool(special.varargs)),
             "caller" => Some(Value::Bool(special.caller)),

@@ -215,7 +215,9 @@ impl<'s> Lexer<'s> {
                 let length = rest.find(|character| !is_part(character)).unwrap_or(rest.len());
                 let name = &rest[..length];
                 if !name.is_ascii() {
-                    return Err(Fault::unsupported(format!("the name {name:?}, which is not ASCII,")).in_line(self.line));
+                    return Err(
+                        Fault::unsupported(format!("the name {name:?}, which is not ASCII,")).in_line(self.line)
+                    );
                 }
                 self.push(Token::Name(name.into()));
                 self.advance(length);
@@ -436,7 +438,8 @@ fn unescaped(text: &str) -> Result<String> {
 }
 
 fn code_point(code: u32) -> Result<char> {
-    char::from_u32(code).ok_or_else(|| Fault::unsupported(format!("the escape of U+{code:04X}, a half of a character,")))
+    char::from_u32(code)
+        .ok_or_else(|| Fault::unsupported(format!("the escape of U+{code:04X}, a half of a character,")))
 }
 
 fn backslashed(character: char) -> String {

@@ -20,7 +20,13 @@ pub(super) fn is_true(value: &Value) -> bool {
         Value::Text(text) | Value::Markup(text) => !text.is_empty(),
         Value::List(items) | Value::Tuple(items) => !items.items.is_empty(),
         Value::Dict(dict) | Value::View(_, dict) => !dict.entries.is_empty(),
-        Value::Range(start, stop, step) => if *step > 0 { start < stop } else { start > stop },
+        Value::Range(start, stop, step) => {
+            if *step > 0 {
+                start < stop
+            } else {
+                start > stop
+            }
+        }
         other => match other.number() {
             Some(Number::Integer(value)) => value != 0,
             Some(Number::Float(value)) => value != 0.0,
@@ -42,7 +48,9 @@ pub(super) fn defined(value: &Value) -> Result<()> {
 
 pub(super) fn binary(operator: Binary, left: &Value, right: &Value) -> Result<Value> {
     // A text formats anything.
-    if operator == Binary::Remainder && let Some(text) = left.as_text() {
+    if operator == Binary::Remainder
+        && let Some(text) = left.as_text()
+    {
         return Value::text(format::percent(text, right)?);
     }
     defined(left)?;
@@ -55,9 +63,8 @@ pub(super) fn binary(operator: Binary, left: &Value, right: &Value) -> Result<Va
             allowance::make(a.len() + b.len())?;
             Value::text([&**a, &**b].concat())
         }
-        (Binary::Add, Value::Markup(_), Value::Text(_) | Value::Markup(_)) | (Binary::Add, Value::Text(_), Value::Markup(_)) => {
-            escaped_sum(&[left, right])
-        }
+        (Binary::Add, Value::Markup(_), Value::Text(_) | Value::Markup(_))
+        | (Binary::Add, Value::Text(_), Value::Markup(_)) => escaped_sum(&[left, right]),
         (Binary::Add, Value::List(a), Value::List(b)) => {
             allowance::make((a.items.len() + b.items.len()) * NODE_BYTES)?;
             Value::list([&a.items[..], &b.items[..]].concat())
@@ -139,10 +146,12 @@ fn integers(operator: Binary, a: i128, b: i128) -> Result<Value> {
             }
             return Ok(Value::Float(a as f64 / b as f64));
         }
-        Binary::FloorDivide => a.checked_div(b).map(|quotient| {
-            if a % b != 0 && (a % b < 0) != (b < 0) { quotient - 1 } else { quotient }
-        }),
-        Binary::Remainder => a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }),
+        Binary::FloorDivide => {
+            a.checked_div(b).map(|quotient| if a % b != 0 && (a % b < 0) != (b < 0) { quotient - 1 } else { quotient })
+        }
+        Binary::Remainder => {
+            a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
+        }
         Binary::Power if b < 0 => return floats(operator, a as f64, b as f64),
         Binary::Power => match u32::try_from(b) {
             Ok(exponent) => a.checked_pow(exponent),
@@ -335,7 +344,9 @@ fn integer_and_float(integer: i128, float: f64) -> Option<Ordering> {
     }
     match whole(float.floor()) {
         // Between two integers: less than the upper one.
-        Some(floor) => Some(integer.cmp(&floor).then(if float.fract() == 0.0 { Ordering::Equal } else { Ordering::Less })),
+        Some(floor) => {
+            Some(integer.cmp(&floor).then(if float.fract() == 0.0 { Ordering::Equal } else { Ordering::Less }))
+        }
         None => Some(if float > 0.0 { Ordering::Less } else { Ordering::Greater }),
     }
 }
@@ -375,23 +386,20 @@ pub(super) fn contains(container: &Value, item: &Value) -> Result<bool> {
     match container {
         Value::Text(text) | Value::Markup(text) => match item {
             Value::Text(part) | Value::Markup(part) => Ok(text.contains(&**part)),
-            other => Err(Fault::new(format!(
-                "'in <string>' requires string as left operand, not {}",
-                other.type_name()
-            ))),
+            other => {
+                Err(Fault::new(format!("'in <string>' requires string as left operand, not {}", other.type_name())))
+            }
         },
         Value::Dict(dict) | Value::View(View::Keys, dict) => Ok(dict.get(&Key::of(item)?).is_some()),
         // Searching takes items up to the one that is found.
-        Value::Iterator(left) => {
-            loop {
-                let next = left.left.borrow_mut().next();
-                match next {
-                    Some(value) if equal(&value, item)? => return Ok(true),
-                    Some(_) => {}
-                    None => return Ok(false),
-                }
+        Value::Iterator(left) => loop {
+            let next = left.left.borrow_mut().next();
+            match next {
+                Some(value) if equal(&value, item)? => return Ok(true),
+                Some(_) => {}
+                None => return Ok(false),
             }
-        }
+        },
         Value::Range(..) if length(container).is_ok_and(|length| length > 1000) => {
             Err(Fault::unsupported("`in` with a long range"))
         }

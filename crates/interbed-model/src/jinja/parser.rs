@@ -182,10 +182,7 @@ impl Parser {
                 }
                 let scoped = self.scoped("endcall")?;
                 let (name, special) = ("caller".into(), OnceLock::new());
-                StatementKind::CallBlock(
-                    call,
-                    Arc::new(Macro { name, arguments, defaults, scoped, special }),
-                )
+                StatementKind::CallBlock(call, Arc::new(Macro { name, arguments, defaults, scoped, special }))
             }
             "filter" => {
                 let filter = self.filters(None, true)?;
@@ -513,12 +510,8 @@ impl Parser {
     }
 
     fn product(&mut self) -> Result<Expression> {
-        let operators = [
-            ("*", Binary::Multiply),
-            ("/", Binary::Divide),
-            ("//", Binary::FloorDivide),
-            ("%", Binary::Remainder),
-        ];
+        let operators =
+            [("*", Binary::Multiply), ("/", Binary::Divide), ("//", Binary::FloorDivide), ("%", Binary::Remainder)];
         self.binary(&operators, |parser| parser.binary(&[("**", Binary::Power)], |parser| parser.unary(true)))
     }
 

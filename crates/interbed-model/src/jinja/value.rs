@@ -89,8 +89,14 @@ pub(super) enum Key {
 /// What has an identity or can be called.
 pub(crate) enum Object {
     Namespace(RefCell<Vec<(Arc<str>, Value)>>),
-    Cycler { items: Vec<Value>, position: RefCell<usize> },
-    Joiner { separator: Value, used: RefCell<bool> },
+    Cycler {
+        items: Vec<Value>,
+        position: RefCell<usize>,
+    },
+    Joiner {
+        separator: Value,
+        used: RefCell<bool>,
+    },
     Macro(MacroValue),
     Loop(Loop),
     /// A method of a value.
