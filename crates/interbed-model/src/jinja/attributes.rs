@@ -61,7 +61,7 @@ const DICT_METHODS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "va
 /// Methods that change their value, which the sandbox keeps from templates.
 const LIST_CHANGERS: [&str; 8] = ["append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"];
 const DICT_CHANGERS: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
-const INTEGER_ATTRIBUTES: [&str; 9] = [
+const INTEGER_ATTRIBUTES: [&str; 10] = [
     "as_integer_ratio",
     "bit_count",
     "bit_length",
@@ -69,6 +69,7 @@ const INTEGER_ATTRIBUTES: [&str; 9] = [
     "denominator",
     "from_bytes",
     "imag",
+    "is_integer",
     "numerator",
     "real",
 ];

@@ -17,6 +17,11 @@ pub(super) fn is_alphabetic(character: char) -> bool {
     if character.is_ascii() { character.is_ascii_alphabetic() } else { character.is_letter() }
 }
 
+/// Whether a letter is the title form of a pair, neither upper nor lower case.
+pub(super) fn is_title_case(character: char) -> bool {
+    !character.is_ascii() && character.is_letter_titlecase()
+}
+
 /// `str.isdecimal`.
 pub(super) fn is_decimal(character: char) -> bool {
     if character.is_ascii() { character.is_ascii_digit() } else { character.is_number_decimal_digit() }

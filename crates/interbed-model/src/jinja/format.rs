@@ -224,6 +224,9 @@ fn float_digits(value: f64, layout: &Layout) -> Result<String> {
     if layout.alternate {
         return Err(Fault::unsupported("the alternate form of a float's format"));
     }
+    if layout.grouping.is_some() && !value.is_finite() {
+        return Err(Fault::unsupported("a format with groups of a number that is not finite"));
+    }
     let precision = layout.precision.unwrap_or(6);
     let kind = layout.kind.unwrap_or('g');
     let text = if value.is_nan() {
@@ -283,12 +286,13 @@ fn laid_out(negative: bool, prefix: &str, digits: &str, layout: &Layout) -> Stri
 /// Digits with separators between groups, and zeros before them to fill `room`.
 fn grouped(digits: &str, separator: char, room: usize, kind: Option<char>) -> String {
     let size = if matches!(kind, Some('b' | 'o' | 'x' | 'X')) { 4 } else { 3 };
-    let end = digits.find(|character: char| !character.is_ascii_alphanumeric()).unwrap_or(digits.len());
+    let radix = if size == 4 { 16 } else { 10 };
+    let end = digits.find(|character: char| !character.is_digit(radix)).unwrap_or(digits.len());
     let (mut whole, rest) = (digits[..end].to_owned(), &digits[end..]);
     let separated = |whole: &str| {
         let mut output = String::new();
         for (index, digit) in whole.chars().enumerate() {
-            if index > 0 && (whole.len() - index) % size == 0 {
+            if index > 0 && (whole.len() - index).is_multiple_of(size) {
                 output.push(separator);
             }
             output.push(digit);
@@ -488,6 +492,14 @@ fn formatted(value: &Value, layout: &str) -> Result<String> {
         }
     }
     match (number, parsed.kind) {
+        (Number::Integer(_), Some('c'))
+            if parsed.sign.is_some() || parsed.alternate || parsed.grouping.is_some() || parsed.precision.is_some() =>
+        {
+            Err(Fault::new(format!("the format {layout:?} is not for characters")))
+        }
+        (Number::Integer(_), Some('c')) if parsed.zero || parsed.align == Some('=') => {
+            Err(Fault::unsupported("a character's format with zeros"))
+        }
         (Number::Integer(code), Some('c')) => Ok(padded(&character(&Value::Integer(code))?, &parsed, '<')),
         (Number::Integer(number), None | Some('d' | 'b' | 'o' | 'x' | 'X')) => {
             if parsed.precision.is_some() {

@@ -339,7 +339,7 @@ impl<'r> Machine<'r> {
     ) -> Result<Flow> {
         let source = RefCell::new(items(iterable)?.into_iter());
         let test_scope = node.test.as_ref().map(|_| self.inner(&node.test_names, outer));
-        let state = Value::object(Object::Loop(Loop {
+        let state = Value::object(Object::Loop(Box::new(Loop {
             node: node.clone(),
             outer: outer.clone(),
             source,
@@ -350,7 +350,7 @@ impl<'r> Machine<'r> {
             previous: RefCell::new(None),
             changed: RefCell::new(None),
             depth,
-        }));
+        })));
         let Value::Object(object) = &state else { return Ok(Flow::Normal) };
         let Object::Loop(running) = &**object else { return Ok(Flow::Normal) };
         let has_loop = node.has_loop.get().copied().unwrap_or(false);
@@ -400,7 +400,7 @@ impl<'r> Machine<'r> {
             let (Some(test), Some(scope)) = (&running.node.test, &running.test_scope) else { return Ok(Some(item)) };
             self.assign(&running.node.target, item.clone(), scope)?;
             if is_true(&self.evaluate(test, scope)?) {
-                return Ok(Some(item));
+                return packed(&running.node.target, item).map(Some);
             }
         }
     }
@@ -553,6 +553,13 @@ impl Loop {
         let Some(before) = before else { return Ok(Value::Bool(true)) };
         Ok(Value::Bool(!super::operators::equal(&Value::tuple(before)?, &values)?))
     }
+}
+
+/// An item that was unpacked for a loop's condition, which makes tuples of it.
+fn packed(target: &Target, item: Value) -> Result<Value> {
+    let Target::Tuple(targets) = target else { return Ok(item) };
+    let parts = targets.iter().zip(items(&item)?).map(|(target, item)| packed(target, item));
+    Value::tuple(parts.collect::<Result<_>>()?)
 }
 
 /// An attribute of `loop`, after the interpreter has looked ahead.

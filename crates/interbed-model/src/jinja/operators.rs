@@ -11,9 +11,6 @@ use super::printing;
 use super::syntax::{Binary, Comparison};
 use super::value::{Dict, Key, Number, Object, Value, View, whole};
 
-/// Integers beyond this have no exact float.
-const EXACT: i128 = 1 << 53;
-
 pub(super) fn is_true(value: &Value) -> bool {
     match value {
         Value::Undefined(_) | Value::None => false,
@@ -104,7 +101,11 @@ fn repeats(value: &Value) -> bool {
 }
 
 fn repeated(value: &Value, count: &Value) -> Result<Value> {
-    let times = count.as_integer().and_then(|times| usize::try_from(times.max(0)).ok()).unwrap_or(usize::MAX);
+    let times = count.as_integer().unwrap_or(0);
+    if i64::try_from(times).is_err() {
+        return Err(Fault::new("cannot fit 'int' into an index-sized integer"));
+    }
+    let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
     match value {
         Value::Text(text) => {
             let times = if text.is_empty() { 0 } else { times };
@@ -133,7 +134,7 @@ fn too_large() -> Fault {
 }
 
 fn integers(operator: Binary, a: i128, b: i128) -> Result<Value> {
-    let whole = match operator {
+    let result = match operator {
         Binary::Add => a.checked_add(b),
         Binary::Subtract => a.checked_sub(b),
         Binary::Multiply => a.checked_mul(b),
@@ -141,10 +142,11 @@ fn integers(operator: Binary, a: i128, b: i128) -> Result<Value> {
             return Err(Fault::new("division by zero"));
         }
         Binary::Divide => {
-            if a.abs() > EXACT || b.abs() > EXACT {
-                return Err(Fault::unsupported("division of integers beyond 2**53"));
+            let (float_a, float_b) = (a as f64, b as f64);
+            if whole(float_a) != Some(a) || whole(float_b) != Some(b) {
+                return Err(Fault::unsupported("division of integers that are no exact floats"));
             }
-            return Ok(Value::Float(a as f64 / b as f64));
+            return Ok(Value::Float(float_a / float_b));
         }
         Binary::FloorDivide => {
             a.checked_div(b).map(|quotient| if a % b != 0 && (a % b < 0) != (b < 0) { quotient - 1 } else { quotient })
@@ -159,7 +161,7 @@ fn integers(operator: Binary, a: i128, b: i128) -> Result<Value> {
             Err(_) => None,
         },
     };
-    whole.map(Value::Integer).ok_or_else(too_large)
+    result.map(Value::Integer).ok_or_else(too_large)
 }
 
 fn floats(operator: Binary, a: f64, b: f64) -> Result<Value> {

@@ -166,12 +166,35 @@ pub(super) fn float(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.into();
     }
+    let shortest = format!("{value:e}");
+    let decimals = shortest.bytes().filter(u8::is_ascii_digit).count();
+    let decimals = decimals - shortest.split_once('e').map_or(0, |(_, exponent)| exponent.trim_matches('-').len());
+    // Of two shortest texts that are equally near, Python takes the one with an even digit at the end.
+    let nearest = format!("{value:.*e}", decimals.saturating_sub(1));
+    let scientific = if nearest.parse() == Ok(value) { nearest } else { shortest };
     let magnitude = value.abs();
-    if magnitude == 0.0 || (1e-4..1e16).contains(&magnitude) {
-        return format!("{value:?}");
+    if magnitude != 0.0 && !(1e-4..1e16).contains(&magnitude) {
+        // Rust writes 1e16, Python 1e+16; and at least two digits of exponent.
+        return with_exponent(&scientific);
     }
-    // Rust writes 1e16, Python 1e+16; and at least two digits of exponent.
-    with_exponent(&format!("{value:e}"))
+    positional(&scientific)
+}
+
+/// A number with an exponent as one without, with at least one decimal.
+fn positional(scientific: &str) -> String {
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((scientific, "0"));
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |digits| ("-", digits));
+    let digits = digits.replace('.', "");
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let Ok(whole) = usize::try_from(exponent + 1) else {
+        let zeros = "0".repeat(usize::try_from(-exponent - 1).unwrap_or(0));
+        return format!("{sign}0.{zeros}{digits}");
+    };
+    if whole == 0 {
+        return format!("{sign}0.{digits}");
+    }
+    let digits = format!("{digits:0<width$}", width = whole + 1);
+    format!("{sign}{}.{}", &digits[..whole], &digits[whole..])
 }
 
 /// A number with an exponent as Python writes it.
@@ -198,6 +221,10 @@ mod tests {
             (1e-5, "1e-05"),
             (-2.5e-7, "-2.5e-07"),
             (f64::INFINITY, "inf"),
+            (0.00012, "0.00012"),
+            (123_456.5, "123456.5"),
+            (-6_962_583_580_020_521.0 / 4.0, "-1740645895005130.2"),
+            (6_962_583_580_020_523.0 / 4.0, "1740645895005130.8"),
         ] {
             assert_eq!(float(value), expected);
         }

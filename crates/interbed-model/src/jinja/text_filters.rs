@@ -363,11 +363,12 @@ pub(super) fn round(value: &Value, given: Given) -> Result<Value> {
             let factor = 10f64.powi(i32::try_from(decimals).unwrap_or(0));
             let scaled = match number {
                 Number::Float(number) => number * factor,
-                Number::Integer(number) if number.abs() < 1 << 50 && decimals == 0 => number as f64,
-                Number::Integer(_) => return Err(Fault::unsupported("round of an integer to decimals by a method")),
+                // Multiplied and divided by the same.
+                Number::Integer(number) => return Ok(Value::Float(number as f64)),
             };
-            if scaled.abs() > 9e15 {
-                return Err(Fault::unsupported("round of a large number by a method"));
+            // A factor beyond that is no exact float.
+            if decimals > 22 || !scaled.is_finite() {
+                return Err(Fault::unsupported("round of a number to so many decimals by a method"));
             }
             let rounded = if &*method == "ceil" { scaled.ceil() } else { scaled.floor() };
             // An integer in between has no negative zero.

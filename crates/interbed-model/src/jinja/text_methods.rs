@@ -2,7 +2,7 @@
 
 use super::allowance::{self, NODE_BYTES};
 use super::arguments::{self, Given, integer, optional_integer};
-use super::characters::{ends_line, is_alphabetic, is_alphanumeric, is_decimal, is_printable, is_space};
+use super::characters::{ends_line, is_alphabetic, is_alphanumeric, is_decimal, is_printable, is_space, is_title_case};
 use super::fault::{Fault, Result};
 use super::format;
 use super::iteration::items;
@@ -127,6 +127,9 @@ pub(super) fn title(text: &str) -> Result<String> {
     let mut in_word = false;
     for character in text.chars() {
         let cased = character.is_lowercase() || character.is_uppercase();
+        if is_title_case(character) {
+            return Err(Fault::unsupported("the title form of a letter in a title"));
+        }
         if !cased {
             output.push(character);
         } else if in_word {
@@ -160,6 +163,9 @@ pub(super) fn capitalized(text: &str) -> Result<String> {
 fn swapped(text: &str) -> Result<String> {
     let mut output = String::with_capacity(text.len());
     for character in text.chars() {
+        if is_title_case(character) {
+            return Err(Fault::unsupported("swapcase of the title form of a letter"));
+        }
         if character.is_uppercase() {
             lower(character, &mut output)?;
         } else if character.is_lowercase() {
@@ -438,6 +444,11 @@ fn is(text: &str, name: &str) -> Result<bool> {
             if text.chars().any(|character| character.is_numeric() && !is_decimal(character)) {
                 return Err(Fault::unsupported(format!("{name} of a number that is no decimal digit")));
             }
+            // Some of them are numbers.
+            let is_ideograph = |character: char| matches!(character, '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..);
+            if name == "isnumeric" && text.chars().any(is_ideograph) {
+                return Err(Fault::unsupported("isnumeric of ideographs"));
+            }
             all(is_decimal)
         }
         "isidentifier" => {
@@ -447,14 +458,14 @@ fn is(text: &str, name: &str) -> Result<bool> {
             let first = text.starts_with(|character: char| character == '_' || character.is_ascii_alphabetic());
             first && text.chars().all(|character| character == '_' || character.is_ascii_alphanumeric())
         }
-        "islower" => text.chars().any(cased) && !text.chars().any(char::is_uppercase),
-        "isupper" => text.chars().any(cased) && !text.chars().any(char::is_lowercase),
+        "islower" => text.chars().any(cased) && !text.chars().any(|other| other.is_uppercase() || is_title_case(other)),
+        "isupper" => text.chars().any(cased) && !text.chars().any(|other| other.is_lowercase() || is_title_case(other)),
         "isprintable" => text.chars().all(is_printable),
         "isspace" => all(is_space),
         _ => {
             let (mut in_word, mut found) = (false, false);
             for character in text.chars() {
-                if character.is_uppercase() {
+                if character.is_uppercase() || is_title_case(character) {
                     if in_word {
                         return Ok(false);
                     }

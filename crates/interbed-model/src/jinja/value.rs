@@ -98,7 +98,7 @@ pub(crate) enum Object {
         used: RefCell<bool>,
     },
     Macro(MacroValue),
-    Loop(Loop),
+    Loop(Box<Loop>),
     /// A method of a value.
     Method(Value, Arc<str>),
     /// A global function.
