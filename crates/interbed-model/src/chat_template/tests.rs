@@ -93,6 +93,14 @@ fn hostile_templates_end_with_an_error() {
     let recursion = render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", json!([]));
     assert!(matches!(recursion, Err(TemplateError::Render { .. })), "{recursion:?}");
 
+    for inner in ["[".repeat(140) + "m()" + &"]".repeat(140), "m()".to_owned() + &" + 1".repeat(900)] {
+        let deep = render(&format!("{{% macro m() %}}{{{{ {inner} }}}}{{% endmacro %}}{{{{ m() }}}}"), json!([]));
+        assert!(matches!(deep, Err(TemplateError::Render { .. })), "{deep:?}");
+    }
+    for long in ["x".to_owned() + &".a".repeat(400_000), "x".to_owned() + &"|a".repeat(400_000)] {
+        assert!(matches!(render(&format!("{{{{ {long} }}}}"), json!([])), Err(TemplateError::Syntax { .. })));
+    }
+
     let output = render("{% set x = 'x' * 1000000 %}{% for a in range(1000) %}{{ x }}{% endfor %}", json!([]));
     assert!(matches!(output, Err(TemplateError::OutputTooLarge { limit: MAX_OUTPUT_BYTES })), "{output:?}");
 

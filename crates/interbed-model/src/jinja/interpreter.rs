@@ -593,3 +593,27 @@ pub(super) fn printed_loop(running: &Loop) -> Result<String> {
     }
     Ok(format!("<LoopContext {}/{}>", running.index.get() + 1, running.length()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_that_hold_the_macros_made_in_them_are_freed() {
+        let source = "{% set ns = namespace(l=[]) %}\
+                      {% macro m(a) %}{% set ns.f = m %}{{ caller() if a else 'x' }}{% endmacro %}\
+                      {% for i in range(3) %}{% macro n() %}{{ n }}{{ i }}{% endmacro %}{% set ns.g = n %}{{ n() }}\
+                      {% call m(i) %}{% set ns.c = caller %}y{% endcall %}{% endfor %}";
+        let template = crate::jinja::parser::parse(source).expect("a template");
+        crate::jinja::scopes::resolve(&template).expect("scopes");
+        allowance::begin(1000, 1000);
+        let date = |_: &str| Ok(String::new());
+        let mut machine = Machine::new(HashMap::new(), 10_000, &date);
+        let text = machine.run(&template).expect("a text");
+        assert_eq!(text, "<Macro 'n'>0x<Macro 'n'>1y<Macro 'n'>2y");
+        let scopes: Vec<_> = machine.held.iter().map(Rc::downgrade).collect();
+        assert!(scopes.len() >= 4);
+        drop(machine);
+        assert!(scopes.iter().all(|scope| scope.upgrade().is_none()));
+    }
+}

@@ -445,7 +445,8 @@ fn is(text: &str, name: &str) -> Result<bool> {
                 return Err(Fault::unsupported(format!("{name} of a number that is no decimal digit")));
             }
             // Some of them are numbers.
-            let is_ideograph = |character: char| matches!(character, '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..);
+            let ideographs = ['\u{3400}'..='\u{9fff}', '\u{f900}'..='\u{faff}', '\u{20000}'..='\u{3ffff}'];
+            let is_ideograph = |character: char| ideographs.iter().any(|range| range.contains(&character));
             if name == "isnumeric" && text.chars().any(is_ideograph) {
                 return Err(Fault::unsupported("isnumeric of ideographs"));
             }
