@@ -77,3 +77,8 @@ pub(super) fn optional_integer(function: &str, value: Option<Value>) -> Result<O
         Some(value) => integer(function, &value).map(Some),
     }
 }
+
+/// An integer that a filter takes and that may be left out.
+pub(super) fn optional(name: &str, value: Option<Value>, default: i128) -> Result<i128> {
+    Ok(optional_integer(name, value)?.unwrap_or(default))
+}

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use super::fault::{Fault, Result};
-use super::interpreter::loop_attribute;
 use super::iteration::place;
-use super::operators::defined;
-use super::value::{Key, Object, Value};
+use super::value::{Key, Object, Value, loop_attribute};
 
 const TEXT_METHODS: [&str; 47] = [
     "capitalize",
@@ -90,7 +88,7 @@ pub(super) fn attribute_of(value: &Value, name: &Arc<str>) -> Result<Value> {
 
 /// `value[key]`: an item, or an attribute by this name.
 pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value> {
-    defined(value)?;
+    value.defined()?;
     let missing = |key: &Value| -> Result<Value> {
         let Value::Text(name) = key else {
             return Ok(Value::undefined(super::printing::text(key).unwrap_or_default()));
@@ -130,7 +128,7 @@ pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value> {
 
 /// An attribute that Python's object has.
 pub(super) fn own_attribute(value: &Value, name: &Arc<str>) -> Result<Option<Value>> {
-    defined(value)?;
+    value.defined()?;
     if name.starts_with("__") && name.ends_with("__") && name.len() > 4 {
         return Err(Fault::unsupported(format!("the attribute '{name}'")));
     }

@@ -7,13 +7,13 @@ use super::attributes::{attribute_of, item_of};
 use super::fault::{Fault, Result};
 use super::filters;
 use super::functions;
-use super::interpreter::{Machine, Scope};
+use super::interpreter::Machine;
 use super::iteration::{items, slice};
 use super::methods;
 use super::operators::{self, binary, compare, is_true, joined, negated};
 use super::predicates;
 use super::syntax::{Arguments, Constant, Expression, ExpressionKind as Kind, Unary};
-use super::value::{Object, Value};
+use super::value::{Object, Scope, Value};
 
 fn constant(constant: &Constant) -> Value {
     match constant {
@@ -188,7 +188,7 @@ impl Machine<'_> {
                 Object::Function(name) => self.call_function(name, given),
                 Object::Method(receiver, name) => match receiver {
                     Value::Object(object) => match &**object {
-                        Object::Loop(running) => running.call(name, given),
+                        Object::Loop(running) => methods::call_loop(running, name, given),
                         _ => methods::call(receiver, name, given),
                     },
                     _ => methods::call(receiver, name, given),

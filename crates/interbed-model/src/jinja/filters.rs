@@ -5,73 +5,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::allowance::{self, NODE_BYTES};
-use super::arguments::{Given, integer, optional_integer};
+use super::arguments::{Given, integer};
 use super::attributes::{item_of, own_attribute};
 use super::fault::{Fault, Result};
 use super::iteration::{items, length};
 use super::operators::{binary, is_true, order};
 use super::predicates;
+use super::printing;
 use super::syntax::Binary;
 use super::text_filters;
 use super::value::{Key, Number, Value, View};
 
-/// All names of filters.
-pub(super) const NAMES: [&str; 54] = [
-    "abs",
-    "attr",
-    "batch",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "filesizeformat",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "pprint",
-    "random",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "urlize",
-    "wordcount",
-    "wordwrap",
-    "xmlattr",
-];
 /// Most lists that one list is divided into.
 const LISTS_MAX: i128 = 100_000;
 
@@ -103,7 +47,7 @@ pub(super) fn apply(name: &str, value: Value, given: Given) -> Result<Value> {
         }
         "abs" => {
             plain(given)?;
-            super::operators::defined(&value)?;
+            value.defined()?;
             match value.number() {
                 Some(Number::Integer(number)) => Ok(Value::Integer(number.saturating_abs())),
                 Some(Number::Float(number)) => Ok(Value::Float(number.abs())),
@@ -128,6 +72,10 @@ pub(super) fn apply(name: &str, value: Value, given: Given) -> Result<Value> {
         "sum" => sum(&value, given),
         "batch" => batch(&value, given),
         "slice" => slices(&value, given),
+        "join" => {
+            let [joiner, attribute] = given.fill(name, ["d", "attribute"], 0)?;
+            join(&value, joiner, attribute)
+        }
         "int" => text_filters::int(&value, given),
         "float" => text_filters::float(&value, given),
         "round" => text_filters::round(&value, given),
@@ -465,7 +413,18 @@ fn divisor(name: &str, count: Option<Value>) -> Result<i128> {
     Ok(count)
 }
 
-/// An integer that a filter takes and that may be left out.
-pub(super) fn optional(name: &str, value: Option<Value>, default: i128) -> Result<i128> {
-    Ok(optional_integer(name, value)?.unwrap_or(default))
+fn join(value: &Value, joiner: Option<Value>, attribute: Option<Value>) -> Result<Value> {
+    let joiner = joiner.map_or_else(|| Ok(String::new()), |joiner| printing::text(&joiner))?;
+    let path = optional_path(attribute)?;
+    let mut output = String::new();
+    for (index, item) in items(value)?.iter().enumerate() {
+        if index > 0 {
+            output.push_str(&joiner);
+        }
+        printing::print(&at_path(item, &path, None)?, &mut output)?;
+        if output.len() > allowance::VALUE_BYTES_MAX {
+            return Err(allowance::Excess::Value.into());
+        }
+    }
+    Value::text(output)
 }

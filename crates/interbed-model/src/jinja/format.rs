@@ -5,7 +5,6 @@ use super::arguments::Given;
 use super::attributes::{attribute_of, item_of};
 use super::fault::{Fault, Result};
 use super::iteration::items;
-use super::operators::defined;
 use super::printing::{self, with_exponent};
 use super::syntax::Name;
 use super::value::{Number, Value};
@@ -132,7 +131,7 @@ fn percent_field(kind: char, value: &Value, mut layout: Layout) -> Result<String
             other => character(other)?,
         },
         'd' | 'i' | 'u' => {
-            defined(value)?;
+            value.defined()?;
             let number = match value.number() {
                 Some(Number::Integer(value)) => value,
                 Some(Number::Float(value)) => {
@@ -160,7 +159,7 @@ fn percent_field(kind: char, value: &Value, mut layout: Layout) -> Result<String
             return Ok(laid_out(number < 0, prefix, &digits, &layout));
         }
         'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
-            defined(value)?;
+            value.defined()?;
             let Some(number) = value.number() else {
                 return Err(Fault::new(format!("must be real number, not {}", value.type_name())));
             };

@@ -90,7 +90,7 @@ fn dict(mut given: Given) -> Result<Value> {
         None => {}
         Some(Value::Dict(dict)) => pairs.extend(dict.entries.iter().cloned()),
         Some(other) => {
-            super::operators::defined(&other)?;
+            other.defined()?;
             for pair in items(&other)? {
                 let mut pair = items(&pair)?;
                 let (Some(value), Some(key), None) = (pair.pop(), pair.pop(), pair.pop()) else {

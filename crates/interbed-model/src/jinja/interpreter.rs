@@ -13,7 +13,7 @@ use super::iteration::items;
 use super::operators::is_true;
 use super::printing;
 use super::syntax::{For, Load, Macro, Name, Names, Scoped, Statement, StatementKind, Target, Template, With};
-use super::value::{Object, Value};
+use super::value::{Loop, MacroValue, Object, Scope, Value};
 
 /// Nested macros, calls and recursions of loops.
 const RECURSION_MAX: usize = 200;
@@ -34,62 +34,12 @@ pub(crate) struct Machine<'r> {
     held: Vec<Rc<Scope>>,
 }
 
-/// Names and their values; none where a name has no value yet.
-pub(super) struct Scope {
-    slots: RefCell<Vec<(Name, Option<Value>)>>,
-    parent: Option<Rc<Scope>>,
-    is_top: bool,
-}
-
 /// How statements ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
     Normal,
     Break,
     Continue,
-}
-
-/// A macro, with the scope that it was made in.
-pub(crate) struct MacroValue {
-    node: Arc<Macro>,
-    scope: Rc<Scope>,
-}
-
-/// A loop while it runs.
-pub(crate) struct Loop {
-    node: Arc<For>,
-    outer: Rc<Scope>,
-    /// Items that have not been looked at.
-    source: RefCell<std::vec::IntoIter<Value>>,
-    /// Where the condition of the loop is looked at.
-    test_scope: Option<Rc<Scope>>,
-    /// Items that were looked at before their turn.
-    ahead: RefCell<VecDeque<Value>>,
-    index: Cell<usize>,
-    current: RefCell<Option<Value>>,
-    previous: RefCell<Option<Value>>,
-    changed: RefCell<Option<Vec<Value>>>,
-    depth: usize,
-}
-
-impl Scope {
-    fn get(&self, name: &str) -> Option<Option<Value>> {
-        let slots = self.slots.borrow();
-        slots.iter().find(|(known, _)| **known == *name).map(|(_, value)| value.clone())
-    }
-
-    /// The value of a name here or around; none where no scope has the name.
-    pub(super) fn find(&self, name: &str) -> Option<Option<Value>> {
-        self.get(name).or_else(|| self.parent.as_ref()?.find(name))
-    }
-
-    fn set(&self, name: &Name, value: Value) {
-        let mut slots = self.slots.borrow_mut();
-        match slots.iter_mut().find(|(known, _)| known == name) {
-            Some((_, slot)) => *slot = Some(value),
-            None => slots.push((name.clone(), Some(value))),
-        }
-    }
 }
 
 impl Drop for Machine<'_> {
@@ -509,89 +459,11 @@ impl<'r> Machine<'r> {
     }
 }
 
-impl MacroValue {
-    pub(super) fn name(&self) -> &Name {
-        &self.node.name
-    }
-
-    pub(super) fn attribute(&self, name: &str) -> Result<Option<Value>> {
-        let special = self.node.special.get().copied().unwrap_or_default();
-        Ok(match name {
-            "name" => Some(Value::Text(self.node.name.clone())),
-            "arguments" => Some(Value::tuple(self.node.arguments.iter().cloned().map(Value::Text).collect())?),
-            "catch_kwargs" => Some(Value::Bool(special.kwargs)),
-            "catch_varargs" => Some(Value::Bool(special.varargs)),
-            "caller" => Some(Value::Bool(special.caller)),
-            "explicit_caller" => Some(Value::Bool(self.node.arguments.iter().any(|name| &**name == "caller"))),
-            _ => None,
-        })
-    }
-}
-
-impl Loop {
-    /// Items in all, once all have been looked at.
-    fn length(&self) -> usize {
-        self.index.get() + 1 + self.ahead.borrow().len() + self.source.borrow().len()
-    }
-
-    /// A method of `loop`.
-    pub(super) fn call(&self, name: &str, given: Given) -> Result<Value> {
-        if !given.named.is_empty() {
-            return Err(Fault::new(format!("loop.{name} takes no named arguments")));
-        }
-        let values = given.positional;
-        if name == "cycle" {
-            if values.is_empty() {
-                return Err(Fault::new("no items for cycling given"));
-            }
-            let place = self.index.get() % values.len();
-            return Ok(values.into_iter().nth(place).unwrap_or(Value::None));
-        }
-        let values = Value::tuple(values)?;
-        let Value::Tuple(now) = &values else { return Ok(Value::None) };
-        let before = self.changed.replace(Some(now.items.clone()));
-        let Some(before) = before else { return Ok(Value::Bool(true)) };
-        Ok(Value::Bool(!super::operators::equal(&Value::tuple(before)?, &values)?))
-    }
-}
-
 /// An item that was unpacked for a loop's condition, which makes tuples of it.
 fn packed(target: &Target, item: Value) -> Result<Value> {
     let Target::Tuple(targets) = target else { return Ok(item) };
     let parts = targets.iter().zip(items(&item)?).map(|(target, item)| packed(target, item));
     Value::tuple(parts.collect::<Result<_>>()?)
-}
-
-/// An attribute of `loop`, after the interpreter has looked ahead.
-pub(super) fn loop_attribute(running: &Loop, name: &str) -> Result<Option<Value>> {
-    let number = |value: usize| Some(Value::Integer(i128::try_from(value).unwrap_or(i128::MAX)));
-    let index = running.index.get();
-    Ok(match name {
-        "index" => number(index + 1),
-        "index0" => number(index),
-        "revindex" => number(running.length() - index),
-        "revindex0" => number(running.length() - index - 1),
-        "length" => number(running.length()),
-        "first" => Some(Value::Bool(index == 0)),
-        "last" => Some(Value::Bool(running.ahead.borrow().is_empty())),
-        "depth" => number(running.depth + 1),
-        "depth0" => number(running.depth),
-        "previtem" if index == 0 => Some(Value::undefined("there is no previous item")),
-        "previtem" => running.previous.borrow().clone(),
-        "nextitem" => {
-            let next = running.ahead.borrow().front().cloned();
-            Some(next.unwrap_or_else(|| Value::undefined("there is no next item")))
-        }
-        _ => None,
-    })
-}
-
-/// What printing `loop` gives.
-pub(super) fn printed_loop(running: &Loop) -> Result<String> {
-    if running.test_scope.is_some() {
-        return Err(Fault::unsupported("printing `loop` of a loop with a condition"));
-    }
-    Ok(format!("<LoopContext {}/{}>", running.index.get() + 1, running.length()))
 }
 
 #[cfg(test)]

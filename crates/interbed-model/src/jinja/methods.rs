@@ -5,7 +5,7 @@ use super::fault::{Fault, Result};
 use super::iteration::items;
 use super::operators::equal;
 use super::text_methods;
-use super::value::{Key, Object, Value, View};
+use super::value::{Key, Loop, Object, Value, View};
 
 /// Calls a method of a value.
 pub(super) fn call(value: &Value, name: &str, given: Given) -> Result<Value> {
@@ -80,4 +80,24 @@ fn sequence(value: &Value, name: &str, given: Given) -> Result<Value> {
         }
         other => Err(Fault::unsupported(format!("the method '{other}' of a {}", value.type_name()))),
     }
+}
+
+/// A method of `loop`.
+pub(super) fn call_loop(running: &Loop, name: &str, given: Given) -> Result<Value> {
+    if !given.named.is_empty() {
+        return Err(Fault::new(format!("loop.{name} takes no named arguments")));
+    }
+    let values = given.positional;
+    if name == "cycle" {
+        if values.is_empty() {
+            return Err(Fault::new("no items for cycling given"));
+        }
+        let place = running.index.get() % values.len();
+        return Ok(values.into_iter().nth(place).unwrap_or(Value::None));
+    }
+    let values = Value::tuple(values)?;
+    let Value::Tuple(now) = &values else { return Ok(Value::None) };
+    let before = running.changed.replace(Some(now.items.clone()));
+    let Some(before) = before else { return Ok(Value::Bool(true)) };
+    Ok(Value::Bool(!equal(&Value::tuple(before)?, &values)?))
 }

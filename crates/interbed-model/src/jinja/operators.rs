@@ -32,17 +32,6 @@ pub(super) fn is_true(value: &Value) -> bool {
     }
 }
 
-/// A value that may be worked on.
-///
-/// # Errors
-/// It is undefined.
-pub(super) fn defined(value: &Value) -> Result<()> {
-    match value {
-        Value::Undefined(name) => Err(Fault::new(format!("'{name}' is undefined"))),
-        _ => Ok(()),
-    }
-}
-
 pub(super) fn binary(operator: Binary, left: &Value, right: &Value) -> Result<Value> {
     // A text formats anything.
     if operator == Binary::Remainder
@@ -50,8 +39,8 @@ pub(super) fn binary(operator: Binary, left: &Value, right: &Value) -> Result<Va
     {
         return Value::text(format::percent(text, right)?);
     }
-    defined(left)?;
-    defined(right)?;
+    left.defined()?;
+    right.defined()?;
     if let (Some(left), Some(right)) = (left.number(), right.number()) {
         return arithmetic(operator, left, right);
     }
@@ -212,7 +201,7 @@ fn floor_division(a: f64, b: f64) -> (f64, f64) {
 }
 
 pub(super) fn negated(value: &Value) -> Result<Value> {
-    defined(value)?;
+    value.defined()?;
     match value.number() {
         Some(Number::Integer(value)) => value.checked_neg().map(Value::Integer).ok_or_else(too_large),
         Some(Number::Float(value)) => Ok(Value::Float(-value)),
@@ -221,7 +210,7 @@ pub(super) fn negated(value: &Value) -> Result<Value> {
 }
 
 pub(super) fn plus(value: &Value) -> Result<Value> {
-    defined(value)?;
+    value.defined()?;
     match value.number() {
         Some(Number::Integer(value)) => Ok(Value::Integer(value)),
         Some(Number::Float(value)) => Ok(Value::Float(value)),
@@ -372,8 +361,8 @@ pub(super) fn order(left: &Value, right: &Value, operator: &str) -> Result<Optio
             Ok(Some(a.items.len().cmp(&b.items.len())))
         }
         _ => {
-            defined(left)?;
-            defined(right)?;
+            left.defined()?;
+            right.defined()?;
             Err(Fault::new(format!(
                 "'{operator}' not supported between instances of '{}' and '{}'",
                 left.type_name(),

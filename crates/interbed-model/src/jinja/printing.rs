@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use super::characters::is_printable;
 use super::fault::{Fault, Result};
-use super::interpreter::printed_loop;
-use super::value::{Object, Value, View};
+use super::value::{Object, Value, View, printed_loop};
 
 /// `str(value)`.
 pub(super) fn text(value: &Value) -> Result<String> {

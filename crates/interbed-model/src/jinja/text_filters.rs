@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use super::allowance;
-use super::arguments::Given;
+use super::arguments::{Given, optional};
 use super::characters::{is_alphanumeric, is_space};
 use super::fault::{Fault, Result};
-use super::filters::optional;
 use super::format;
 use super::iteration::{is_iterable, items, length};
 use super::json;
-use super::operators::{defined, escaped, is_true};
+use super::operators::{escaped, is_true};
 use super::printing;
 use super::text_methods::{self, capitalized, lines, replaced, stripped};
 use super::value::{Number, Value, View, whole};
@@ -33,10 +32,6 @@ pub(super) fn apply(name: &str, value: Value, given: Given) -> Result<Value> {
         "trim" => {
             let [characters] = given.fill(name, ["chars"], 0)?;
             Value::text(stripped(&soft(&value)?, &characters.unwrap_or(Value::None), "strip")?)
-        }
-        "join" => {
-            let [joiner, attribute] = given.fill(name, ["d", "attribute"], 0)?;
-            join(value, joiner, attribute)
         }
         "replace" => {
             let [old, new, count] = given.fill(name, ["old", "new", "count"], 2)?;
@@ -108,35 +103,13 @@ fn title(text: &str) -> String {
     output
 }
 
-fn join(value: Value, joiner: Option<Value>, attribute: Option<Value>) -> Result<Value> {
-    let joiner = joiner.map_or_else(|| Ok(String::new()), |joiner| printing::text(&joiner))?;
-    let value = match attribute {
-        None | Some(Value::None) => value,
-        Some(attribute) => {
-            let named = vec![("attribute".into(), attribute)];
-            super::filters::apply("map", Value::list(items(&value)?)?, Given { positional: Vec::new(), named })?
-        }
-    };
-    let mut output = String::new();
-    for (index, item) in items(&value)?.iter().enumerate() {
-        if index > 0 {
-            output.push_str(&joiner);
-        }
-        printing::print(item, &mut output)?;
-        if output.len() > allowance::VALUE_BYTES_MAX {
-            return Err(allowance::Excess::Value.into());
-        }
-    }
-    Value::text(output)
-}
-
 fn indent(value: &Value, given: Given) -> Result<Value> {
     let [width, first, blank] = given.fill("indent", ["width", "first", "blank"], 0)?;
     let text = match value {
         Value::Text(text) => text.clone(),
         Value::Markup(_) => return Err(Fault::unsupported("indent of an escaped text")),
         other => {
-            defined(other)?;
+            other.defined()?;
             return Err(Fault::new(format!("indent needs a text, not {}", other.type_name())));
         }
     };
@@ -244,7 +217,7 @@ pub(super) fn int(value: &Value, given: Given) -> Result<Value> {
     let [default, base] = given.fill("int", ["default", "base"], 0)?;
     let default = default.unwrap_or(Value::Integer(0));
     let base = optional("int", base, 10)?;
-    defined(value)?;
+    value.defined()?;
     match value {
         Value::Text(text) => {
             if let Some(number) = parsed_integer(text, base)? {
@@ -328,7 +301,7 @@ fn parsed_float(text: &str) -> Result<Option<f64>> {
 /// The filter `float`.
 pub(super) fn float(value: &Value, given: Given) -> Result<Value> {
     let [default] = given.fill("float", ["default"], 0)?;
-    defined(value)?;
+    value.defined()?;
     let number = match value {
         Value::Text(text) => parsed_float(text)?,
         Value::Markup(_) => return Err(Fault::unsupported("float of an escaped text")),
@@ -345,7 +318,7 @@ pub(super) fn round(value: &Value, given: Given) -> Result<Value> {
         Some(precision) => super::arguments::integer("round", &precision)?,
     };
     let method = method.map_or_else(|| Ok("common".into()), |method| super::arguments::text("round", &method))?;
-    defined(value)?;
+    value.defined()?;
     let Some(number) = value.number() else {
         return Err(Fault::new(format!("type {} doesn't define __round__ method", value.type_name())));
     };

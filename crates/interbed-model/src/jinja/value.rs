@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use super::allowance::{self, DEPTH_MAX, Excess, NODE_BYTES, VALUE_BYTES_MAX};
 use super::fault::{Fault, Result};
-use super::interpreter::{Loop, MacroValue};
+
+mod running;
+
+pub(super) use running::{Loop, MacroValue, Scope, loop_attribute, printed_loop};
 
 /// A value. Cloning it is cheap.
 #[derive(Clone)]
@@ -142,6 +145,17 @@ impl Value {
 
     pub(super) fn object(object: Object) -> Self {
         Self::Object(Rc::new(object))
+    }
+
+    /// Whether a value may be worked on.
+    ///
+    /// # Errors
+    /// It is undefined.
+    pub(super) fn defined(&self) -> Result<()> {
+        match self {
+            Self::Undefined(name) => Err(Fault::new(format!("'{name}' is undefined"))),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn is_undefined(&self) -> bool {
