@@ -2,36 +2,27 @@
 //!
 //! A template is a program from outside: its source, its steps, its recursion, its output, its time and the values that
 //! it makes are limited, and it runs on a thread of its own whose stack is large enough for what these limits allow.
-//! The engine counts steps; for what grows within one, the template is rewritten (`metered.rs`), the engine's filters
-//! have a look before they work (`bounded.rs`), and each rendering has an allowance (`allowance.rs`).
+//! What runs it is in `jinja.rs`.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
-use minijinja::machinery::{self, ast::Stmt};
-use minijinja::value::Kwargs;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
 
+use crate::jinja::allowance::{self, Excess};
+use crate::jinja::fault::{Cause, Fault};
+use crate::jinja::{Template, Value, sent_value};
 use crate::tokenizer::{TokenizerConfig, TokenizerError, read_limited};
 
-mod allowance;
 mod arguments;
-mod bounded;
 mod contents;
-mod generation_tag;
-mod given;
-mod metered;
-mod python_json;
-mod python_methods;
-mod sent_number;
 mod strftime;
 mod systems;
 
-use allowance::Excess;
 pub use arguments::ArgumentsForm;
 use contents::CallContents;
 pub use contents::NoContent;
@@ -41,15 +32,13 @@ pub use systems::SystemPlaces;
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// Longest prompt that a template may write, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
-/// Template instructions per rendering, in addition to [`FUEL_PER_MESSAGE`] for each message.
+/// Steps per rendering, in addition to [`FUEL_PER_MESSAGE`] for each message.
 const FUEL_BASE: u64 = 4_000_000;
 const FUEL_PER_MESSAGE: u64 = 40_000;
 /// Longest message of a template that is passed on, in bytes.
 const MESSAGE_BYTES_MAX: usize = 2000;
 /// Address space, of which a well-behaved template touches some kilobytes.
 const STACK_BYTES: usize = 256 << 20;
-/// Nested template statements, macros and calls.
-const MAX_RECURSION: usize = 200;
 
 /// Why there is no prompt.
 #[derive(Debug, ThisError)]
@@ -149,12 +138,10 @@ impl SpecialTokens {
 
 /// A model's chat template, compiled. Immutable; share it in an `Arc`.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
     special_tokens: SpecialTokens,
     source: String,
-    /// The template's source, as the engine reads it.
-    default: String,
-    tool_use: Option<String>,
+    default: Template,
+    tool_use: Option<Template>,
     /// How it wants the arguments of calls, once tried.
     arguments: OnceLock<ArgumentsForm>,
     /// What it wants as the content of calls, once tried.
@@ -239,20 +226,16 @@ impl ChatTemplate {
             }
         }
         let source = with_line_feeds(source);
-        let default = generation_tag::removed(&source);
-        let tool_use = tool_source.map(|source| generation_tag::removed(&with_line_feeds(source)));
+        let tool_source = tool_source.map(with_line_feeds);
         // The parser recurses on what it parses.
-        on_large_stack(|| {
-            for (name, source) in [(DEFAULT, Some(&default)), (TOOL_USE, tool_use.as_ref())] {
-                if let Some(source) = source {
-                    let compiled = parsed(name, source).and_then(|parsed| metered::compile(&parsed, name, source));
-                    compiled.map_err(|error| TemplateError::Syntax { problem: with_line(&error) })?;
-                }
-            }
-            Ok(())
+        let (default, tool_use) = on_large_stack(|| {
+            let parsed = |name: &str, source: &str| {
+                Template::parse(source).map_err(|fault| TemplateError::Syntax { problem: described(name, &fault) })
+            };
+            let tool_use = tool_source.as_deref().map(|source| parsed(TOOL_USE, source)).transpose()?;
+            Ok((parsed(DEFAULT, &source)?, tool_use))
         })?;
         Ok(Self {
-            environment: environment(),
             special_tokens,
             source: source.into_owned(),
             default,
@@ -313,7 +296,7 @@ impl ChatTemplate {
     /// Whether the template names `tools`, and so shows them to the model.
     pub fn reads_tools(&self) -> bool {
         let is_part = |character: char| character == '_' || character.is_alphanumeric();
-        self.tool_use.is_some() || self.default.split(|character| !is_part(character)).any(|word| word == "tools")
+        self.tool_use.is_some() || self.source.split(|character| !is_part(character)).any(|word| word == "tools")
     }
 
     /// The prompt for `messages`. `tools` is a list of tool definitions; `kwargs` are further variables, which win
@@ -354,24 +337,23 @@ impl ChatTemplate {
         context.insert("tools".into(), tools.map_or(Json::Null, |tools| Json::Array(tools.to_vec())));
         context.entry("documents").or_insert(Json::Null);
         context.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
-        let context = Json::Object(context);
-
-        let (name, source) = match &self.tool_use {
-            Some(source) if tools.is_some() => (TOOL_USE, source),
+        let (name, template) = match &self.tool_use {
+            Some(template) if tools.is_some() => (TOOL_USE, template),
             _ => (DEFAULT, &self.default),
         };
         let fuel = FUEL_PER_MESSAGE.saturating_mul(messages.len() as u64).saturating_add(FUEL_BASE);
-        let given = text_bytes(&context).saturating_add(source.len());
+        let given = context
+            .iter()
+            .map(|(name, json)| name.len() + text_bytes(json))
+            .sum::<usize>()
+            .saturating_add(self.source.len());
         on_large_stack(|| {
-            let mut environment = self.environment.clone();
-            environment.set_fuel(Some(fuel));
             allowance::begin(given, limit);
-            let mut text = String::new();
-            let rendered = rendered(&environment, name, source, given::value(&context), &mut text);
+            let rendered = variables(&context).and_then(|variables| template.render(variables, fuel, &date_of_now));
             match rendered {
-                Ok(()) if text.len() > limit => Err(TemplateError::OutputTooLarge { limit }),
-                Ok(()) => Ok(text),
-                Err(error) => Err(render_error(&error, fuel, limit)),
+                Ok(text) if text.len() > limit => Err(TemplateError::OutputTooLarge { limit }),
+                Ok(text) => Ok(text),
+                Err(fault) => Err(render_error(name, &fault, fuel, limit)),
             }
         })
     }
@@ -397,24 +379,9 @@ fn with_line_feeds(source: &str) -> Cow<'_, str> {
     }
 }
 
-/// The syntax tree of a template.
-fn parsed<'s>(name: &'s str, source: &'s str) -> Result<Stmt<'s>, Error> {
-    let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-    machinery::parse(source, name, syntax)
-}
-
-/// Appends what a template writes to `text`.
-fn rendered(
-    environment: &Environment<'_>,
-    name: &str,
-    source: &str,
-    context: Value,
-    text: &mut String,
-) -> Result<(), Error> {
-    let tree = parsed(name, source)?;
-    let (instructions, blocks) = metered::compile(&tree, name, source)?.finish();
-    let mut output = machinery::make_string_output(text);
-    machinery::eval(environment, &instructions, context, &blocks, &mut output, AutoEscape::None).map(drop)
+/// The variables of a rendering.
+fn variables(context: &Map<String, Json>) -> Result<HashMap<Arc<str>, Value>, Fault> {
+    context.iter().map(|(name, json)| Ok((name.as_str().into(), sent_value(json)?))).collect()
 }
 
 /// Bytes of the texts in a value.
@@ -433,75 +400,24 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-/// Jinja as `transformers` sets it up.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    // It would keep copies of what a failing template looked at.
-    environment.set_debug(false);
-    bounded::install(&mut environment);
-    environment.set_recursion_limit(MAX_RECURSION);
-    environment.set_unknown_method_callback(python_methods::call);
-    environment.add_filter("tojson", tojson);
-    environment.add_function("raise_exception", raise_exception);
-    environment.add_function("strftime_now", strftime_now);
-    environment
-}
-
-/// `json.dumps` with `ensure_ascii=False`, and without the escapes for HTML that Jinja adds.
-fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    let indent = match indent {
-        Some(indent) => Some(indent),
-        None => kwargs.get::<Option<Value>>("indent")?,
-    };
-    let options = python_json::Options {
-        indent: indent.filter(|indent| !indent.is_none()).map(python_json::Indent::try_from).transpose()?,
-        ensure_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
-        separators: kwargs.get::<Option<Vec<String>>>("separators")?,
-    };
-    kwargs.assert_all_used()?;
-    let text = python_json::dumps(value, &options)?;
-    allowance::make(text.len())?;
-    Ok(Value::from_safe_string(text))
-}
-
-/// Carries the template's own message past the engine's wording.
-#[derive(Debug, ThisError)]
-#[error("{0}")]
-struct Raised(String);
-
-fn raise_exception(message: &str) -> Result<Value, Error> {
-    let message = shortened(message);
-    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
-}
-
 /// The date that a template puts in the system prompt, in UTC: a server's time zone is no part of a prompt.
-fn strftime_now(format: &str) -> Result<String, Error> {
-    strftime::format(format, Timestamp::now())
+fn date_of_now(format: &str) -> Result<String, Fault> {
+    strftime::format(format, Timestamp::now()).map_err(Fault::new)
 }
 
-fn render_error(error: &Error, fuel: u64, limit: usize) -> TemplateError {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = source {
-        if let Some(Raised(message)) = error.downcast_ref() {
-            return TemplateError::Raised { message: message.clone() };
-        }
-        match error.downcast_ref() {
-            Some(Excess::Written) => return TemplateError::OutputTooLarge { limit },
-            Some(excess) => return TemplateError::Excessive { excess: excess.to_string() },
-            None => {}
-        }
-        if error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
-            return TemplateError::OutOfFuel { fuel };
-        }
-        source = error.source();
+fn render_error(name: &str, fault: &Fault, fuel: u64, limit: usize) -> TemplateError {
+    match &fault.cause {
+        Cause::Raised(message) => TemplateError::Raised { message: shortened(message) },
+        Cause::Excess(Excess::Written) => TemplateError::OutputTooLarge { limit },
+        Cause::Excess(excess) => TemplateError::Excessive { excess: excess.to_string() },
+        Cause::OutOfFuel => TemplateError::OutOfFuel { fuel },
+        Cause::Problem(_) => TemplateError::Render { problem: described(name, fault) },
     }
-    TemplateError::Render { problem: with_line(error) }
 }
 
-/// The engine's message ends with the template's name and line.
-fn with_line(error: &Error) -> String {
-    shortened(&error.to_string())
+/// A fault with the template's name.
+fn described(name: &str, fault: &Fault) -> String {
+    format!("{} in the {name} template", shortened(&fault.to_string()))
 }
 
 fn shortened(message: &str) -> String {

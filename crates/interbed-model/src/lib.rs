@@ -13,6 +13,7 @@ mod end_tokens;
 pub mod generation_config;
 pub mod gguf;
 mod head_source;
+mod jinja;
 pub mod layers;
 mod model;
 mod pass;

@@ -3,7 +3,6 @@
 use jiff::Timestamp;
 use jiff::fmt::strtime::{BrokenDownTime, Config};
 use jiff::tz::TimeZone;
-use minijinja::{Error, ErrorKind};
 
 /// Longest format, in bytes. A directive of five may make 255.
 const FORMAT_BYTES_MAX: usize = 1024;
@@ -12,16 +11,15 @@ const FORMAT_BYTES_MAX: usize = 1024;
 ///
 /// # Errors
 /// The format is too long.
-pub(super) fn format(format: &str, time: Timestamp) -> Result<String, Error> {
+pub(super) fn format(format: &str, time: Timestamp) -> Result<String, String> {
     if format.len() > FORMAT_BYTES_MAX {
-        let problem =
-            format!("strftime_now has a format of {} bytes, but at most {FORMAT_BYTES_MAX} are taken", format.len());
-        return Err(Error::new(ErrorKind::InvalidOperation, problem));
+        let bytes = format.len();
+        return Err(format!("strftime_now has a format of {bytes} bytes, but at most {FORMAT_BYTES_MAX} are taken"));
     }
     let time = BrokenDownTime::from(&time.to_zoned(TimeZone::UTC));
     let mut text = String::new();
     let written = time.format_with_config(&Config::new().lenient(true), format, &mut text);
-    written.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))?;
+    written.map_err(|error| error.to_string())?;
     Ok(text)
 }
 

@@ -1,0 +1,77 @@
+//! Why a template cannot be read or did not render.
+
+use std::fmt;
+
+use super::allowance::Excess;
+
+/// What went wrong, and in which line of the source.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) cause: Cause,
+    /// Counted from 1.
+    line: Option<usize>,
+}
+
+/// What went wrong.
+#[derive(Debug)]
+pub(crate) enum Cause {
+    /// Python raises an error there, or Interbed does not know how Python would go on.
+    Problem(String),
+    /// The template called `raise_exception` with this message.
+    Raised(String),
+    /// The template exceeded its memory, its output or its time.
+    Excess(Excess),
+    /// The template took too many steps.
+    OutOfFuel,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Fault>;
+
+impl Fault {
+    pub(crate) fn new(problem: impl Into<String>) -> Self {
+        Self { cause: Cause::Problem(problem.into()), line: None }
+    }
+
+    pub(crate) fn at(problem: impl Into<String>, line: usize) -> Self {
+        Self::new(problem).in_line(line)
+    }
+
+    /// What Python can do and Interbed cannot, by its name.
+    pub(crate) fn unsupported(what: impl fmt::Display) -> Self {
+        Self::new(format!("{what} is not supported in chat templates"))
+    }
+
+    pub(crate) fn raised(message: String) -> Self {
+        Self { cause: Cause::Raised(message), line: None }
+    }
+
+    pub(crate) fn out_of_fuel() -> Self {
+        Self { cause: Cause::OutOfFuel, line: None }
+    }
+
+    /// The same fault with a line, if it has none.
+    pub(crate) fn in_line(mut self, line: usize) -> Self {
+        self.line.get_or_insert(line);
+        self
+    }
+}
+
+impl From<Excess> for Fault {
+    fn from(excess: Excess) -> Self {
+        Self { cause: Cause::Excess(excess), line: None }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            Cause::Problem(text) | Cause::Raised(text) => f.write_str(text)?,
+            Cause::Excess(excess) => excess.fmt(f)?,
+            Cause::OutOfFuel => f.write_str("too many steps")?,
+        }
+        match self.line {
+            Some(line) => write!(f, " (line {line})"),
+            None => Ok(()),
+        }
+    }
+}

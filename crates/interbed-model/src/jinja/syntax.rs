@@ -1,0 +1,208 @@
+//! The syntax tree of a template.
+
+use std::sync::{Arc, OnceLock};
+
+pub(super) type Name = Arc<str>;
+
+/// The names of a scope, and what they hold when it is entered.
+pub(super) type Names = OnceLock<Vec<(Name, Load)>>;
+
+/// What a name holds when its scope is entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    /// Nothing: it is assigned before it is read.
+    Missing,
+    /// A value that comes with the scope: an argument, a loop's item.
+    Parameter,
+    /// What the scope around has by this name.
+    Outer,
+    /// What the rendering has by this name.
+    Context,
+}
+
+#[derive(Debug)]
+pub(super) struct Template {
+    pub(super) body: Vec<Statement>,
+    pub(super) names: Names,
+}
+
+#[derive(Debug)]
+pub(super) struct Statement {
+    pub(super) kind: StatementKind,
+    pub(super) line: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum StatementKind {
+    Text(Arc<str>),
+    Print(Expression),
+    /// Conditions with their bodies, and what follows `else`.
+    If(Vec<(Expression, Vec<Statement>)>, Vec<Statement>),
+    For(Arc<For>),
+    Set(Target, Expression),
+    SetBlock(SetBlock),
+    With(With),
+    Macro(Arc<Macro>),
+    /// `{% call %}`: the call, and its body as a macro.
+    CallBlock(Expression, Arc<Macro>),
+    FilterBlock(FilterBlock),
+    Block(Arc<Block>),
+    /// `{% generation %}`: a scope of its own.
+    Generation(Scoped),
+    Break,
+    Continue,
+}
+
+#[derive(Debug)]
+pub(super) struct For {
+    pub(super) target: Target,
+    pub(super) iterable: Expression,
+    pub(super) test: Option<Expression>,
+    pub(super) body: Vec<Statement>,
+    pub(super) otherwise: Vec<Statement>,
+    pub(super) recursive: bool,
+    /// Whether the body reads `loop`.
+    pub(super) has_loop: OnceLock<bool>,
+    pub(super) names: Names,
+    pub(super) test_names: Names,
+    pub(super) otherwise_names: Names,
+}
+
+#[derive(Debug)]
+pub(super) struct SetBlock {
+    pub(super) target: Target,
+    pub(super) filter: Option<Expression>,
+    pub(super) scoped: Scoped,
+}
+
+#[derive(Debug)]
+pub(super) struct With {
+    pub(super) targets: Vec<Target>,
+    pub(super) values: Vec<Expression>,
+    pub(super) scoped: Scoped,
+}
+
+#[derive(Debug)]
+pub(super) struct FilterBlock {
+    /// A chain of filters, whose first has no operand.
+    pub(super) filter: Expression,
+    pub(super) scoped: Scoped,
+}
+
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) scoped: Scoped,
+}
+
+/// Statements in a scope of their own.
+#[derive(Debug)]
+pub(super) struct Scoped {
+    pub(super) body: Vec<Statement>,
+    pub(super) names: Names,
+}
+
+#[derive(Debug)]
+pub(super) struct Macro {
+    pub(super) name: Name,
+    pub(super) arguments: Vec<Name>,
+    /// Of the last arguments.
+    pub(super) defaults: Vec<Expression>,
+    pub(super) scoped: Scoped,
+    /// Which of `caller`, `kwargs` and `varargs` the body reads.
+    pub(super) special: OnceLock<Special>,
+}
+
+/// What a macro takes beside its arguments.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Special {
+    pub(super) caller: bool,
+    pub(super) kwargs: bool,
+    pub(super) varargs: bool,
+}
+
+/// What is assigned to.
+#[derive(Debug)]
+pub(super) enum Target {
+    Name(Name),
+    Tuple(Vec<Target>),
+    /// An attribute of a namespace.
+    Attribute(Name, Name),
+}
+
+#[derive(Debug)]
+pub(super) struct Expression {
+    pub(super) kind: ExpressionKind,
+    pub(super) line: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum ExpressionKind {
+    Constant(Constant),
+    Name(Name),
+    List(Vec<Expression>),
+    Tuple(Vec<Expression>),
+    Dict(Vec<(Expression, Expression)>),
+    Unary(Unary, Box<Expression>),
+    Binary(Binary, Box<Expression>, Box<Expression>),
+    Concat(Vec<Expression>),
+    Compare(Box<Expression>, Vec<(Comparison, Expression)>),
+    And(Box<Expression>, Box<Expression>),
+    Or(Box<Expression>, Box<Expression>),
+    /// Condition, value if it holds, value if not.
+    Condition(Box<Expression>, Box<Expression>, Option<Box<Expression>>),
+    Attribute(Box<Expression>, Name),
+    Item(Box<Expression>, Box<Expression>),
+    Slice(Box<Expression>, [Option<Box<Expression>>; 3]),
+    Call(Box<Expression>, Arguments),
+    Filter(Option<Box<Expression>>, Name, Arguments),
+    Test(Box<Expression>, Name, Arguments),
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Constant {
+    None,
+    Bool(bool),
+    Integer(i128),
+    Float(f64),
+    Text(Arc<str>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unary {
+    Not,
+    Minus,
+    Plus,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Binary {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    FloorDivide,
+    Remainder,
+    Power,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    In,
+    NotIn,
+}
+
+/// The arguments of a call, as they are written.
+#[derive(Debug, Default)]
+pub(super) struct Arguments {
+    pub(super) positional: Vec<Expression>,
+    pub(super) named: Vec<(Name, Expression)>,
+    /// `*list` and `**dict`.
+    pub(super) list: Option<Box<Expression>>,
+    pub(super) dict: Option<Box<Expression>>,
+}
