@@ -1,7 +1,7 @@
 //! What fields mean, in a sentence. A field has the same meaning wherever it is read.
 
 /// All, in the order of their names.
-const FIELDS: [(&str, &str); 80] = [
+const FIELDS: [(&str, &str); 76] = [
     (
         "add_generation_prompt",
         "Whether the template begins the assistant's answer; true unless a message is continued.",
@@ -18,8 +18,6 @@ const FIELDS: [(&str, &str); 80] = [
     ("cache_salt", "Requests with different salts never share cached KV."),
     ("chat_template_kwargs", "More variables for the chat template."),
     ("compaction", "Not supported."),
-    ("container", "No tools of a server are run: changes nothing."),
-    ("context_management", "The context stays as it was sent: changes nothing."),
     ("continue_final_message", "Whether the last message is continued rather than answered."),
     ("conversation", "Not supported: no responses are kept."),
     ("dimensions", "Numbers of each vector: the first ones, normalised again. For models trained for it (Matryoshka)."),
@@ -42,7 +40,6 @@ const FIELDS: [(&str, &str); 80] = [
     ("max_completion_tokens", "Most tokens of an answer."),
     ("max_output_tokens", "Most tokens of an answer."),
     ("max_tokens", "Most tokens of an answer."),
-    ("mcp_servers", "No tools of other servers are offered: changes nothing."),
     ("messages", "The conversation."),
     ("metadata", "Whose request it is, or texts that the answer repeats."),
     ("min_p", "Drops tokens that are less likely than this share of the likeliest; from 0 to 1."),
@@ -72,7 +69,6 @@ const FIELDS: [(&str, &str); 80] = [
     ("stop", "Texts that end an answer: one, or a list."),
     ("stop_sequences", "Texts that end an answer."),
     ("stop_token_ids", "Tokens that end an answer."),
-    ("store", "Nothing is kept: changes nothing."),
     ("stream", "Whether the answer comes as it is generated, as server-sent events."),
     ("stream_options", "Options of a stream: include_usage."),
     ("structured_outputs", "What the answer has to be: json, regex, choice or grammar."),
