@@ -26,6 +26,10 @@ pub(super) trait Definitions {
     fn descend(&mut self) -> Result<(), GrammarError>;
     /// One level up again.
     fn ascend(&mut self);
+    /// What is asked for at the place that is read cannot be enforced.
+    fn cannot(&self, problem: &str) -> GrammarError;
+    /// The place that is read.
+    fn here(&mut self) -> Result<Rc<str>, GrammarError>;
 }
 
 /// Values that are both.
@@ -72,11 +76,34 @@ fn meet_parts(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<Sha
             of.spend(one.listed_in_both(other) / WEIGHT)?;
             Part::Number(one.meet(other))
         }
-        (Part::Text(one), Part::Text(other)) => Part::Text(strings(one, other, of)?),
+        (Part::Text(one), Part::Text(other)) => {
+            let both = strings(one, other, of)?;
+            if both.literals.as_ref().is_some_and(|texts| texts.is_empty()) {
+                return Ok(Shape::nothing());
+            }
+            Part::Text(both)
+        }
         (Part::List(one), Part::List(other)) => Part::List(lists(one, other, of)?),
-        (Part::Object(one), Part::Object(other)) => Part::Object(objects(one, other, of)?),
+        (Part::Object(one), Part::Object(other)) => {
+            let both = objects(one, other, of)?;
+            if lacks_a_value(&both, of)? {
+                return Ok(Shape::nothing());
+            }
+            Part::Object(both)
+        }
         _ => return Ok(Shape::nothing()),
     }))
+}
+
+/// Whether an object has to have a name of which it is known that it has no value.
+pub(super) fn lacks_a_value(objects: &Objects, of: &mut impl Definitions) -> Result<bool, GrammarError> {
+    let mut empty = objects.properties.iter().filter(|(_, shape)| shape.is_nothing()).map(|(name, _)| name).peekable();
+    if empty.peek().is_none() {
+        return Ok(false);
+    }
+    of.spend((objects.properties.len() + objects.required.len()) / COMPARED)?;
+    let required: HashSet<&String> = objects.required.iter().collect();
+    Ok(empty.any(|name| required.contains(name)))
 }
 
 fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<Strings, GrammarError> {
@@ -91,16 +118,37 @@ fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<
     };
     of.spend(one.patterns.len() * other.patterns.len() / COMPARED)?;
     of.spend(one.formats.len() * other.formats.len() / COMPARED)?;
-    let both = |one: &[String], other: &[String]| -> Vec<String> {
-        one.iter().chain(other.iter().filter(|text| !one.contains(text))).cloned().collect()
+    of.spend(one.unlike.len() * other.unlike.len() / COMPARED)?;
+    let excluded = match (&one.excluded, &other.excluded) {
+        (Some(one), Some(other)) if !Rc::ptr_eq(one, other) => {
+            of.spend((one.len() + other.len()) / WEIGHT)?;
+            let known: HashSet<&String> = one.iter().collect();
+            Some(Rc::new(one.iter().chain(other.iter().filter(|text| !known.contains(text))).cloned().collect()))
+        }
+        (one, other) => one.as_ref().or(other.as_ref()).cloned(),
+    };
+    let literals = match (literals, &excluded) {
+        (Some(texts), Some(excluded)) => {
+            of.spend((texts.len() + excluded.len()) / WEIGHT)?;
+            let excluded: HashSet<&String> = excluded.iter().collect();
+            Some(Rc::new(texts.iter().filter(|text| !excluded.contains(text)).cloned().collect()))
+        }
+        (literals, _) => literals,
     };
     Ok(Strings {
         literals,
+        excluded,
+        unlike: both(&one.unlike, &other.unlike),
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
         patterns: both(&one.patterns, &other.patterns),
         formats: both(&one.formats, &other.formats),
     })
+}
+
+/// The texts of both lists, each once.
+fn both(one: &[String], other: &[String]) -> Vec<String> {
+    one.iter().chain(other.iter().filter(|text| !one.contains(text))).cloned().collect()
 }
 
 /// A shape within others of values that are both.
@@ -117,6 +165,7 @@ fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists,
         rest: meet_nodes(&one.rest, &other.rest, of)?,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
+        unique: one.unique.as_ref().or(other.unique.as_ref()).cloned(),
     })
 }
 
@@ -143,6 +192,7 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
             patterns.push((pattern.clone(), meet_nodes(&one.others, shape, of)?));
         }
     }
+    of.spend(one.names.len() * other.names.len() / COMPARED)?;
     let mut required = one.required.clone();
     let known: HashSet<&String> = one.required.iter().collect();
     required.extend(other.required.iter().filter(|name| !known.contains(name)).cloned());
@@ -151,6 +201,8 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
         properties,
         patterns,
         others: meet_nodes(&one.others, &other.others, of)?,
+        names: both(&one.names, &other.names),
+        is_narrowed: one.is_narrowed || other.is_narrowed || (!one.patterns.is_empty() && !other.patterns.is_empty()),
         required,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
@@ -163,6 +215,12 @@ pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) ->
     of.spend(objects.properties.len() / COMPARED)?;
     if let Some(shape) = objects.property(name) {
         return Ok(shape.clone());
+    }
+    for pattern in &objects.names {
+        let refused = |problem| GrammarError::Schema { place: format!("{}/propertyNames", objects.place), problem };
+        if !of.is_match(pattern, name)?.map_err(refused)? {
+            return Ok(Node::new(Shape::nothing()));
+        }
     }
     let mut found: Option<Rc<Node>> = None;
     for (pattern, shape) in &objects.patterns {

@@ -26,6 +26,16 @@ pub(super) fn whole(pattern: &str) -> Result<String, String> {
     Ok(format!("(?:{})", alternatives.iter().map(one).collect::<Vec<_>>().join("|")))
 }
 
+/// Checks an expression that a text has to match somewhere.
+///
+/// # Errors
+/// It is no expression, or needs what is not supported.
+pub(super) fn check(pattern: &str) -> Result<(), String> {
+    let told = |problem: String| problem.lines().next_back().unwrap_or("").trim_start_matches("error: ").to_owned();
+    let read = RegexBuilder::new().mk(&RegexAst::SearchRegex(regex_to_lark(pattern, "dw")));
+    read.map(drop).map_err(|error| format!("the pattern cannot be enforced: {}", told(error.to_string())))
+}
+
 /// An expression that texts are matched with, at a cost that is told.
 pub(super) struct Matching {
     regex: Regex,
@@ -73,16 +83,19 @@ pub(super) struct Names {
     /// All names, in quotes.
     any: ExprRef,
     patterns: Vec<ExprRef>,
+    /// Those that all names match.
+    all: Vec<ExprRef>,
     listed: Vec<ExprRef>,
     left: u64,
 }
 
 impl Names {
-    /// Names in the form `any`, which has quotes, expressions of [`whole`], which have none, and texts of JSON.
+    /// Names in the form `any`, which has quotes, expressions of [`whole`], which have none, of which names match all
+    /// of the latter, and texts of JSON.
     ///
     /// # Errors
     /// One of the expressions is none, or needs what is not supported.
-    pub(super) fn new(any: &str, patterns: &[String], listed: &[String]) -> Result<Self, String> {
+    pub(super) fn new(any: &str, patterns: &[String], all: &[String], listed: &[String]) -> Result<Self, String> {
         let mut builder = RegexBuilder::new();
         let mut read = |ast: RegexAst| {
             builder.mk(&ast).map_err(|error| error.to_string().lines().next_back().unwrap_or("").to_owned())
@@ -91,9 +104,10 @@ impl Names {
         let quoted = |text: &String| RegexAst::Concat(vec![quote(), RegexAst::Regex(text.clone()), quote()]);
         let any = read(RegexAst::Regex(any.into()))?;
         let patterns = patterns.iter().map(|text| read(quoted(text))).collect::<Result<_, _>>()?;
+        let all = all.iter().map(|text| read(quoted(text))).collect::<Result<_, _>>()?;
         let listed = listed.iter().map(|text| read(RegexAst::Literal(text.clone()))).collect::<Result<_, _>>()?;
         let (exprs, cache) = (builder.into_exprset(), RelevanceCache::new());
-        Ok(Self { exprs, cache, any, patterns, listed, left: COST_MAX })
+        Ok(Self { exprs, cache, any, patterns, all, listed, left: COST_MAX })
     }
 
     /// Whether there is a name that matches the expression at this index, or any, and no other, and is not listed;
@@ -105,6 +119,7 @@ impl Names {
         let excluded = self.exprs.mk_or(&mut without);
         let mut all = vec![self.any, self.exprs.mk_not(excluded)];
         all.extend(index.and_then(|index| self.patterns.get(index)));
+        all.extend(&self.all);
         let all = self.exprs.mk_and(&mut all);
         let found = self.cache.is_non_empty_limited(&mut self.exprs, all, self.left).ok();
         self.left = self.left.saturating_sub(self.exprs.cost() - before);

@@ -5,6 +5,7 @@ mod ebnf;
 mod entangled;
 mod generated;
 mod parts;
+mod published;
 mod refusals;
 mod walks;
 
