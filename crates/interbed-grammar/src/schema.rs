@@ -32,8 +32,26 @@ use rules::Rules;
 /// Keywords that describe values and cannot be enforced.
 const REFUSED: [&str; 5] = ["$dynamicRef", "$recursiveRef", "contains", "unevaluatedItems", "x-guidance"];
 /// Values of `format` that are enforced: of texts, and of whole numbers. Others say what a value is for.
-const FORMATS: [&str; 10] =
-    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
+const FORMATS: [&str; 18] = [
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "idn-email",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
+    "iri",
+    "iri-reference",
+    "json-pointer",
+    "relative-json-pointer",
+    "time",
+    "uri",
+    "uri-reference",
+    "uri-template",
+    "uuid",
+];
 /// Keywords with a schema, with a list of schemas, and with an object of schemas.
 const WITH_SCHEMA: [&str; 9] = [
     "additionalItems",

@@ -21,19 +21,89 @@ pub(super) fn whole(pattern: &str) -> Result<String, String> {
     let alternatives = alternatives(pattern)?;
     let one = |&(text, begins, ends): &(&str, bool, bool)| {
         let [before, behind] = [begins, ends].map(|is_bound| if is_bound { "" } else { "(?s:.*)" });
-        format!("{before}(?:{}){behind}", regex_to_lark(text, "dw"))
+        format!("{before}(?:{}){behind}", regex_to_lark(&spelled(text, ""), "dw"))
     };
     Ok(format!("(?:{})", alternatives.iter().map(one).collect::<Vec<_>>().join("|")))
 }
 
-/// Checks an expression that a text has to match somewhere.
+/// Checks an expression that a text has to match somewhere; returns it as the library may have it in a schema.
+///
+/// The library writes a class that has all control characters with the escapes of quotes and backslashes, also where it
+/// has none of these. So a class of all but some characters is left without the first control character.
 ///
 /// # Errors
 /// It is no expression, or needs what is not supported.
-pub(super) fn check(pattern: &str) -> Result<(), String> {
-    let told = |problem: String| problem.lines().next_back().unwrap_or("").trim_start_matches("error: ").to_owned();
-    let read = RegexBuilder::new().mk(&RegexAst::SearchRegex(regex_to_lark(pattern, "dw")));
-    read.map(drop).map_err(|error| format!("the pattern cannot be enforced: {}", told(error.to_string())))
+pub(super) fn checked(pattern: &str) -> Result<String, String> {
+    let told = |problem: String| {
+        let reason = problem.lines().next_back().unwrap_or("").trim_start_matches("error: ").to_owned();
+        format!("the pattern cannot be enforced: {reason}")
+    };
+    let (spelled, mut builder) = (spelled(pattern, r"\x00"), RegexBuilder::new());
+    let read = builder.mk(&RegexAst::SearchRegex(regex_to_lark(&spelled, "dw")));
+    read.map_err(|error| told(error.to_string()))?;
+    let exprs = builder.exprset();
+    // An expression that begins with any control character, and not with a quote, say: it is a set of bytes.
+    let misses = |expr: ExprRef| {
+        let set = exprs.get(expr);
+        let is_full = (0..b' ').all(|byte| byte == b'\n' || set.matches_byte(byte));
+        is_full && !(set.matches_byte(b'"') && set.matches_byte(b'\\'))
+    };
+    let kind = set_kind();
+    let is_leaf = |expr: &ExprRef| exprs.get_tag(*expr) as u8 == kind;
+    if (1..exprs.len() as u32).map(ExprRef::new).filter(is_leaf).any(misses) {
+        return Err(told("a class in it has all control characters, but no quote or backslash".into()));
+    }
+    Ok(spelled)
+}
+
+/// The library's number for sets of bytes, whose name it does not export.
+fn set_kind() -> u8 {
+    let mut builder = RegexBuilder::new();
+    let set = builder.mk(&RegexAst::Regex("[ab]".into())).unwrap_or(ExprRef::NO_MATCH);
+    builder.exprset().get_tag(set) as u8
+}
+
+/// An expression whose classes mean what they mean to most readers: brackets, `&&`, `--` and `~~` in them stand for
+/// themselves. Those of all but some characters lack `also`, too.
+fn spelled(pattern: &str, also: &str) -> String {
+    let (mut text, mut rest) = (String::new(), pattern.chars().peekable());
+    let mut in_class = false;
+    while let Some(one) = rest.next() {
+        match one {
+            '\\' => {
+                text.push(one);
+                text.extend(rest.next());
+            }
+            '[' if !in_class => {
+                in_class = true;
+                text.push(one);
+                if rest.next_if_eq(&'^').is_some() {
+                    text.push('^');
+                    text += also;
+                }
+                if rest.next_if_eq(&']').is_some() {
+                    text += r"\]";
+                }
+            }
+            ']' => {
+                in_class = false;
+                text.push(one);
+            }
+            '[' => text += r"\[",
+            '&' | '~' if in_class => {
+                text.push('\\');
+                text.push(one);
+            }
+            '-' if in_class => {
+                text.push(one);
+                if rest.next_if_eq(&'-').is_some() {
+                    text += r"\-";
+                }
+            }
+            _ => text.push(one),
+        }
+    }
+    text
 }
 
 /// An expression that texts are matched with, at a cost that is told.

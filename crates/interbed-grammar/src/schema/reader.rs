@@ -12,7 +12,7 @@ use super::dialect::Dialect;
 use super::differ::differ;
 use super::meet::{Definitions, are_apart, is_match, meet, named};
 use super::numbers::{Numbers, WholeFormat};
-use super::pattern::{Matching, check, whole};
+use super::pattern::{Matching, checked, whole};
 use super::pointer::{find, fragment, names, pointer};
 use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 
@@ -79,8 +79,8 @@ pub(super) struct Reader<'a> {
     definitions: HashMap<String, Option<Rc<Node>>>,
     /// Expressions that were matched, or what is wrong with them.
     patterns: HashMap<String, Result<Matching, String>>,
-    /// Expressions that can be used.
-    checked: HashSet<String>,
+    /// Expressions that can be used, as the library may have them.
+    checked: HashMap<String, String>,
     place: Vec<String>,
     steps: usize,
     depth: usize,
@@ -89,7 +89,7 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(super) fn new(root: &'a Value) -> Self {
         let (dialect, definitions, patterns) = (Dialect::of(root), HashMap::new(), HashMap::new());
-        let (is_narrowed, place, checked) = (false, Vec::new(), HashSet::new());
+        let (is_narrowed, place, checked) = (false, Vec::new(), HashMap::new());
         Self { root, dialect, is_narrowed, definitions, patterns, checked, place, steps: 0, depth: 0 }
     }
 
@@ -372,13 +372,9 @@ impl<'a> Reader<'a> {
             }
         }
         for pattern in &strings.patterns {
-            self.spend(Matching::steps_to_read(pattern))?;
-            if !self.checked.contains(pattern) {
-                if let Err(problem) = check(pattern) {
-                    return self.refuse_at("pattern", &problem);
-                }
-                self.checked.insert(pattern.clone());
-            }
+            self.place.push("pattern".into());
+            self.checked(pattern)?;
+            self.place.pop();
         }
         Ok(strings)
     }
@@ -525,7 +521,7 @@ impl<'a> Reader<'a> {
         }
         for pattern in &patterns {
             self.spend(Matching::steps_to_read(pattern))?;
-            if let Err(problem) = whole(pattern).and_then(|_| check(pattern)) {
+            if let Err(problem) = whole(pattern).and_then(|_| checked(pattern)) {
                 return self.refuse_at("propertyNames", &problem);
             }
             for name in &names {
@@ -536,6 +532,18 @@ impl<'a> Reader<'a> {
         }
         objects.names = patterns;
         Ok(objects)
+    }
+
+    /// An expression as the library may have it.
+    pub(super) fn checked(&mut self, pattern: &str) -> Result<String, GrammarError> {
+        self.spend(1 + pattern.len() / BYTES)?;
+        if let Some(known) = self.checked.get(pattern) {
+            return Ok(known.clone());
+        }
+        self.spend(Matching::steps_to_read(pattern))?;
+        let checked = checked(pattern).map_err(|problem| self.cannot(&problem))?;
+        self.checked.insert(pattern.to_owned(), checked.clone());
+        Ok(checked)
     }
 
     fn refuse_names<T>(&self) -> Result<T, GrammarError> {

@@ -441,12 +441,18 @@ impl<'r, 'a> Writer<'r, 'a> {
                 }
             }
         }
-        let patterns = strings.patterns.iter().map(|pattern| json!({"pattern": pattern}));
-        let formats = strings.formats.iter().map(|format| match time_pattern(format) {
-            Some(pattern) => json!({"pattern": pattern}),
-            None => json!({"format": format}),
+        let mut patterns = Vec::new();
+        for text in &strings.patterns {
+            let text = self.reader.checked(text)?;
+            patterns.push(json!({"pattern": text}));
+        }
+        let formats = strings.formats.iter().map(|format| match (format_pattern(format), format.as_str()) {
+            (Some(pattern), _) => json!({"pattern": pattern}),
+            (None, "idn-email") => json!({"format": "email"}),
+            (None, "idn-hostname") => json!({"format": "hostname"}),
+            (None, format) => json!({"format": format}),
         });
-        schema["allOf"] = patterns.chain(formats).collect();
+        schema["allOf"] = patterns.into_iter().chain(formats).collect();
         self.rules.library(schema)
     }
 
@@ -818,7 +824,7 @@ impl OtherTexts {
         let mut like = Vec::new();
         for format in &strings.formats {
             let problem = || format!("texts of \"format\" {format:?} cannot be told from others; leave it out");
-            like.push(pattern::whole(&time_pattern(format).ok_or_else(problem)?)?);
+            like.push(pattern::whole(&format_pattern(format).ok_or_else(problem)?)?);
         }
         for text in &strings.patterns {
             like.push(pattern::whole(text)?);
@@ -944,8 +950,24 @@ fn literal(text: &str) -> String {
     Value::from(json_text(text)).to_string()
 }
 
-/// A pattern of the formats of days and times: those of the calendar, without leap seconds, which few readers know.
-fn time_pattern(format: &str) -> Option<String> {
+/// A pattern of formats that the library does not know, or not so: days are those of the calendar, times have no leap
+/// seconds, which few readers know, and addresses are those that all readers take for such.
+fn format_pattern(format: &str) -> Option<String> {
+    let part = "([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-F]{2})";
+    let (scheme, host) = ("[A-Za-z][A-Za-z0-9+.-]*:", "//[A-Za-z0-9._~-]+(:[0-9]{1,4})?");
+    let step = "/([^~/]|~[01])*";
+    let behind = |part: &str| format!("({host}(/{part}*)*|/?({part}+(/{part}*)*)?)(\\?({part}|[/?])*)?(#({part}|[/?])*)?");
+    match format {
+        "iri" => return Some(format!("^{scheme}{}$", behind(part))),
+        "uri-reference" | "iri-reference" => return Some(format!("^({scheme})?{}$", behind(part))),
+        "uri-template" => {
+            let part = format!("({part}|\\{{[A-Za-z0-9_]+\\}})");
+            return Some(format!("^({scheme})?{}$", behind(&part)));
+        }
+        "json-pointer" => return Some(format!("^({step})*$")),
+        "relative-json-pointer" => return Some(format!("^(0|[1-9][0-9]{{0,8}})(#|({step})*)$")),
+        _ => {}
+    }
     let year = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)";
     let fourth = "(0[48]|[2468][048]|[13579][26])";
     let days = format!(

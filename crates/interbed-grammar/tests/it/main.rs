@@ -4,6 +4,7 @@ mod bytes;
 mod ebnf;
 mod entangled;
 mod generated;
+mod instances;
 mod parts;
 mod published;
 mod refusals;
