@@ -30,7 +30,7 @@ use pointer::{fragment, pointer, step};
 use rules::Rules;
 
 /// Keywords that describe values and cannot be enforced.
-const REFUSED: [&str; 5] = ["$dynamicRef", "$recursiveRef", "contains", "unevaluatedItems", "x-guidance"];
+const REFUSED: [&str; 4] = ["$dynamicRef", "$recursiveRef", "unevaluatedItems", "x-guidance"];
 /// Values of `format` that are enforced: of texts, and of whole numbers. Others say what a value is for.
 const FORMATS: [&str; 18] = [
     "date",
@@ -53,9 +53,10 @@ const FORMATS: [&str; 18] = [
     "uuid",
 ];
 /// Keywords with a schema, with a list of schemas, and with an object of schemas.
-const WITH_SCHEMA: [&str; 9] = [
+const WITH_SCHEMA: [&str; 10] = [
     "additionalItems",
     "additionalProperties",
+    "contains",
     "else",
     "if",
     "items",
@@ -424,7 +425,7 @@ mod tests {
             (json!(true), json!({"type": "object"})),
             (json!({}), json!({"type": "object"})),
             (json!({"type": ["null", "object"], "title": "t"}), json!({"type": "object", "title": "t"})),
-            (json!({"not": {}}), json!({"not": {}, "type": "object"})),
+            (json!({"$dynamicRef": "#a"}), json!({"$dynamicRef": "#a", "type": "object"})),
         ] {
             assert_eq!(arguments(&schema), Ok(expected));
         }
@@ -437,6 +438,7 @@ mod tests {
             (json!({"type": "string"}), "#/type"),
             (json!({"type": ["array", "null"]}), "#/type"),
             (json!({"const": [1]}), "#"),
+            (json!({"not": {"type": "object"}}), "#"),
             (json!({"maxProperties": 0, "required": ["a"]}), "#"),
             (json!({"anyOf": [{"type": "array"}, {"required": ["a"], "properties": {"a": {"enum": []}}}]}), "#"),
             (texts, "#"),

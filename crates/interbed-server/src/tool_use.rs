@@ -1,6 +1,6 @@
 //! Calls of tools: what a request asks for, and how that binds its answers.
 
-use interbed_engine::{Binding, GrammarError, GrammarSource, Marker, Trigger, arguments_schema, checked_schema};
+use interbed_engine::{Binding, GrammarError, GrammarSource, Marker, Trigger, arguments_schema, check_formats, checked_schema};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -142,6 +142,13 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
     };
     let callable =
         functions.iter().filter(is_callable).map(with_object).collect::<Result<Vec<Function>, ApiError>>()?;
+    let is_strict = |function: &Function| {
+        let strict = |tool: &Value| tool["function"]["strict"] == true;
+        tools.iter().any(|tool| strict(tool) && tool["function"]["name"] == function.name.as_str())
+    };
+    for function in callable.iter().filter(|function| is_strict(function)) {
+        check_formats(&function.parameters).map_err(|error| refused(function, &error))?;
+    }
     let all =
         |one: &dyn Fn(&Function) -> Result<Function, ApiError>| callable.iter().map(one).collect::<Result<Vec<_>, _>>();
     common.constraint = Some(if choice == Choice::Auto {
@@ -150,10 +157,6 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
             Binding { source, after: Some((way.trigger(), parallel)) }
         };
         // A schema that cannot be enforced says what is wanted, but an optional call need not keep to it.
-        let is_strict = |function: &Function| {
-            let strict = |tool: &Value| tool["function"]["strict"] == true;
-            tools.iter().any(|tool| strict(tool) && tool["function"]["name"] == function.name.as_str())
-        };
         let loose = |function: &Function| way.checked(&function.with_any_arguments());
         let each = all(&|function| match way.checked(function) {
             Err(_) if !is_strict(function) => loose(function),

@@ -99,7 +99,8 @@ fn texts(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<Ve
                 excluded.push(text.clone());
             }
         }
-        left.push(Strings { excluded: Some(Rc::new(excluded)), ..one.clone() });
+        let excluded = (!excluded.is_empty()).then(|| Rc::new(excluded));
+        left.push(Strings { excluded, ..one.clone() });
     } else {
         if other.formats.iter().any(|format| !one.formats.contains(format)) {
             return Err(of.cannot("texts that are not of a \"format\" cannot be told from others; leave it out"));
@@ -163,6 +164,9 @@ fn is_kept(text: &str, strings: &Strings, of: &mut impl Definitions) -> Result<b
 fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
     if other.unique.is_some() && one.unique.is_none() {
         return Err(of.cannot("lists in which an entry comes twice cannot be told from others; leave it out"));
+    }
+    if other.some.is_some() {
+        return Err(of.cannot("lists without an entry that \"contains\" describes cannot be told from others; leave it out"));
     }
     let mut left = Vec::new();
     if other.least > one.least {

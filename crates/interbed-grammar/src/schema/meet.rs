@@ -15,6 +15,8 @@ const COMPARED: usize = 512;
 pub(super) trait Definitions {
     /// What the schema at this place describes.
     fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
+    /// The same, or more values, where that is being read.
+    fn bounds(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
     /// So many more steps of work: an error after too many.
     fn spend(&mut self, steps: usize) -> Result<(), GrammarError>;
     /// A shape that may be part of others: an error if it has too many levels.
@@ -152,12 +154,19 @@ fn both(one: &[String], other: &[String]) -> Vec<String> {
 }
 
 /// A shape within others of values that are both.
-fn meet_nodes(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
+pub(super) fn meet_nodes(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
     let shape = meet(one, other, of)?;
     of.node(shape)
 }
 
 fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists, GrammarError> {
+    let some = match (&one.some, &other.some) {
+        (Some((one, _)), Some((other, place))) if !Rc::ptr_eq(one, other) => {
+            let problem = "\"contains\" cannot be enforced beside another one; leave one out".to_owned();
+            return Err(GrammarError::Schema { place: place.to_string(), problem });
+        }
+        (one, other) => one.as_ref().or(other.as_ref()).cloned(),
+    };
     let count = one.first.len().max(other.first.len());
     let first = (0..count).map(|index| meet_nodes(one.entry(index), other.entry(index), of));
     Ok(Lists {
@@ -166,6 +175,7 @@ fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
         unique: one.unique.as_ref().or(other.unique.as_ref()).cloned(),
+        some,
     })
 }
 
@@ -267,7 +277,7 @@ pub(super) fn are_apart(one: &Shape, other: &Shape, of: &mut impl Definitions) -
 fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     Ok(match (one, other) {
         (Part::Definition(to), part) | (part, Part::Definition(to)) => {
-            let shape = of.definition(to)?;
+            let shape = of.bounds(to)?;
             are_apart(&shape, &Shape::one(part.clone()), of)?
         }
         (Part::Bool(Some(one)), Part::Bool(Some(other))) => one != other,
@@ -277,7 +287,21 @@ fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Resul
         }
         (Part::Text(one), Part::Text(other)) => {
             let both = strings(one, other, of)?;
-            both.literals.is_some_and(|texts| texts.is_empty()) || both.most.is_some_and(|most| most < both.least)
+            if both.most.is_some_and(|most| most < both.least) {
+                return Ok(true);
+            }
+            let Some(texts) = &both.literals else { return Ok(false) };
+            for text in texts.iter() {
+                // What has other characters is read in several ways.
+                let mut is_apart = false;
+                for pattern in both.patterns.iter().filter(|_| text.bytes().all(|byte| (b' '..=b'~').contains(&byte))) {
+                    is_apart |= of.is_match(pattern, text)? == Ok(false);
+                }
+                if !is_apart {
+                    return Ok(false);
+                }
+            }
+            true
         }
         (Part::List(one), Part::List(other)) => {
             let most = smaller(one.most, other.most);

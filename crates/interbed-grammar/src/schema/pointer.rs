@@ -12,11 +12,12 @@ pub(crate) fn find<'a>(schema: &'a Value, to: &str) -> Option<&'a Value> {
 
 /// The names that lead to a place: none for the schema itself.
 pub(crate) fn names(fragment: &str) -> Option<Vec<String>> {
+    let fragment = unescaped(fragment)?;
     if fragment.is_empty() || fragment == "/" {
         return Some(Vec::new());
     }
-    let one = |name: &str| Some(unescaped(name)?.replace("~1", "/").replace("~0", "~"));
-    fragment.strip_prefix('/')?.split('/').map(one).collect()
+    let one = |name: &str| name.replace("~1", "/").replace("~0", "~");
+    Some(fragment.strip_prefix('/')?.split('/').map(one).collect())
 }
 
 /// What a reference has behind its `#`; `None` if it leads out of the schema.
@@ -42,14 +43,14 @@ pub(super) fn pointer(place: &[String]) -> String {
     format!("#{place}")
 }
 
-/// A name without the escapes of addresses; `None` if these make no text.
-fn unescaped(name: &str) -> Option<Cow<'_, str>> {
-    if !name.contains('%') {
-        return Some(Cow::Borrowed(name));
+/// A text without the escapes of addresses; `None` if these make no text.
+fn unescaped(escapes: &str) -> Option<Cow<'_, str>> {
+    if !escapes.contains('%') {
+        return Some(Cow::Borrowed(escapes));
     }
-    let (bytes, mut text, mut at) = (name.as_bytes(), Vec::new(), 0);
+    let (bytes, mut text, mut at) = (escapes.as_bytes(), Vec::new(), 0);
     while let Some(&byte) = bytes.get(at) {
-        let escaped = name.get(at + 1..at + 3).filter(|_| byte == b'%');
+        let escaped = escapes.get(at + 1..at + 3).filter(|_| byte == b'%');
         match escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
             Some(escaped) => {
                 text.push(escaped);

@@ -20,13 +20,16 @@ use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 const STEPS_MAX: usize = 100_000;
 /// Most levels of that, and of a shape: each is followed by recursion.
 const DEPTH_MAX: usize = 128;
+/// Levels of a schema that are looked at while it is read.
+const OUTLINE_LEVELS: usize = 5;
 /// Bytes of a place, and of a text that is matched, in a step.
 const BYTES: usize = 64;
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 /// Keywords that say something of values of one type.
-const TYPED: [&str; 24] = [
+const TYPED: [&str; 25] = [
     "additionalItems",
     "additionalProperties",
+    "contains",
     "exclusiveMaximum",
     "exclusiveMinimum",
     "format",
@@ -74,7 +77,9 @@ pub(super) struct Reader<'a> {
     root: &'a Value,
     dialect: Dialect,
     /// Whether a keyword was read that its edition does not know, so that values are left out which others allow.
-    is_narrowed: bool,
+    pub(super) is_narrowed: bool,
+    /// Whether such keywords say nothing here, too.
+    is_exact: bool,
     /// What references lead to; nothing while it is being read.
     definitions: HashMap<String, Option<Rc<Node>>>,
     /// Expressions that were matched, or what is wrong with them.
@@ -89,8 +94,20 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(super) fn new(root: &'a Value) -> Self {
         let (dialect, definitions, patterns) = (Dialect::of(root), HashMap::new(), HashMap::new());
-        let (is_narrowed, place, checked) = (false, Vec::new(), HashMap::new());
-        Self { root, dialect, is_narrowed, definitions, patterns, checked, place, steps: 0, depth: 0 }
+        let (is_narrowed, is_exact, place, checked) = (false, false, Vec::new(), HashMap::new());
+        Self { root, dialect, is_narrowed, is_exact, definitions, patterns, checked, place, steps: 0, depth: 0 }
+    }
+
+    /// One that leaves out what says nothing in the edition of JSON Schema that a schema names.
+    pub(super) fn exact(root: &'a Value) -> Self {
+        Self { is_exact: true, ..Self::new(root) }
+    }
+
+    /// Whether a keyword says nothing here.
+    fn ignores(&mut self, keyword: &str) -> bool {
+        let is_foreign = self.dialect.ignores(keyword);
+        self.is_narrowed |= is_foreign && !self.is_exact;
+        is_foreign && self.is_exact
     }
 
     /// The shape of the values of the whole schema.
@@ -108,13 +125,18 @@ impl<'a> Reader<'a> {
             _ => return self.refuse("it must be an object or a boolean"),
         };
         self.descend()?;
-        let mut shape = self.typed(keywords)?;
+        let mut is_alone = false;
         if self.dialect.refers_alone() && keywords.contains_key("$ref") {
             let says_more = |keyword: &String| TYPED.contains(&keyword.as_str()) || APPLIED.contains(&keyword.as_str());
-            self.is_narrowed |= keywords.keys().any(|keyword| keyword != "$ref" && says_more(keyword));
+            let has_more = keywords.keys().any(|keyword| keyword != "$ref" && says_more(keyword));
+            self.is_narrowed |= has_more && !self.is_exact;
+            is_alone = has_more && self.is_exact;
         }
+        let mut shape = if is_alone { Shape::Any } else { self.typed(keywords)? };
         for (keyword, value) in keywords {
-            self.is_narrowed |= self.dialect.ignores(keyword);
+            if (is_alone && keyword != "$ref") || self.ignores(keyword) {
+                continue;
+            }
             self.place.push(keyword.clone());
             shape = match keyword.as_str() {
                 "if" => self.conditional(shape, keywords, value)?,
@@ -393,6 +415,14 @@ impl<'a> Reader<'a> {
             None | Some(Value::Bool(false)) => {}
             Some(_) => return self.refuse_at("uniqueItems", "it must be true or false"),
         }
+        if let Some(schema) = keywords.get("contains").filter(|_| !self.ignores("contains")) {
+            let counts_one = |count: &Value| count.as_u64() == Some(1);
+            if keywords.contains_key("maxContains") || !keywords.get("minContains").is_none_or(counts_one) {
+                return self.refuse_at("contains", "\"contains\" can be enforced for at least one entry; leave counts out");
+            }
+            let (shape, here) = (self.node_at("contains", schema)?, self.here()?);
+            lists.some = Some((shape, format!("{here}/contains").into()));
+        }
         let (first, rest) = match (is_listed, self.dialect < Dialect::Draft2020) {
             (true, _) => ("items", "additionalItems"),
             (false, true) => ("", "items"),
@@ -449,7 +479,7 @@ impl<'a> Reader<'a> {
             }
             objects.others = self.node_at(UNEVALUATED, schema)?;
         }
-        if let Some(schema) = keywords.get("propertyNames") {
+        if let Some(schema) = keywords.get("propertyNames").filter(|_| !self.ignores("propertyNames")) {
             objects = self.named_so(objects, schema)?;
         }
         Ok(objects)
@@ -601,7 +631,83 @@ impl<'a> Reader<'a> {
     }
 }
 
+impl<'a> Reader<'a> {
+    /// At least all values of a schema that is being read, as far as a look at its keywords tells.
+    fn outline(&mut self, schema: &'a Value, levels: usize) -> Result<Shape, GrammarError> {
+        self.spend(1)?;
+        let keywords = match schema {
+            Value::Bool(false) => return Ok(Shape::nothing()),
+            Value::Object(keywords) if levels > 0 => keywords,
+            _ => return Ok(Shape::Any),
+        };
+        let place = self.here()?;
+        let mut shape = Shape::Any;
+        if let Some(to) = keywords.get("$ref").and_then(Value::as_str)
+            && let Some(schema) = find(self.root, to)
+        {
+            shape = self.outline(schema, levels - 1)?;
+            if self.dialect.refers_alone() {
+                return Ok(shape);
+            }
+        }
+        let named: Vec<&str> = match keywords.get("type") {
+            Some(Value::String(one)) => vec![one],
+            Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
+            _ => TYPES.to_vec(),
+        };
+        let mut objects = Objects::any(place.clone());
+        for name in keywords.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+            objects = objects.requiring(name);
+            if let Some(schema) = keywords.get("properties").and_then(|properties| properties.get(name)) {
+                let value = self.outline(schema, levels - 1)?;
+                objects = objects.with(name, Node::new(value));
+            }
+        }
+        let is_named = |part: &Part| match part {
+            Part::Null => named.contains(&"null"),
+            Part::Bool(_) => named.contains(&"boolean"),
+            Part::Number(_) => named.contains(&"number") || named.contains(&"integer"),
+            Part::Text(_) => named.contains(&"string"),
+            Part::List(_) => named.contains(&"array"),
+            Part::Object(_) | Part::Definition(_) => named.contains(&"object"),
+        };
+        let all = Part::all_but_objects().into_iter().chain([Part::Object(objects)]).filter(is_named);
+        shape = meet(&shape, &Shape::OneOf(all.collect()), self)?;
+        if let Some(Value::Array(values)) = keywords.get("enum") {
+            shape = meet(&shape, &listed(values, &place), self)?;
+        }
+        if let Some(value) = keywords.get("const").filter(|_| !self.dialect.ignores("const")) {
+            shape = meet(&shape, &Shape::one(literal(value, &place)), self)?;
+        }
+        for schema in keywords.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            let other = self.outline(schema, levels - 1)?;
+            shape = meet(&shape, &other, self)?;
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(schemas)) = keywords.get(keyword) {
+                let mut any = Shape::nothing();
+                for schema in schemas {
+                    let one = self.outline(schema, levels - 1)?;
+                    any = any.or(one);
+                }
+                shape = meet(&shape, &any, self)?;
+            }
+        }
+        Ok(shape)
+    }
+}
+
 impl Definitions for Reader<'_> {
+    fn bounds(&mut self, to: &str) -> Result<Rc<Node>, GrammarError> {
+        if let Some(None) = self.definitions.get(to)
+            && let Some(schema) = find(self.root, to)
+        {
+            let shape = self.outline(schema, OUTLINE_LEVELS)?;
+            return self.node(shape);
+        }
+        self.definition(to)
+    }
+
     fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError> {
         match self.definitions.get(to) {
             Some(Some(shape)) => return Ok(shape.clone()),
@@ -685,6 +791,7 @@ fn literal(value: &Value, place: &Rc<str>) -> Part {
             least: values.len() as u64,
             most: Some(values.len() as u64),
             unique: None,
+            some: None,
         }),
         Value::Object(values) => {
             let one = |(name, value): (&String, &Value)| (name.clone(), Node::new(Shape::one(literal(value, place))));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::GrammarError;
 
-use super::meet::{Definitions, are_apart, is_match, named};
+use super::meet::{Definitions, are_apart, is_match, meet_nodes, named};
 use super::numbers::{Numbers, Texts};
 use super::pattern;
 use super::reader::Reader;
@@ -173,12 +173,24 @@ struct Known {
 impl<'r, 'a> Writer<'r, 'a> {
     /// A writer for a schema, and the shape of its values.
     fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
-        let mut reader = Reader::new(schema);
-        let root = reader.whole()?;
         let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
-        let mut writer = Self { rules, reader, pending, names, ending, known };
-        writer.find_endings(&root)?;
+        let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known };
+        let root = match writer.root() {
+            Err(_) if writer.reader.is_narrowed => {
+                writer.reader = Reader::exact(schema);
+                (writer.ending, writer.known) = (HashSet::new(), HashMap::new());
+                writer.root()?
+            }
+            root => root?,
+        };
         Ok((writer, root))
+    }
+
+    /// The shape of the values of the schema, of which it is known what has values.
+    fn root(&mut self) -> Result<Rc<Node>, GrammarError> {
+        let root = self.reader.whole()?;
+        self.find_endings(&root)?;
+        Ok(root)
     }
 
     /// Finds the definitions that have values. One that leads back to itself in all of its values has none.
@@ -255,6 +267,10 @@ impl<'r, 'a> Writer<'r, 'a> {
                 if is_possible && lists.unique.is_some() && lists.first.is_empty() {
                     let values = self.values(&lists.rest)?;
                     is_possible = values.is_none_or(|values| values.len() as u64 >= lists.least);
+                }
+                if let Some((some, _)) = lists.some.as_ref().filter(|_| is_possible) {
+                    let entry = meet_nodes(&lists.rest, some, &mut self.reader)?;
+                    is_possible = lists.most != Some(0) && (!lists.first.is_empty() || self.has_values(&entry)?);
                 }
                 let least = usize::try_from(lists.least).unwrap_or(usize::MAX);
                 for index in 0..least.min(lists.first.len() + 1) {
@@ -554,6 +570,9 @@ impl<'r, 'a> Writer<'r, 'a> {
                       \"maxItems\" is 1; leave it out, or list their values"
                 .into(),
         };
+        if lists.some.is_some() {
+            return Err(refused());
+        }
         let few = lists.first.is_empty().then(|| self.values(&lists.rest)).transpose()?.flatten();
         let Some(values) = few else {
             if !self.are_all_apart(lists)? {
@@ -574,6 +593,18 @@ impl<'r, 'a> Writer<'r, 'a> {
         };
         ways.extend(entries.filter(|_| most > 0).map(|entries| format!("JSON__LIST {entries} JSON__LIST_END")));
         self.rules.rule(&ways.join(" | "))
+    }
+
+    /// A list of which some entry is what `contains` says.
+    fn list_with(&mut self, lists: &Lists, some: &Rc<Node>, place: &str) -> Result<String, GrammarError> {
+        if lists.least > 1 || lists.most.is_some() || !lists.first.is_empty() {
+            let problem = "\"contains\" can be enforced where all entries are the same, and their number is free; leave it \
+                           out, or the other keywords";
+            return Err(GrammarError::Schema { place: place.to_owned(), problem: problem.into() });
+        }
+        let entry = meet_nodes(&lists.rest, some, &mut self.reader)?;
+        let (entry, rest) = (self.value(&entry)?, self.value(&lists.rest)?);
+        self.rules.rule(&format!("JSON__LIST ({rest} JSON__COMMA)* {entry} (JSON__COMMA {rest})* JSON__LIST_END"))
     }
 
     /// Whether no two entries of a list can be the same.
@@ -624,6 +655,9 @@ impl<'r, 'a> Writer<'r, 'a> {
     fn list(&mut self, lists: &Lists) -> Result<String, GrammarError> {
         if let Some(place) = lists.unique.as_ref().filter(|_| lists.most.is_none_or(|most| most > 1)) {
             return self.unique_list(lists, &place.clone());
+        }
+        if let Some((some, place)) = &lists.some {
+            return self.list_with(lists, some, place);
         }
         let mut most = lists.most;
         let mut first = Vec::new();

@@ -62,6 +62,8 @@ pub(super) struct Lists {
     pub(super) most: Option<u64>,
     /// Where the schema says that no entry comes twice, if it does.
     pub(super) unique: Option<Rc<str>>,
+    /// What some entry has to be, and where the schema says it.
+    pub(super) some: Option<(Rc<Node>, Rc<str>)>,
 }
 
 /// What an object has to be.
@@ -163,7 +165,10 @@ impl Part {
             Self::Object(objects) => (None, Some(objects)),
             _ => (None, None),
         };
-        let entries = lists.into_iter().flat_map(|lists| lists.first.iter().chain([&lists.rest]));
+        let entries = lists.into_iter().flat_map(|lists| {
+            let some = lists.some.iter().map(|(shape, _)| shape);
+            lists.first.iter().chain([&lists.rest]).chain(some)
+        });
         let values = objects.into_iter().flat_map(|objects| {
             let named = objects.properties.iter().chain(&objects.patterns);
             named.map(|(_, shape)| shape).chain([&objects.others])
@@ -193,7 +198,7 @@ impl Part {
 
 impl Lists {
     pub(super) fn any() -> Self {
-        Self { first: Vec::new(), rest: Node::new(Shape::Any), least: 0, most: None, unique: None }
+        Self { first: Vec::new(), rest: Node::new(Shape::Any), least: 0, most: None, unique: None, some: None }
     }
 
     /// What the entry at `index` has to be.
