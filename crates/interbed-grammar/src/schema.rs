@@ -23,9 +23,9 @@ use serde_json::{Map, Value};
 
 use crate::GrammarError;
 use crate::sent_json::json_value;
-pub(crate) use pointer::find;
 use dialect::Dialect;
 use numbers::WholeFormat;
+pub(crate) use pointer::find;
 use pointer::{fragment, pointer, step};
 use rules::Rules;
 
@@ -228,8 +228,7 @@ fn known(schema: &Value) -> Result<Value, GrammarError> {
 fn walk(schema: &Value, is_strict: bool) -> Result<Value, GrammarError> {
     let (place, references) = (Vec::new(), Vec::new());
     let (walked, dialect) = (HashSet::new(), Dialect::of(schema));
-    let mut walk =
-        Walk { root: schema, dialect, is_strict, place, depth: 0, is_named: false, walked, references };
+    let mut walk = Walk { root: schema, dialect, is_strict, place, depth: 0, is_named: false, walked, references };
     let checked = walk.schema(schema)?;
     // What references lead to may be elsewhere than in definitions.
     while let Some(to) = walk.references.pop() {

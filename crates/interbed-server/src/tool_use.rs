@@ -1,6 +1,8 @@
 //! Calls of tools: what a request asks for, and how that binds its answers.
 
-use interbed_engine::{Binding, GrammarError, GrammarSource, Marker, Trigger, arguments_schema, check_formats, checked_schema};
+use interbed_engine::{
+    Binding, GrammarError, GrammarSource, Marker, Trigger, arguments_schema, check_formats, checked_schema,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -166,7 +166,9 @@ fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Vec<Pa
         return Err(of.cannot("lists in which an entry comes twice cannot be told from others; leave it out"));
     }
     if other.some.is_some() {
-        return Err(of.cannot("lists without an entry that \"contains\" describes cannot be told from others; leave it out"));
+        return Err(
+            of.cannot("lists without an entry that \"contains\" describes cannot be told from others; leave it out")
+        );
     }
     let mut left = Vec::new();
     if other.least > one.least {
@@ -215,9 +217,9 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
         left.push(Objects { least: one.least.max(most.saturating_add(1)), ..one.clone() });
     }
     let mut known = HashSet::new();
-    let all = [one, other].into_iter().flat_map(|objects| {
-        objects.properties.iter().map(|(name, _)| name).chain(&objects.required)
-    });
+    let all = [one, other]
+        .into_iter()
+        .flat_map(|objects| objects.properties.iter().map(|(name, _)| name).chain(&objects.required));
     for name in all.filter(|name| known.insert(*name)) {
         of.spend(1)?;
         let (own, others) = (named(one, name, of)?, named(other, name, of)?);

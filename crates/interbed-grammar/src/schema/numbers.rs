@@ -234,9 +234,8 @@ impl Numbers {
         let is_in_list = |texts: &Rc<Vec<String>>| {
             texts.iter().filter_map(|one| Decimal::of(one)).any(|one| one == value || one.to_f64() == float)
         };
-        let is_multiple = |step: &Step| {
-            value.is_multiple_of(&step.value) || (float / step.value.to_f64()).fract() == 0.0
-        };
+        let is_multiple =
+            |step: &Step| value.is_multiple_of(&step.value) || (float / step.value.to_f64()).fract() == 0.0;
         let is_whole = value.is_whole() || float.fract() == 0.0;
         (is_whole || !self.is_integer)
             && !(self.is_broken && value.is_whole())

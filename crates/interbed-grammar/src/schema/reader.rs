@@ -418,7 +418,8 @@ impl<'a> Reader<'a> {
         if let Some(schema) = keywords.get("contains").filter(|_| !self.ignores("contains")) {
             let counts_one = |count: &Value| count.as_u64() == Some(1);
             if keywords.contains_key("maxContains") || !keywords.get("minContains").is_none_or(counts_one) {
-                return self.refuse_at("contains", "\"contains\" can be enforced for at least one entry; leave counts out");
+                return self
+                    .refuse_at("contains", "\"contains\" can be enforced for at least one entry; leave counts out");
             }
             let (shape, here) = (self.node_at("contains", schema)?, self.here()?);
             lists.some = Some((shape, format!("{here}/contains").into()));

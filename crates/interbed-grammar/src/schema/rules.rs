@@ -710,7 +710,8 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 
     fn object(&mut self, objects: &Objects) -> Result<String, GrammarError> {
-        let is_open = matches!(&**objects.others, Shape::Any) && objects.patterns.is_empty() && objects.names.is_empty();
+        let is_open =
+            matches!(&**objects.others, Shape::Any) && objects.patterns.is_empty() && objects.names.is_empty();
         let says_nothing = objects.properties.is_empty() && objects.required.is_empty();
         if is_open && says_nothing && objects.least == 0 && objects.most.is_none() {
             return Ok("json__object".into());
@@ -990,7 +991,8 @@ fn format_pattern(format: &str) -> Option<String> {
     let part = "([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-F]{2})";
     let (scheme, host) = ("[A-Za-z][A-Za-z0-9+.-]*:", "//[A-Za-z0-9._~-]+(:[0-9]{1,4})?");
     let step = "/([^~/]|~[01])*";
-    let behind = |part: &str| format!("({host}(/{part}*)*|/?({part}+(/{part}*)*)?)(\\?({part}|[/?])*)?(#({part}|[/?])*)?");
+    let behind =
+        |part: &str| format!("({host}(/{part}*)*|/?({part}+(/{part}*)*)?)(\\?({part}|[/?])*)?(#({part}|[/?])*)?");
     match format {
         "iri" => return Some(format!("^{scheme}{}$", behind(part))),
         "uri-reference" | "iri-reference" => return Some(format!("^({scheme})?{}$", behind(part))),

@@ -32,6 +32,7 @@ fn published_values_are_answers_only_if_they_are_valid() {
     let next = AtomicUsize::new(0);
     // Schemas; then valid and invalid values, those that are answers, and those that were given up.
     let counts: [AtomicUsize; 7] = std::array::from_fn(|_| AtomicUsize::new(0));
+    let remarks = AtomicUsize::new(0);
     let count = |index: usize| counts[index].fetch_add(1, Ordering::Relaxed);
     let work = || {
         let vocabulary = bytes_and(&[]);
@@ -49,8 +50,7 @@ fn published_values_are_answers_only_if_they_are_valid() {
                 // Mostly the order of the schema is right.
                 let mut state = fresh.clone();
                 let is_right = push(&mut state, &tries.ordered(&test["data"]).to_string()).is_some() && state.may_end();
-                let is_answer =
-                    is_right || tries.value(&fresh, &test["data"]).is_some_and(|mut state| state.may_end());
+                let is_answer = is_right || tries.value(&fresh, &test["data"]).is_some_and(|mut state| state.may_end());
                 if tries.left == 0 {
                     count(5 + usize::from(!is_valid));
                 }
@@ -59,6 +59,10 @@ fn published_values_are_answers_only_if_they_are_valid() {
                 }
                 let line = json!({"place": place, "schema": bench["schema"], "data": test["data"]});
                 match (is_answer, is_valid) {
+                    // Who checks what the standard takes for a remark calls some invalid that are not.
+                    (true, false) if schema_has_remark(&bench["schema"]) => {
+                        remarks.fetch_add(1, Ordering::Relaxed);
+                    }
                     (true, false) => writeln!(wrong.lock().unwrap(), "{line}").expect("a line"),
                     (false, true) => writeln!(refused.lock().unwrap(), "{line}").expect("a line"),
                     _ => {}
@@ -72,11 +76,18 @@ fn published_values_are_answers_only_if_they_are_valid() {
             thread.spawn_scoped(scope, work).expect("a thread");
         }
     });
-    let [schemas, valid, invalid, right, wrong, given_up, unknown] = counts.map(AtomicUsize::into_inner);
+    let [schemas, valid, invalid, right, wrong_count, given_up, unknown] = counts.map(AtomicUsize::into_inner);
     eprintln!(
-        "{schemas} schemas: {right} of {valid} valid values are answers, and {wrong} of {invalid} invalid ones; \
+        "{schemas} schemas: {right} of {valid} valid values are answers, and {wrong_count} of {invalid} invalid ones; \
          {given_up} and {unknown} were given up"
     );
+    let remarks = remarks.into_inner();
+    assert_eq!(wrong_count, remarks, "invalid values are answers: instances_wrong.jsonl");
+}
+
+/// Whether a schema has a `format` that is no more than a remark.
+fn schema_has_remark(schema: &Value) -> bool {
+    interbed_grammar::check_formats(schema).is_err()
 }
 
 /// Gives names of properties their order in the schema.
@@ -104,7 +115,9 @@ impl Tries<'_> {
     fn ordered(&self, value: &Value) -> Value {
         match value {
             Value::Array(values) => values.iter().map(|value| self.ordered(value)).collect(),
-            Value::Object(map) => self.sorted(map).into_iter().map(|(name, value)| (name.clone(), self.ordered(value))).collect(),
+            Value::Object(map) => {
+                self.sorted(map).into_iter().map(|(name, value)| (name.clone(), self.ordered(value))).collect()
+            }
             other => other.clone(),
         }
     }
@@ -129,9 +142,7 @@ impl Tries<'_> {
                 push(&mut state, "]")?;
                 Some(state)
             }
-            Value::Object(map) => {
-                self.pairs(&pushed(state, "{")?, &self.sorted(map), true)
-            }
+            Value::Object(map) => self.pairs(&pushed(state, "{")?, &self.sorted(map), true),
             other => pushed(state, &other.to_string()),
         }
     }

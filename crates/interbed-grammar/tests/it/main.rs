@@ -3,7 +3,6 @@
 mod bytes;
 mod ebnf;
 mod entangled;
-mod generated;
 mod instances;
 mod parts;
 mod published;

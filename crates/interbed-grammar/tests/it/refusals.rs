@@ -51,7 +51,10 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
         }
     }
     let message = refused(GrammarSource::JsonSchema(json!({"properties": {"a": {"$recursiveRef": "#"}}})));
-    assert_eq!(message, "#/properties/a/$recursiveRef of the schema: \"$recursiveRef\" cannot be enforced; leave it out");
+    assert_eq!(
+        message,
+        "#/properties/a/$recursiveRef of the schema: \"$recursiveRef\" cannot be enforced; leave it out"
+    );
     for (schema, place) in [
         (json!({"unevaluatedProperties": false, "anyOf": [{}]}), "#/unevaluatedProperties"),
         (json!({"contains": {}, "minContains": 2}), "#/contains"),
