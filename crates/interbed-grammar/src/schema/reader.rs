@@ -580,7 +580,8 @@ impl<'a> Reader<'a> {
     fn refuse_names<T>(&self) -> Result<T, GrammarError> {
         self.refuse_at(
             "propertyNames",
-            "\"propertyNames\" can be enforced where it is \"enum\" or \"const\", or lengths and patterns of all names; \
+            "\"propertyNames\" can be enforced where it is \"enum\" or \"const\", or lengths and patterns of \
+             all names; \
              leave it out, or send it so",
         )
     }

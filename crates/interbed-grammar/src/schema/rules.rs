@@ -598,7 +598,8 @@ impl<'r, 'a> Writer<'r, 'a> {
     /// A list of which some entry is what `contains` says.
     fn list_with(&mut self, lists: &Lists, some: &Rc<Node>, place: &str) -> Result<String, GrammarError> {
         if lists.least > 1 || lists.most.is_some() || !lists.first.is_empty() {
-            let problem = "\"contains\" can be enforced where all entries are the same, and their number is free; leave it \
+            let problem = "\"contains\" can be enforced where all entries are the same, and their number is \
+             free; leave it \
                            out, or the other keywords";
             return Err(GrammarError::Schema { place: place.to_owned(), problem: problem.into() });
         }

@@ -1,4 +1,5 @@
-//! Schemas that others published, and those that `tools/schemas/generate.py` combines at random, in files of the folder that `INTERBED_SCHEMAS` names: which are refused, and why.
+//! Schemas that others published, and those that `tools/schemas/generate.py` combines at random, in files of the folder
+//! that `INTERBED_SCHEMAS` names: which are refused, and why.
 //! Without it, this test says so and passes. The answers that it writes down, `tools/schemas/validate.py` validates.
 
 use std::collections::BTreeMap;
