@@ -160,8 +160,60 @@ def together(depth):
     return schema
 
 
+def narrow():
+    """A schema that says a little."""
+    way = dice.randrange(9)
+    if way < 3:
+        return literal()
+    if way < 5:
+        kinds = ["null", "boolean", "integer", "number", "string", "array", "object"]
+        return {"type": dice.choice(kinds) if chance(0.7) else dice.sample(kinds, 2)}
+    if way < 6:
+        return {"required": dice.sample(NAMES, dice.randrange(1, 3))}
+    if way < 7:
+        return dice.choice([{"minLength": 2}, {"maxLength": 3}, {"pattern": dice.choice(PATTERNS)}, {"maxItems": 1}])
+    if way < 8:
+        return dice.choice([{"minimum": number()}, {"exclusiveMaximum": number()}, {"maxProperties": 1}])
+    schema = {"properties": {name: narrow() for name in dice.sample(NAMES, dice.randrange(1, 3))}}
+    if chance(0.5):
+        schema["required"] = list(schema["properties"])
+    return schema
+
+
+def without(depth):
+    """A schema that excludes values, or says something of some only."""
+    schema = dice.choice([numeric, text, literal, lambda: object_(depth - 1), lambda: array(depth - 1), narrow])()
+    way = dice.randrange(8)
+    if way < 2:
+        schema["not"] = narrow() if chance(0.8) else schema_of(depth - 1)
+    elif way < 4:
+        schema["if"] = narrow()
+        for keyword in dice.sample(["then", "else"], dice.randrange(1, 3)):
+            schema[keyword] = narrow() if chance(0.6) else schema_of(depth - 1)
+    elif way < 6:
+        schema["oneOf"] = [narrow() if chance(0.7) else schema_of(depth - 1) for _ in range(dice.randrange(2, 4))]
+    elif way < 7:
+        names = dice.sample(NAMES, 3)
+        schema["dependentRequired"] = {names[0]: names[1:2], names[1]: names[1:]}
+        if chance(0.5):
+            schema["dependentSchemas"] = {names[2]: narrow()}
+    elif chance(0.5):
+        schema = {"type": "array", "items": literal(), "uniqueItems": True, "minItems": dice.randrange(3)}
+        if chance(0.5):
+            schema["maxItems"] = dice.randrange(1, 5)
+    elif chance(0.5):
+        schema = {"type": "array", "contains": narrow(), "items": schema_of(0)}
+    else:
+        schema = object_(depth - 1)
+        schema["propertyNames"] = dice.choice([{"maxLength": 4}, {"pattern": "^[a-z]"}, {"enum": NAMES[:3]},
+                                               {"const": "kind"}, {"minLength": 1, "pattern": "[^q]$"}])
+    return schema
+
+
 def schema_of(depth):
-    way = dice.randrange(7 if depth <= 0 else 14)
+    way = dice.randrange(7 if depth <= 0 else 17)
+    if way > 13:
+        return without(depth)
     if way < 3:
         return numeric()
     if way < 4:

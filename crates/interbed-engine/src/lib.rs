@@ -40,7 +40,7 @@ pub use handle::{EngineHandle, EventStream};
 pub use interbed_device::{DeviceEvent, DeviceStats};
 pub use interbed_grammar::{
     Binding, Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError,
-    arguments_schema, checked_schema, json_value, quoted,
+    arguments_schema, check_formats, checked_schema, json_value, quoted,
 };
 pub use interbed_kv::{BlockBytes, BlockUse, Miss, MissReason, TokenId};
 pub use interbed_kv_disk::{DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};

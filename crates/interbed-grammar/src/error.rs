@@ -45,6 +45,18 @@ pub enum GrammarError {
 }
 
 impl GrammarError {
+    /// The same with a place: what is wrong with a schema and not with a part of it is so at its root.
+    pub(crate) fn placed(self) -> Self {
+        let problem = match self {
+            Self::Invalid { problem, .. } => problem,
+            Self::TooLarge { unit, got, limit, .. } => {
+                format!("it has {got} {unit}, but at most {limit} are allowed; simplify it")
+            }
+            error => return error,
+        };
+        Self::Schema { place: "#".into(), problem }
+    }
+
     /// The first line of what the library says, without states and traces of its own; with the reason, where that is in
     /// a later line, as of regular expressions.
     pub(crate) fn told(problem: &impl std::fmt::Display) -> String {

@@ -39,7 +39,7 @@ pub use error::GrammarError;
 pub use lark::quoted;
 pub use mask::TokenMask;
 pub use preface::Preface;
-pub use schema::arguments as arguments_schema;
+pub use schema::{arguments as arguments_schema, check_formats};
 pub use sent_json::json_value;
 pub use source::GrammarSource;
 pub use standing::Standing;

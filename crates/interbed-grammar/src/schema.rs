@@ -5,6 +5,8 @@
 //! match patterns and formats, and for large multiples.
 
 mod decimal;
+mod dialect;
+mod differ;
 mod digits;
 mod meet;
 mod numbers;
@@ -21,39 +23,51 @@ use serde_json::{Map, Value};
 
 use crate::GrammarError;
 use crate::sent_json::json_value;
+use dialect::Dialect;
+use numbers::WholeFormat;
 pub(crate) use pointer::find;
-use pointer::pointer;
+use pointer::{fragment, pointer, step};
 use rules::Rules;
 
 /// Keywords that describe values and cannot be enforced.
-const REFUSED: [&str; 19] = [
-    "$dynamicAnchor",
-    "$dynamicRef",
-    "$recursiveAnchor",
-    "$recursiveRef",
+const REFUSED: [&str; 4] = ["$dynamicRef", "$recursiveRef", "unevaluatedItems", "x-guidance"];
+/// Values of `format` that are enforced: of texts, and of whole numbers. Others say what a value is for.
+const FORMATS: [&str; 18] = [
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "idn-email",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
+    "iri",
+    "iri-reference",
+    "json-pointer",
+    "relative-json-pointer",
+    "time",
+    "uri",
+    "uri-reference",
+    "uri-template",
+    "uuid",
+];
+/// Keywords with a schema, with a list of schemas, and with an object of schemas.
+const WITH_SCHEMA: [&str; 10] = [
+    "additionalItems",
+    "additionalProperties",
     "contains",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
     "else",
     "if",
-    "maxContains",
-    "minContains",
+    "items",
     "not",
-    "nullable",
     "propertyNames",
     "then",
-    "unevaluatedItems",
     "unevaluatedProperties",
-    "x-guidance",
 ];
-/// Values of `format` that can be enforced.
-const FORMATS: [&str; 10] =
-    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
-/// Keywords with a schema, with a list of schemas, and with an object of schemas.
-const WITH_SCHEMA: [&str; 3] = ["additionalItems", "additionalProperties", "items"];
 const WITH_LIST: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
-const WITH_OBJECT: [&str; 4] = ["$defs", "definitions", "patternProperties", "properties"];
+const WITH_OBJECT: [&str; 6] =
+    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 
 /// Deepest nesting of schemas.
 const DEPTH_MAX: usize = 64;
@@ -69,6 +83,14 @@ pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
         Ok(_) | Err(GrammarError::Invalid { .. }) => Ok(schema),
         Err(error) => Err(error),
     }
+}
+
+/// Checks that each value of `format` is one that is enforced, as who sends a schema with `strict: true` expects.
+///
+/// # Errors
+/// The first that is not, and its place; or as [`checked`].
+pub fn check_formats(schema: &Value) -> Result<(), GrammarError> {
+    walk(schema, true).map(drop)
 }
 
 /// The schema of a call's arguments, which are an object, whatever else `schema` says.
@@ -200,14 +222,26 @@ fn part(grammar: &str) -> &str {
 /// # Errors
 /// The first keyword that is not known to be enforced, and its place.
 fn known(schema: &Value) -> Result<Value, GrammarError> {
-    let mut walk = Walk { root: schema, place: vec![], depth: 0, walked: HashSet::new(), references: vec![] };
+    walk(schema, false)
+}
+
+fn walk(schema: &Value, is_strict: bool) -> Result<Value, GrammarError> {
+    let (place, references) = (Vec::new(), Vec::new());
+    let (walked, dialect) = (HashSet::new(), Dialect::of(schema));
+    let mut walk = Walk { root: schema, dialect, is_strict, place, depth: 0, is_named: false, walked, references };
     let checked = walk.schema(schema)?;
     // What references lead to may be elsewhere than in definitions.
     while let Some(to) = walk.references.pop() {
-        if let Some(schema) = find(schema, &to) {
-            walk.place = to.split('/').skip(1).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-            walk.schema(schema)?;
+        let Some(names) = fragment(schema, &to).and_then(pointer::names) else { continue };
+        let mut at = schema;
+        walk.is_named = false;
+        for (index, name) in names.iter().enumerate() {
+            let Some(next) = step(at, name) else { break };
+            walk.is_named |= index > 0 && walk.has_own_name(at);
+            at = next;
         }
+        walk.place = names;
+        walk.schema(at)?;
     }
     Ok(checked)
 }
@@ -242,8 +276,13 @@ fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>, depths: &mut Hash
 /// A walk through a schema.
 struct Walk<'a> {
     root: &'a Value,
+    dialect: Dialect,
+    /// Whether values of `format` that are not enforced are refused.
+    is_strict: bool,
     place: Vec<String>,
     depth: usize,
+    /// Whether this is within a schema with a name of its own, from which references lead elsewhere.
+    is_named: bool,
     /// The schemas that it came to, by where they are in memory.
     walked: HashSet<*const Value>,
     /// Where references lead that were found.
@@ -266,6 +305,8 @@ impl Walk<'_> {
             return self.refuse(format!("schemas are nested deeper than {DEPTH_MAX}"));
         }
         self.depth += 1;
+        let was_named = self.is_named;
+        self.is_named |= !self.place.is_empty() && self.has_own_name(schema);
         let mut checked = Map::new();
         for (keyword, value) in keywords {
             self.place.push(keyword.clone());
@@ -273,26 +314,54 @@ impl Walk<'_> {
             self.place.pop();
             value.into_iter().for_each(|value| drop(checked.insert(keyword.clone(), value)));
         }
+        self.is_named = was_named;
         self.depth -= 1;
         Ok(Value::Object(checked))
     }
 
+    /// Whether references within `schema` are read from a name of its own.
+    fn has_own_name(&self, schema: &Value) -> bool {
+        let name = schema.get(self.dialect.name()).and_then(Value::as_str);
+        name.is_some_and(|name| !name.is_empty() && !name.starts_with('#'))
+    }
+
     /// The value of a keyword; `None` if it asks for nothing.
     fn keyword(&mut self, keyword: &str, value: &Value) -> Result<Option<Value>, GrammarError> {
-        let neutral = matches!((keyword, value), ("uniqueItems" | "nullable", Value::Bool(false)));
-        if neutral {
+        // What is nullable is also given without null.
+        let asks_for_nothing = match (keyword, value) {
+            ("uniqueItems", Value::Bool(false)) | ("nullable", _) => true,
+            ("unevaluatedItems" | "unevaluatedProperties", Value::Bool(true)) => true,
+            ("unevaluatedItems" | "unevaluatedProperties", _) => self.dialect < Dialect::Draft2019,
+            _ => false,
+        };
+        if asks_for_nothing {
             return Ok(None);
         }
-        if REFUSED.contains(&keyword) || keyword == "uniqueItems" {
+        if REFUSED.contains(&keyword) {
             return self.refuse(format!("\"{keyword}\" cannot be enforced; leave it out"));
         }
         match (keyword, value) {
-            ("format", Value::String(format)) if !FORMATS.contains(&format.as_str()) => self.refuse(format!(
-                "\"format\" {} cannot be enforced, but {}; leave it out, or send a pattern",
-                Value::from(format.chars().take(40).collect::<String>()),
-                FORMATS.join(", ")
-            )),
-            ("$ref", Value::String(to)) if !self.leads_somewhere(to) => {
+            ("format", Value::String(format))
+                if !FORMATS.contains(&format.as_str()) && WholeFormat::of(format).is_none() =>
+            {
+                if self.is_strict {
+                    return self.refuse(format!(
+                        "\"format\" {} cannot be enforced, but {}; leave it out, or send a pattern",
+                        Value::from(format.chars().take(40).collect::<String>()),
+                        FORMATS.join(", ")
+                    ));
+                }
+                Ok(None)
+            }
+            ("$ref", Value::String(to)) if self.is_named => {
+                let to: String = to.chars().take(80).collect();
+                self.refuse(format!(
+                    "\"$ref\" {to:?} is within a schema with a \"{}\", so it does not lead to a place in this schema; \
+                     leave that out",
+                    self.dialect.name()
+                ))
+            }
+            ("$ref", Value::String(to)) if find(self.root, to).is_none() => {
                 let to: String = to.chars().take(80).collect();
                 self.refuse(format!("\"$ref\" {to:?} does not lead to a place in this schema, as \"#/$defs/…\" does"))
             }
@@ -300,15 +369,18 @@ impl Walk<'_> {
                 self.references.push(to.clone());
                 Ok(Some(value.clone()))
             }
-            ("$id" | "id", Value::String(_)) if self.place.len() > 1 => {
-                self.refuse(format!("\"{keyword}\" is supported at the top only; leave it out"))
-            }
             (_, Value::Array(list)) if WITH_LIST.contains(&keyword) || keyword == "items" => {
                 let schemas = list.iter().enumerate().map(|(index, schema)| self.at(index.to_string(), schema));
                 schemas.collect::<Result<_, _>>().map(|list| Some(Value::Array(list)))
             }
             (_, Value::Object(map)) if WITH_OBJECT.contains(&keyword) => {
-                let schemas = map.iter().map(|(key, schema)| Ok((key.clone(), self.at(key.clone(), schema)?)));
+                let schemas = map.iter().map(|(key, schema)| match schema {
+                    // Names, on which others depend.
+                    Value::Array(_) | Value::String(_) if keyword == "dependencies" => {
+                        Ok((key.clone(), schema.clone()))
+                    }
+                    schema => Ok((key.clone(), self.at(key.clone(), schema)?)),
+                });
                 schemas.collect::<Result<_, _>>().map(|map| Some(Value::Object(map)))
             }
             _ if WITH_SCHEMA.contains(&keyword) => self.schema(value).map(Some),
@@ -321,11 +393,6 @@ impl Walk<'_> {
         let schema = self.schema(schema);
         self.place.pop();
         schema
-    }
-
-    /// Whether a reference names a place in the schema, in the one form that is supported.
-    fn leads_somewhere(&self, to: &str) -> bool {
-        find(self.root, to).is_some() && !to.contains(['~', '%'])
     }
 
     fn refuse<T>(&self, problem: String) -> Result<T, GrammarError> {
@@ -357,7 +424,7 @@ mod tests {
             (json!(true), json!({"type": "object"})),
             (json!({}), json!({"type": "object"})),
             (json!({"type": ["null", "object"], "title": "t"}), json!({"type": "object", "title": "t"})),
-            (json!({"not": {}}), json!({"not": {}, "type": "object"})),
+            (json!({"$dynamicRef": "#a"}), json!({"$dynamicRef": "#a", "type": "object"})),
         ] {
             assert_eq!(arguments(&schema), Ok(expected));
         }
@@ -370,6 +437,7 @@ mod tests {
             (json!({"type": "string"}), "#/type"),
             (json!({"type": ["array", "null"]}), "#/type"),
             (json!({"const": [1]}), "#"),
+            (json!({"not": {"type": "object"}}), "#"),
             (json!({"maxProperties": 0, "required": ["a"]}), "#"),
             (json!({"anyOf": [{"type": "array"}, {"required": ["a"], "properties": {"a": {"enum": []}}}]}), "#"),
             (texts, "#"),

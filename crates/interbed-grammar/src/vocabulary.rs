@@ -127,7 +127,11 @@ impl Vocabulary {
     /// # Errors
     /// The grammar is not valid, asks for what cannot be enforced, or exceeds a limit.
     pub fn compile(&self, source: &GrammarSource) -> Result<Constraint, GrammarError> {
-        Ok(Constraint::new(self.tokens.clone(), self.matching(source)?))
+        let matching = self.matching(source).map_err(|error| match source {
+            GrammarSource::JsonSchema(_) => error.placed(),
+            _ => error,
+        })?;
+        Ok(Constraint::new(self.tokens.clone(), matching))
     }
 
     /// The same for parts of an answer: it is free until `trigger` fires, then `source` holds, and then it is free

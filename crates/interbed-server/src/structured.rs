@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use interbed_engine::{Binding, Constraint, GrammarSource, Vocabulary, VocabularyError, json_value, vocabulary_of};
+use interbed_engine::{
+    Binding, Constraint, GrammarSource, Vocabulary, VocabularyError, check_formats, json_value, vocabulary_of,
+};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -58,9 +60,8 @@ struct ResponseFormat<'b> {
 struct NamedSchema<'b> {
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
-    /// Schemas are always kept to.
-    #[serde(rename = "strict")]
-    _strict: Option<Field<bool>>,
+    /// Schemas are always kept to; with this, also what the standard takes for a remark.
+    strict: Option<Field<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -117,6 +118,14 @@ pub(crate) fn json_constraint(raw: Option<&RawValue>, name: &str, share: &mut Sh
         None => GrammarSource::JsonObject,
     };
     Ok(Bond::new(name, vec![Binding::whole(source)]))
+}
+
+/// Checks a schema that was sent with `strict: true`: each `format` in it is enforced.
+///
+/// # Errors
+/// One is not, or the schema cannot be enforced for another reason.
+pub(crate) fn check_strict(schema: &Value, name: &str) -> Result<(), ApiError> {
+    check_formats(schema).map_err(|error| ApiError::invalid(name, error.to_string()))
 }
 
 impl App {
@@ -203,11 +212,16 @@ impl ResponseFormat<'_> {
             Ok(Some(given.map_or(GrammarSource::JsonObject, GrammarSource::JsonSchema)))
         } else if is("json_schema") {
             let name = "response_format.json_schema.schema";
-            let given = sent(self.json_schema).and_then(|Object(named)| named.schema);
+            let (given, strict) =
+                sent(self.json_schema).map_or((None, None), |Object(named)| (named.schema, named.strict));
             let given = given.ok_or_else(|| {
                 ApiError::invalid(name, format!("{name} is missing; send the schema that the answer is to have"))
             })?;
-            schema(given, name, share).map(|schema| Some(GrammarSource::JsonSchema(schema)))
+            let schema = schema(given, name, share)?;
+            if sent(strict) == Some(true) {
+                check_strict(&schema, name)?;
+            }
+            Ok(Some(GrammarSource::JsonSchema(schema)))
         } else {
             let message = format!(
                 "response_format of type {} is not supported; \"text\", \"json_object\" and \"json_schema\" are",

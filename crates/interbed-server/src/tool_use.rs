@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use interbed_engine::{Binding, GrammarError, GrammarSource, Marker, Trigger, arguments_schema, checked_schema};
+use interbed_engine::{
+    Binding, GrammarError, GrammarSource, Marker, Trigger, arguments_schema, check_formats, checked_schema,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -102,6 +104,13 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
     let functions: Vec<Function> = list.functions.iter().map(function).collect();
     let functions: Vec<Function> = functions.into_iter().filter(|function| choice.allows(&function.name)).collect();
     let callable = functions.iter().map(with_object).collect::<Result<Vec<Function>, ApiError>>()?;
+    let is_strict = |function: &Function| {
+        let strict = |tool: &Value| tool["function"]["strict"] == true;
+        list.functions.iter().any(|tool| strict(tool) && tool["function"]["name"] == function.name.as_str())
+    };
+    for function in callable.iter().filter(|function| is_strict(function)) {
+        check_formats(&function.parameters).map_err(|error| refused(function, &error))?;
+    }
     let all =
         |one: &dyn Fn(&Function) -> Result<Function, ApiError>| callable.iter().map(one).collect::<Result<Vec<_>, _>>();
     let several = parallel && !matches!(chosen, Choice::Named(_));
@@ -115,10 +124,6 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
             }
         };
         // A schema that cannot be enforced says what is wanted, but an optional call need not keep to it.
-        let is_strict = |function: &Function| {
-            let strict = |tool: &Value| tool["function"]["strict"] == true;
-            list.functions.iter().any(|tool| strict(tool) && tool["function"]["name"] == function.name.as_str())
-        };
         let loose = |function: &Function| way.checked(&function.with_any_arguments());
         let each = all(&|function| match way.checked(function) {
             Err(_) if !is_strict(function) => loose(function),

@@ -15,6 +15,8 @@ const COMPARED: usize = 512;
 pub(super) trait Definitions {
     /// What the schema at this place describes.
     fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
+    /// The same, or more values, where that is being read.
+    fn bounds(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
     /// So many more steps of work: an error after too many.
     fn spend(&mut self, steps: usize) -> Result<(), GrammarError>;
     /// A shape that may be part of others: an error if it has too many levels.
@@ -26,6 +28,10 @@ pub(super) trait Definitions {
     fn descend(&mut self) -> Result<(), GrammarError>;
     /// One level up again.
     fn ascend(&mut self);
+    /// What is asked for at the place that is read cannot be enforced.
+    fn cannot(&self, problem: &str) -> GrammarError;
+    /// The place that is read.
+    fn here(&mut self) -> Result<Rc<str>, GrammarError>;
 }
 
 /// Values that are both.
@@ -72,11 +78,34 @@ fn meet_parts(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<Sha
             of.spend(one.listed_in_both(other) / WEIGHT)?;
             Part::Number(one.meet(other))
         }
-        (Part::Text(one), Part::Text(other)) => Part::Text(strings(one, other, of)?),
+        (Part::Text(one), Part::Text(other)) => {
+            let both = strings(one, other, of)?;
+            if both.literals.as_ref().is_some_and(|texts| texts.is_empty()) {
+                return Ok(Shape::nothing());
+            }
+            Part::Text(both)
+        }
         (Part::List(one), Part::List(other)) => Part::List(lists(one, other, of)?),
-        (Part::Object(one), Part::Object(other)) => Part::Object(objects(one, other, of)?),
+        (Part::Object(one), Part::Object(other)) => {
+            let both = objects(one, other, of)?;
+            if lacks_a_value(&both, of)? {
+                return Ok(Shape::nothing());
+            }
+            Part::Object(both)
+        }
         _ => return Ok(Shape::nothing()),
     }))
+}
+
+/// Whether an object has to have a name of which it is known that it has no value.
+pub(super) fn lacks_a_value(objects: &Objects, of: &mut impl Definitions) -> Result<bool, GrammarError> {
+    let mut empty = objects.properties.iter().filter(|(_, shape)| shape.is_nothing()).map(|(name, _)| name).peekable();
+    if empty.peek().is_none() {
+        return Ok(false);
+    }
+    of.spend((objects.properties.len() + objects.required.len()) / COMPARED)?;
+    let required: HashSet<&String> = objects.required.iter().collect();
+    Ok(empty.any(|name| required.contains(name)))
 }
 
 fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<Strings, GrammarError> {
@@ -91,11 +120,27 @@ fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<
     };
     of.spend(one.patterns.len() * other.patterns.len() / COMPARED)?;
     of.spend(one.formats.len() * other.formats.len() / COMPARED)?;
-    let both = |one: &[String], other: &[String]| -> Vec<String> {
-        one.iter().chain(other.iter().filter(|text| !one.contains(text))).cloned().collect()
+    of.spend(one.unlike.len() * other.unlike.len() / COMPARED)?;
+    let excluded = match (&one.excluded, &other.excluded) {
+        (Some(one), Some(other)) if !Rc::ptr_eq(one, other) => {
+            of.spend((one.len() + other.len()) / WEIGHT)?;
+            let known: HashSet<&String> = one.iter().collect();
+            Some(Rc::new(one.iter().chain(other.iter().filter(|text| !known.contains(text))).cloned().collect()))
+        }
+        (one, other) => one.as_ref().or(other.as_ref()).cloned(),
+    };
+    let literals = match (literals, &excluded) {
+        (Some(texts), Some(excluded)) => {
+            of.spend((texts.len() + excluded.len()) / WEIGHT)?;
+            let excluded: HashSet<&String> = excluded.iter().collect();
+            Some(Rc::new(texts.iter().filter(|text| !excluded.contains(text)).cloned().collect()))
+        }
+        (literals, _) => literals,
     };
     Ok(Strings {
         literals,
+        excluded,
+        unlike: both(&one.unlike, &other.unlike),
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
         patterns: both(&one.patterns, &other.patterns),
@@ -103,13 +148,25 @@ fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<
     })
 }
 
+/// The texts of both lists, each once.
+fn both(one: &[String], other: &[String]) -> Vec<String> {
+    one.iter().chain(other.iter().filter(|text| !one.contains(text))).cloned().collect()
+}
+
 /// A shape within others of values that are both.
-fn meet_nodes(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
+pub(super) fn meet_nodes(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
     let shape = meet(one, other, of)?;
     of.node(shape)
 }
 
 fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists, GrammarError> {
+    let some = match (&one.some, &other.some) {
+        (Some((one, _)), Some((other, place))) if !Rc::ptr_eq(one, other) => {
+            let problem = "\"contains\" cannot be enforced beside another one; leave one out".to_owned();
+            return Err(GrammarError::Schema { place: place.to_string(), problem });
+        }
+        (one, other) => one.as_ref().or(other.as_ref()).cloned(),
+    };
     let count = one.first.len().max(other.first.len());
     let first = (0..count).map(|index| meet_nodes(one.entry(index), other.entry(index), of));
     Ok(Lists {
@@ -117,6 +174,8 @@ fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists,
         rest: meet_nodes(&one.rest, &other.rest, of)?,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
+        unique: one.unique.as_ref().or(other.unique.as_ref()).cloned(),
+        some,
     })
 }
 
@@ -143,6 +202,7 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
             patterns.push((pattern.clone(), meet_nodes(&one.others, shape, of)?));
         }
     }
+    of.spend(one.names.len() * other.names.len() / COMPARED)?;
     let mut required = one.required.clone();
     let known: HashSet<&String> = one.required.iter().collect();
     required.extend(other.required.iter().filter(|name| !known.contains(name)).cloned());
@@ -151,6 +211,8 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
         properties,
         patterns,
         others: meet_nodes(&one.others, &other.others, of)?,
+        names: both(&one.names, &other.names),
+        is_narrowed: one.is_narrowed || other.is_narrowed || (!one.patterns.is_empty() && !other.patterns.is_empty()),
         required,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
@@ -163,6 +225,12 @@ pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) ->
     of.spend(objects.properties.len() / COMPARED)?;
     if let Some(shape) = objects.property(name) {
         return Ok(shape.clone());
+    }
+    for pattern in &objects.names {
+        let refused = |problem| GrammarError::Schema { place: format!("{}/propertyNames", objects.place), problem };
+        if !of.is_match(pattern, name)?.map_err(refused)? {
+            return Ok(Node::new(Shape::nothing()));
+        }
     }
     let mut found: Option<Rc<Node>> = None;
     for (pattern, shape) in &objects.patterns {
@@ -209,7 +277,7 @@ pub(super) fn are_apart(one: &Shape, other: &Shape, of: &mut impl Definitions) -
 fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     Ok(match (one, other) {
         (Part::Definition(to), part) | (part, Part::Definition(to)) => {
-            let shape = of.definition(to)?;
+            let shape = of.bounds(to)?;
             are_apart(&shape, &Shape::one(part.clone()), of)?
         }
         (Part::Bool(Some(one)), Part::Bool(Some(other))) => one != other,
@@ -219,7 +287,21 @@ fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Resul
         }
         (Part::Text(one), Part::Text(other)) => {
             let both = strings(one, other, of)?;
-            both.literals.is_some_and(|texts| texts.is_empty()) || both.most.is_some_and(|most| most < both.least)
+            if both.most.is_some_and(|most| most < both.least) {
+                return Ok(true);
+            }
+            let Some(texts) = &both.literals else { return Ok(false) };
+            for text in texts.iter() {
+                // What has other characters is read in several ways.
+                let mut is_apart = false;
+                for pattern in both.patterns.iter().filter(|_| text.bytes().all(|byte| (b' '..=b'~').contains(&byte))) {
+                    is_apart |= of.is_match(pattern, text)? == Ok(false);
+                }
+                if !is_apart {
+                    return Ok(false);
+                }
+            }
+            true
         }
         (Part::List(one), Part::List(other)) => {
             let most = smaller(one.most, other.most);

@@ -28,6 +28,12 @@ const STEP_MAX: i128 = 1000;
 const EXACT_MAX: i128 = (1 << 53) - 1;
 /// Whole numbers next to a bound of which the first is looked for that floating point tells apart from it.
 const NEAREST: usize = 8;
+/// A number that is not whole, also as floating point, and the most digits that it has before its point.
+const BROKEN: &str = r"-?(0|[1-9][0-9]{0,8})\.[0-9]{0,4}[1-9]";
+const BROKEN_DIGITS: i64 = 9;
+const BROKEN_PLACES: i64 = 5;
+/// Most numbers of a list that others are told apart from.
+const EXCLUDED_MAX: usize = 32;
 /// A number without bounds: as large as floating point goes, and not longer than anybody needs.
 const ANY: &str =
     r"-?((0|[1-9][0-9]{0,29})(\.[0-9]{1,30})?|[0-9](\.[0-9]{1,30})?[eE][+-]?([0-9]|[1-9][0-9]|[12][0-9]{2}))";
@@ -47,10 +53,34 @@ struct Step {
     text: String,
 }
 
+/// Whole numbers that fit into so many bits, as values of `format` name them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WholeFormat {
+    low: i128,
+    high: i128,
+}
+
+impl WholeFormat {
+    /// That of this name.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let (is_signed, bits) = match name.strip_prefix("int") {
+            Some(bits) => (true, bits),
+            None => (false, name.strip_prefix("uint")?),
+        };
+        let bits = [8u32, 16, 32, 64].into_iter().find(|known| known.to_string() == bits)?;
+        let (low, high) = if is_signed { (-(1i128 << (bits - 1)), 1i128 << (bits - 1)) } else { (0, 1i128 << bits) };
+        Some(Self { low, high: high - 1 })
+    }
+}
+
 /// What a number has to be.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Numbers {
     pub(super) is_integer: bool,
+    /// Whether it is no whole number.
+    is_broken: bool,
+    /// The bits that it fits into. Who validates may take this for a remark, so it tells no values apart.
+    format: Option<WholeFormat>,
     low: Option<Bound>,
     high: Option<Bound>,
     steps: Vec<Step>,
@@ -62,6 +92,8 @@ pub(super) struct Numbers {
 #[derive(Debug, PartialEq)]
 pub(super) enum Texts {
     Expression(String),
+    /// Those that both expressions describe.
+    Both(String, &'static str),
     /// A schema that the library understands.
     Schema(Value),
 }
@@ -128,6 +160,91 @@ impl Numbers {
         Self { is_integer, ..Self::default() }
     }
 
+    /// Those of a `format`, besides.
+    pub(super) fn in_format(self, format: WholeFormat) -> Self {
+        Self { format: Some(format), ..self }
+    }
+
+    /// The texts of a list, without those that other keywords exclude; `None` if it is no list.
+    pub(super) fn kept(&self) -> Option<Vec<&str>> {
+        let texts = self.literals.as_ref()?;
+        Some(texts.iter().filter(|text| self.admits(text)).map(String::as_str).collect())
+    }
+
+    /// Those of these that the other ones do not have.
+    ///
+    /// # Errors
+    /// Why they cannot be told apart.
+    pub(super) fn without(&self, other: &Self) -> Result<Vec<Self>, String> {
+        if let Some(texts) = &self.literals {
+            let kept: Vec<String> = texts.iter().filter(|text| !other.may_have(text)).cloned().collect();
+            let left = Self { literals: Some(Rc::new(kept)), ..self.clone() };
+            return Ok(if left.literals.as_ref().is_some_and(|texts| texts.is_empty()) { vec![] } else { vec![left] });
+        }
+        let mut left = Vec::new();
+        if let Some(texts) = &other.literals {
+            if texts.len() > EXCLUDED_MAX {
+                return Err(format!("at most {EXCLUDED_MAX} numbers can be told from others; leave some out"));
+            }
+            left.push(self.clone());
+            for bound in texts.iter().filter(|text| other.may_have(text)).filter_map(|text| Bound::new(text, true)) {
+                let sides = left.iter().flat_map(|numbers| {
+                    let (low, high) = (Some(bound.clone()), Some(bound.clone()));
+                    [numbers.meet(&Self { high, ..Self::default() }), numbers.meet(&Self { low, ..Self::default() })]
+                });
+                left = sides.filter(|numbers| !numbers.is_empty()).collect();
+            }
+        } else {
+            if let Some(step) = other.steps.iter().find(|step| self.steps.iter().all(|own| own.text != step.text)) {
+                return Err(format!(
+                    "numbers that are no multiples of {} cannot be told from others; leave it out",
+                    step.text
+                ));
+            }
+            let turned = |bound: &Bound| Some(Bound { is_excluded: !bound.is_excluded, ..bound.clone() });
+            if let Some(low) = &other.low {
+                left.push(self.meet(&Self { high: turned(low), ..Self::default() }));
+            }
+            if let Some(high) = &other.high {
+                left.push(self.meet(&Self { low: turned(high), ..Self::default() }));
+            }
+            if other.is_integer && !self.is_integer {
+                left.push(Self { is_broken: true, ..self.clone() });
+            }
+            if other.is_broken && !self.is_broken {
+                left.push(Self { is_integer: true, ..self.clone() });
+            }
+            left.retain(|numbers| !numbers.is_empty());
+        }
+        if left.iter().any(|numbers| numbers.is_broken && !numbers.steps.is_empty()) {
+            return Err("multiples that are not whole cannot be told from others; leave \"multipleOf\" out".into());
+        }
+        Ok(left)
+    }
+
+    /// Whether a text may be one of these, as it stands or as floating point.
+    fn may_have(&self, text: &str) -> bool {
+        let Some(value) = Decimal::of(text) else { return true };
+        let float = value.to_f64();
+        let is_above = |bound: &Bound, value: &Decimal, float: f64| match value.cmp(&bound.value) {
+            Ordering::Less => float >= bound.value.to_f64() && !bound.is_excluded,
+            Ordering::Equal => !bound.is_excluded,
+            Ordering::Greater => true,
+        };
+        let is_in_list = |texts: &Rc<Vec<String>>| {
+            texts.iter().filter_map(|one| Decimal::of(one)).any(|one| one == value || one.to_f64() == float)
+        };
+        let is_multiple =
+            |step: &Step| value.is_multiple_of(&step.value) || (float / step.value.to_f64()).fract() == 0.0;
+        let is_whole = value.is_whole() || float.fract() == 0.0;
+        (is_whole || !self.is_integer)
+            && !(self.is_broken && value.is_whole())
+            && self.literals.as_ref().is_none_or(is_in_list)
+            && self.low.as_ref().is_none_or(|low| is_above(low, &value, float))
+            && self.high.as_ref().is_none_or(|high| is_above(&high.negated(), &value.negated(), -float))
+            && self.steps.iter().all(is_multiple)
+    }
+
     /// The numbers of these texts, written so.
     pub(super) fn listed(mut texts: Vec<String>) -> Self {
         let mut known = HashSet::new();
@@ -179,8 +296,16 @@ impl Numbers {
         };
         let mut steps = self.steps.clone();
         steps.extend(other.steps.iter().filter(|step| self.steps.iter().all(|own| own.text != step.text)).cloned());
+        let format = match (self.format, other.format) {
+            (Some(one), Some(other)) => {
+                Some(WholeFormat { low: one.low.max(other.low), high: one.high.min(other.high) })
+            }
+            (one, other) => one.or(other),
+        };
         Self {
             is_integer: self.is_integer || other.is_integer,
+            is_broken: self.is_broken || other.is_broken,
+            format,
             low: tighter(&self.low, &other.low, Ordering::Greater),
             high: tighter(&self.high, &other.high, Ordering::Less),
             steps,
@@ -190,7 +315,8 @@ impl Numbers {
 
     /// Whether a number may be in both, as far as is known.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
-        !matches!(self.meet(other).texts(), Ok(None))
+        let both = Self { format: None, ..self.meet(other) };
+        !matches!(both.texts(), Ok(None))
     }
 
     /// The texts of these numbers; `None` if there are none.
@@ -198,8 +324,16 @@ impl Numbers {
     /// # Errors
     /// Why they cannot be told apart from others.
     pub(super) fn texts(&self) -> Result<Option<Texts>, String> {
+        if let Some(WholeFormat { low, high }) = self.format {
+            let bound = |units| Some(Bound { value: Decimal::of_units(units, 0), is_excluded: false, is_float: false });
+            let range = Self { is_integer: true, low: bound(low), high: bound(high), ..Self::default() };
+            return Self { format: None, ..self.clone() }.meet(&range).texts();
+        }
         if let Some(texts) = &self.literals {
             return Ok(listed(texts.iter().filter(|text| self.admits(text)).cloned()));
+        }
+        if self.is_broken {
+            return self.broken();
         }
         if self.is_integer || (!self.steps.is_empty() && self.steps.iter().all(|step| step.value.is_whole())) {
             return self.whole();
@@ -216,7 +350,9 @@ impl Numbers {
     fn admits(&self, text: &str) -> bool {
         let Some(value) = Decimal::of(text) else { return false };
         let is_whole = value.is_whole() && (!is_float(text) || value.to_f64().is_finite());
+        let is_broken = || !value.is_whole() && value.to_f64().fract() != 0.0;
         (is_whole || !self.is_integer)
+            && (!self.is_broken || is_broken())
             && self.low.as_ref().is_none_or(|low| low.admits(&value))
             && self.high.as_ref().is_none_or(|high| high.negated().admits(&value.negated()))
             && self.steps.iter().all(|step| step.divides(text, &value))
@@ -230,6 +366,27 @@ impl Numbers {
         let high = high.map_or_else(|| Some(largest.clone()), |high| least(&high).map(|least| least.negated()))?;
         let (low, high) = (low.max(largest.negated()), high.min(largest));
         (low <= high).then_some((low, high))
+    }
+
+    /// Numbers that are not whole.
+    fn broken(&self) -> Result<Option<Texts>, String> {
+        if self.is_integer || self.is_empty() {
+            return Ok(None);
+        }
+        if !self.steps.is_empty() {
+            return Err("multiples that are not whole cannot be told from others; leave \"multipleOf\" out".into());
+        }
+        if self.low.is_none() && self.high.is_none() {
+            return Ok(Some(Texts::Expression(BROKEN.into())));
+        }
+        match self.ends(BROKEN_DIGITS, |bound| bound.least(BROKEN_PLACES)) {
+            // With a whole one between them there are others, too.
+            Some((low, high)) if high.to_f64() - low.to_f64() >= 1.0 => match self.range()? {
+                Some(Texts::Expression(range)) => Ok(Some(Texts::Both(range, BROKEN))),
+                _ => Ok(None),
+            },
+            _ => Err("numbers in so small a range cannot be told from whole ones; leave a bound out".into()),
+        }
     }
 
     /// Whole numbers, written so.

@@ -21,9 +21,89 @@ pub(super) fn whole(pattern: &str) -> Result<String, String> {
     let alternatives = alternatives(pattern)?;
     let one = |&(text, begins, ends): &(&str, bool, bool)| {
         let [before, behind] = [begins, ends].map(|is_bound| if is_bound { "" } else { "(?s:.*)" });
-        format!("{before}(?:{}){behind}", regex_to_lark(text, "dw"))
+        format!("{before}(?:{}){behind}", regex_to_lark(&spelled(text, ""), "dw"))
     };
     Ok(format!("(?:{})", alternatives.iter().map(one).collect::<Vec<_>>().join("|")))
+}
+
+/// Checks an expression that a text has to match somewhere; returns it as the library may have it in a schema.
+///
+/// The library writes a class that has all control characters with the escapes of quotes and backslashes, also where it
+/// has none of these. So a class of all but some characters is left without the first control character.
+///
+/// # Errors
+/// It is no expression, or needs what is not supported.
+pub(super) fn checked(pattern: &str) -> Result<String, String> {
+    let told = |problem: String| {
+        let reason = problem.lines().next_back().unwrap_or("").trim_start_matches("error: ").to_owned();
+        format!("the pattern cannot be enforced: {reason}")
+    };
+    let (spelled, mut builder) = (spelled(pattern, r"\x00"), RegexBuilder::new());
+    let read = builder.mk(&RegexAst::SearchRegex(regex_to_lark(&spelled, "dw")));
+    read.map_err(|error| told(error.to_string()))?;
+    let exprs = builder.exprset();
+    // An expression that begins with any control character, and not with a quote, say: it is a set of bytes.
+    let misses = |expr: ExprRef| {
+        let set = exprs.get(expr);
+        let is_full = (0..b' ').all(|byte| byte == b'\n' || set.matches_byte(byte));
+        is_full && !(set.matches_byte(b'"') && set.matches_byte(b'\\'))
+    };
+    let kind = set_kind();
+    let is_leaf = |expr: &ExprRef| exprs.get_tag(*expr) as u8 == kind;
+    if (1..exprs.len() as u32).map(ExprRef::new).filter(is_leaf).any(misses) {
+        return Err(told("a class in it has all control characters, but no quote or backslash".into()));
+    }
+    Ok(spelled)
+}
+
+/// The library's number for sets of bytes, whose name it does not export.
+fn set_kind() -> u8 {
+    let mut builder = RegexBuilder::new();
+    let set = builder.mk(&RegexAst::Regex("[ab]".into())).unwrap_or(ExprRef::NO_MATCH);
+    builder.exprset().get_tag(set) as u8
+}
+
+/// An expression whose classes mean what they mean to most readers: brackets, `&&`, `--` and `~~` in them stand for
+/// themselves. Those of all but some characters lack `also`, too.
+fn spelled(pattern: &str, also: &str) -> String {
+    let (mut text, mut rest) = (String::new(), pattern.chars().peekable());
+    let mut in_class = false;
+    while let Some(one) = rest.next() {
+        match one {
+            '\\' => {
+                text.push(one);
+                text.extend(rest.next());
+            }
+            '[' if !in_class => {
+                in_class = true;
+                text.push(one);
+                if rest.next_if_eq(&'^').is_some() {
+                    text.push('^');
+                    text += also;
+                }
+                if rest.next_if_eq(&']').is_some() {
+                    text += r"\]";
+                }
+            }
+            ']' => {
+                in_class = false;
+                text.push(one);
+            }
+            '[' => text += r"\[",
+            '&' | '~' if in_class => {
+                text.push('\\');
+                text.push(one);
+            }
+            '-' if in_class => {
+                text.push(one);
+                if rest.next_if_eq(&'-').is_some() {
+                    text += r"\-";
+                }
+            }
+            _ => text.push(one),
+        }
+    }
+    text
 }
 
 /// An expression that texts are matched with, at a cost that is told.
@@ -73,16 +153,19 @@ pub(super) struct Names {
     /// All names, in quotes.
     any: ExprRef,
     patterns: Vec<ExprRef>,
+    /// Those that all names match.
+    all: Vec<ExprRef>,
     listed: Vec<ExprRef>,
     left: u64,
 }
 
 impl Names {
-    /// Names in the form `any`, which has quotes, expressions of [`whole`], which have none, and texts of JSON.
+    /// Names in the form `any`, which has quotes, expressions of [`whole`], which have none, of which names match all
+    /// of the latter, and texts of JSON.
     ///
     /// # Errors
     /// One of the expressions is none, or needs what is not supported.
-    pub(super) fn new(any: &str, patterns: &[String], listed: &[String]) -> Result<Self, String> {
+    pub(super) fn new(any: &str, patterns: &[String], all: &[String], listed: &[String]) -> Result<Self, String> {
         let mut builder = RegexBuilder::new();
         let mut read = |ast: RegexAst| {
             builder.mk(&ast).map_err(|error| error.to_string().lines().next_back().unwrap_or("").to_owned())
@@ -91,9 +174,10 @@ impl Names {
         let quoted = |text: &String| RegexAst::Concat(vec![quote(), RegexAst::Regex(text.clone()), quote()]);
         let any = read(RegexAst::Regex(any.into()))?;
         let patterns = patterns.iter().map(|text| read(quoted(text))).collect::<Result<_, _>>()?;
+        let all = all.iter().map(|text| read(quoted(text))).collect::<Result<_, _>>()?;
         let listed = listed.iter().map(|text| read(RegexAst::Literal(text.clone()))).collect::<Result<_, _>>()?;
         let (exprs, cache) = (builder.into_exprset(), RelevanceCache::new());
-        Ok(Self { exprs, cache, any, patterns, listed, left: COST_MAX })
+        Ok(Self { exprs, cache, any, patterns, all, listed, left: COST_MAX })
     }
 
     /// Whether there is a name that matches the expression at this index, or any, and no other, and is not listed;
@@ -105,6 +189,7 @@ impl Names {
         let excluded = self.exprs.mk_or(&mut without);
         let mut all = vec![self.any, self.exprs.mk_not(excluded)];
         all.extend(index.and_then(|index| self.patterns.get(index)));
+        all.extend(&self.all);
         let all = self.exprs.mk_and(&mut all);
         let found = self.cache.is_non_empty_limited(&mut self.exprs, all, self.left).ok();
         self.left = self.left.saturating_sub(self.exprs.cost() - before);

@@ -8,23 +8,28 @@ use serde_json::{Map, Value};
 use crate::GrammarError;
 
 use super::decimal::Decimal;
-use super::meet::{Definitions, are_apart, is_match, meet};
-use super::numbers::Numbers;
-use super::pattern::Matching;
-use super::pointer::{find, pointer};
+use super::dialect::Dialect;
+use super::differ::differ;
+use super::meet::{Definitions, are_apart, is_match, meet, named};
+use super::numbers::{Numbers, WholeFormat};
+use super::pattern::{Matching, checked, whole};
+use super::pointer::{find, fragment, names, pointer};
 use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 
 /// Most steps in which parts of a schema are put together.
 const STEPS_MAX: usize = 100_000;
 /// Most levels of that, and of a shape: each is followed by recursion.
 const DEPTH_MAX: usize = 128;
+/// Levels of a schema that are looked at while it is read.
+const OUTLINE_LEVELS: usize = 5;
 /// Bytes of a place, and of a text that is matched, in a step.
 const BYTES: usize = 64;
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 /// Keywords that say something of values of one type.
-const TYPED: [&str; 21] = [
+const TYPED: [&str; 25] = [
     "additionalItems",
     "additionalProperties",
+    "contains",
     "exclusiveMaximum",
     "exclusiveMinimum",
     "format",
@@ -42,20 +47,45 @@ const TYPED: [&str; 21] = [
     "patternProperties",
     "prefixItems",
     "properties",
+    "propertyNames",
     "required",
     "type",
+    "unevaluatedProperties",
+    "uniqueItems",
 ];
-/// Dialects in which `prefixItems` says nothing.
-const OLD: [&str; 5] = ["draft-03", "draft-04", "draft-06", "draft-07", "2019-09"];
+/// Keywords that apply schemas, or list values.
+const APPLIED: [&str; 11] = [
+    "allOf",
+    "anyOf",
+    "const",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "enum",
+    "if",
+    "not",
+    "oneOf",
+    "then",
+];
+/// Keywords that say of an object what others beside them do not.
+const UNEVALUATED: &str = "unevaluatedProperties";
+/// Keywords whose schemas say more of the same value.
+const BESIDE: [&str; 8] = ["$ref", "allOf", "anyOf", "dependencies", "dependentSchemas", "if", "not", "oneOf"];
 
 /// Reads a schema, which has passed the check of its keywords.
 pub(super) struct Reader<'a> {
     root: &'a Value,
-    is_old: bool,
+    dialect: Dialect,
+    /// Whether a keyword was read that its edition does not know, so that values are left out which others allow.
+    pub(super) is_narrowed: bool,
+    /// Whether such keywords say nothing here, too.
+    is_exact: bool,
     /// What references lead to; nothing while it is being read.
     definitions: HashMap<String, Option<Rc<Node>>>,
     /// Expressions that were matched, or what is wrong with them.
     patterns: HashMap<String, Result<Matching, String>>,
+    /// Expressions that can be used, as the library may have them.
+    checked: HashMap<String, String>,
     place: Vec<String>,
     steps: usize,
     depth: usize,
@@ -63,10 +93,21 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(root: &'a Value) -> Self {
-        let dialect = root.get("$schema").and_then(Value::as_str).unwrap_or_default();
-        let is_old = OLD.iter().any(|old| dialect.contains(old));
-        let (definitions, patterns) = (HashMap::new(), HashMap::new());
-        Self { root, is_old, definitions, patterns, place: Vec::new(), steps: 0, depth: 0 }
+        let (dialect, definitions, patterns) = (Dialect::of(root), HashMap::new(), HashMap::new());
+        let (is_narrowed, is_exact, place, checked) = (false, false, Vec::new(), HashMap::new());
+        Self { root, dialect, is_narrowed, is_exact, definitions, patterns, checked, place, steps: 0, depth: 0 }
+    }
+
+    /// One that leaves out what says nothing in the edition of JSON Schema that a schema names.
+    pub(super) fn exact(root: &'a Value) -> Self {
+        Self { is_exact: true, ..Self::new(root) }
+    }
+
+    /// Whether a keyword says nothing here.
+    fn ignores(&mut self, keyword: &str) -> bool {
+        let is_foreign = self.dialect.ignores(keyword);
+        self.is_narrowed |= is_foreign && !self.is_exact;
+        is_foreign && self.is_exact
     }
 
     /// The shape of the values of the whole schema.
@@ -84,10 +125,23 @@ impl<'a> Reader<'a> {
             _ => return self.refuse("it must be an object or a boolean"),
         };
         self.descend()?;
-        let mut shape = self.typed(keywords)?;
+        let mut is_alone = false;
+        if self.dialect.refers_alone() && keywords.contains_key("$ref") {
+            let says_more = |keyword: &String| TYPED.contains(&keyword.as_str()) || APPLIED.contains(&keyword.as_str());
+            let has_more = keywords.keys().any(|keyword| keyword != "$ref" && says_more(keyword));
+            self.is_narrowed |= has_more && !self.is_exact;
+            is_alone = has_more && self.is_exact;
+        }
+        let mut shape = if is_alone { Shape::Any } else { self.typed(keywords)? };
         for (keyword, value) in keywords {
+            if (is_alone && keyword != "$ref") || self.ignores(keyword) {
+                continue;
+            }
             self.place.push(keyword.clone());
-            shape = self.applied(shape, keyword, value)?;
+            shape = match keyword.as_str() {
+                "if" => self.conditional(shape, keywords, value)?,
+                _ => self.applied(shape, keyword, value)?,
+            };
             self.place.pop();
         }
         self.ascend();
@@ -161,25 +215,115 @@ impl<'a> Reader<'a> {
                 let options = self.options(list())?;
                 let options: Vec<Shape> =
                     options.iter().map(|option| meet(&shape, option, self)).collect::<Result<_, _>>()?;
-                for (index, one) in options.iter().enumerate() {
-                    for (at, other) in options.iter().enumerate().skip(index + 1) {
-                        if !are_apart(one, other, self)? {
-                            return self.refuse(&format!(
-                                "values may be both {index} and {at} of the \"oneOf\", so it cannot be enforced; send \
-                                 \"anyOf\", or a property that tells them apart"
-                            ));
-                        }
-                    }
-                }
-                let parts = options.into_iter().map(|option| match option {
-                    Shape::Any => None,
-                    Shape::OneOf(parts) => Some(parts),
-                });
-                let parts: Option<Vec<Vec<Part>>> = parts.collect();
-                Ok(parts.map_or(Shape::Any, |parts| Shape::OneOf(parts.concat())))
+                self.one_of(&options)
             }
+            "not" => {
+                let other = self.read(value)?;
+                self.without(&shape, &other)
+            }
+            "dependencies" | "dependentRequired" | "dependentSchemas" => match value {
+                Value::Object(dependencies) => {
+                    dependencies.iter().try_fold(shape, |shape, (name, value)| self.depending(shape, name, value))
+                }
+                _ => self.refuse("it must be an object"),
+            },
             _ => Ok(shape),
         }
+    }
+
+    /// Values of exactly one of several shapes.
+    fn one_of(&mut self, options: &[Shape]) -> Result<Shape, GrammarError> {
+        let mut all = Shape::nothing();
+        let mut overlapping = vec![Vec::new(); options.len()];
+        for (index, one) in options.iter().enumerate() {
+            for (at, other) in options.iter().enumerate().skip(index + 1) {
+                if !are_apart(one, other, self)? {
+                    overlapping[index].push(at);
+                    overlapping[at].push(index);
+                }
+            }
+        }
+        for (index, overlapping) in overlapping.iter().enumerate() {
+            let mut left = options[index].clone();
+            for &at in overlapping {
+                left = match self.without(&left, &options[at]) {
+                    Ok(left) => left,
+                    Err(GrammarError::Schema { .. }) => {
+                        let (one, other) = (index.min(at), index.max(at));
+                        return self.refuse(&format!(
+                            "values may be both {one} and {other} of the \"oneOf\", so it cannot be enforced; send \
+                             \"anyOf\", or a property that tells them apart"
+                        ));
+                    }
+                    error => return error,
+                };
+            }
+            all = all.or(left);
+        }
+        Ok(all)
+    }
+
+    /// Values of a shape that are not of another one.
+    fn without(&mut self, shape: &Shape, other: &Shape) -> Result<Shape, GrammarError> {
+        let left = differ(shape, other, self)?;
+        if self.is_narrowed && !other.is_nothing() {
+            return self.refuse(
+                "it cannot be enforced beside keywords that say nothing in this edition of JSON Schema (\"$schema\"); \
+                 leave it out, or those",
+            );
+        }
+        Ok(left)
+    }
+
+    /// What `if`, which is the place that is read, leaves of `shape` with the keywords beside it.
+    fn conditional(
+        &mut self,
+        shape: Shape,
+        keywords: &'a Map<String, Value>,
+        value: &'a Value,
+    ) -> Result<Shape, GrammarError> {
+        if !keywords.contains_key("then") && !keywords.contains_key("else") {
+            return Ok(shape);
+        }
+        let condition = self.read(value)?;
+        let mut whole = Shape::nothing();
+        for (keyword, holds) in [("then", true), ("else", false)] {
+            let left = if holds { meet(&shape, &condition, self)? } else { self.without(&shape, &condition)? };
+            let left = match keywords.get(keyword) {
+                None => left,
+                Some(schema) => {
+                    let own = self.place.pop();
+                    let more = self.read_at(keyword, schema)?;
+                    self.place.extend(own);
+                    meet(&left, &more, self)?
+                }
+            };
+            whole = whole.or(left);
+        }
+        Ok(whole)
+    }
+
+    /// What is left of `shape` where objects that have a name have to be more: have other names, or be what a schema
+    /// describes.
+    fn depending(&mut self, shape: Shape, name: &str, value: &'a Value) -> Result<Shape, GrammarError> {
+        let place = self.here()?;
+        let having = Objects::any(place.clone()).requiring(name);
+        let more = match value {
+            Value::Array(names) if names.iter().all(Value::is_string) => {
+                let names = names.iter().filter_map(Value::as_str);
+                Shape::one(Part::Object(names.fold(having, Objects::requiring)))
+            }
+            Value::String(other) => Shape::one(Part::Object(having.requiring(other))),
+            Value::Array(_) => return self.refuse("it must be a list of names"),
+            schema => {
+                let schema = self.read_at(name, schema)?;
+                meet(&Shape::one(Part::Object(having)), &schema, self)?
+            }
+        };
+        let lacking = Objects::any(place).with(name, Node::new(Shape::nothing()));
+        let mut parts = Part::all_but_objects();
+        parts.push(Part::Object(lacking));
+        meet(&shape, &Shape::OneOf(parts).or(more), self)
     }
 
     fn options(&mut self, list: Option<&'a [Value]>) -> Result<Vec<Shape>, GrammarError> {
@@ -199,12 +343,6 @@ impl<'a> Reader<'a> {
     fn node_at(&mut self, name: &str, schema: &'a Value) -> Result<Rc<Node>, GrammarError> {
         let shape = self.read_at(name, schema)?;
         self.node(shape)
-    }
-
-    /// The place that is read.
-    fn here(&mut self) -> Result<Rc<str>, GrammarError> {
-        self.spend(self.place.iter().map(String::len).sum::<usize>() / BYTES)?;
-        Ok(pointer(&self.place).into())
     }
 
     fn numbers(&mut self, keywords: &Map<String, Value>, is_integer: bool) -> Result<Numbers, GrammarError> {
@@ -228,6 +366,9 @@ impl<'a> Reader<'a> {
             let Some(bound) = bound else { return self.refuse_at(keyword, "it must be a number above zero") };
             numbers = bound;
         }
+        if let Some(format) = keywords.get("format").and_then(Value::as_str).and_then(WholeFormat::of) {
+            numbers = numbers.in_format(format);
+        }
         // What cannot be told apart is refused at the keyword that asks for it.
         if let Err(problem) = numbers.texts() {
             let asked = ["multipleOf", "minimum", "exclusiveMinimum", "maximum"];
@@ -246,9 +387,16 @@ impl<'a> Reader<'a> {
         for (keyword, list) in [("pattern", &mut strings.patterns), ("format", &mut strings.formats)] {
             match keywords.get(keyword) {
                 None => {}
+                // It is one of numbers.
+                Some(Value::String(text)) if keyword == "format" && WholeFormat::of(text).is_some() => {}
                 Some(Value::String(text)) => list.push(text.clone()),
                 Some(_) => return self.refuse_at(keyword, "it must be a text"),
             }
+        }
+        for pattern in &strings.patterns {
+            self.place.push("pattern".into());
+            self.checked(pattern)?;
+            self.place.pop();
         }
         Ok(strings)
     }
@@ -259,7 +407,24 @@ impl<'a> Reader<'a> {
         lists.most = self.count(keywords, "maxItems")?;
         // A list of schemas is the older form.
         let is_listed = keywords.get("items").is_some_and(Value::is_array);
-        let (first, rest) = match (is_listed, self.is_old) {
+        match keywords.get("uniqueItems") {
+            Some(Value::Bool(true)) => {
+                let here = self.here()?;
+                lists.unique = Some(format!("{here}/uniqueItems").into());
+            }
+            None | Some(Value::Bool(false)) => {}
+            Some(_) => return self.refuse_at("uniqueItems", "it must be true or false"),
+        }
+        if let Some(schema) = keywords.get("contains").filter(|_| !self.ignores("contains")) {
+            let counts_one = |count: &Value| count.as_u64() == Some(1);
+            if keywords.contains_key("maxContains") || !keywords.get("minContains").is_none_or(counts_one) {
+                return self
+                    .refuse_at("contains", "\"contains\" can be enforced for at least one entry; leave counts out");
+            }
+            let (shape, here) = (self.node_at("contains", schema)?, self.here()?);
+            lists.some = Some((shape, format!("{here}/contains").into()));
+        }
+        let (first, rest) = match (is_listed, self.dialect < Dialect::Draft2020) {
             (true, _) => ("items", "additionalItems"),
             (false, true) => ("", "items"),
             (false, false) => ("prefixItems", "items"),
@@ -306,7 +471,119 @@ impl<'a> Reader<'a> {
             }
             Some(_) => return self.refuse_at("required", "it must be a list of names"),
         }
+        if let Some(schema) = keywords.get(UNEVALUATED).filter(|_| !keywords.contains_key("additionalProperties")) {
+            if let Some(beside) = BESIDE.iter().find(|keyword| keywords.contains_key(**keyword)) {
+                return self.refuse_at(UNEVALUATED, &format!(
+                    "\"{UNEVALUATED}\" cannot be enforced beside \"{beside}\"; send \"additionalProperties\", and list \
+                     all properties"
+                ));
+            }
+            objects.others = self.node_at(UNEVALUATED, schema)?;
+        }
+        if let Some(schema) = keywords.get("propertyNames").filter(|_| !self.ignores("propertyNames")) {
+            objects = self.named_so(objects, schema)?;
+        }
         Ok(objects)
+    }
+
+    /// Objects whose names are what `schema` describes.
+    fn named_so(&mut self, mut objects: Objects, schema: &'a Value) -> Result<Objects, GrammarError> {
+        let mut shape = self.read_at("propertyNames", schema)?;
+        while let Shape::OneOf(parts) = &shape
+            && let [Part::Definition(to)] = &parts[..]
+        {
+            self.descend()?;
+            let definition = self.definition(&to.clone())?;
+            shape = (**definition).clone();
+        }
+        let Shape::OneOf(parts) = &shape else { return Ok(objects) };
+        let mut texts = Vec::new();
+        for part in parts {
+            match part {
+                Part::Text(strings) => texts.push(strings),
+                Part::Definition(_) => return self.refuse_names(),
+                _ => {}
+            }
+        }
+        let listed: Option<Vec<&Rc<Vec<String>>>> = texts.iter().map(|strings| strings.literals.as_ref()).collect();
+        let says_more = |strings: &&Strings| {
+            !strings.formats.is_empty() || !strings.unlike.is_empty() || strings.excluded.is_some()
+        };
+        let nothing = Node::new(Shape::nothing());
+        let mut names: Vec<String> = objects.properties.iter().map(|(name, _)| name.clone()).collect();
+        names.extend(objects.required.iter().cloned());
+        if let Some(listed) = listed {
+            if texts.iter().any(|strings| says_more(strings) || !strings.patterns.is_empty()) {
+                return self.refuse_names();
+            }
+            let is_kept = |strings: &Strings, name: &str| {
+                let length = name.chars().count() as u64;
+                strings.least <= length && strings.most.is_none_or(|most| length <= most)
+            };
+            let mut allowed: Vec<&String> = Vec::new();
+            for (strings, listed) in texts.iter().zip(listed) {
+                allowed.extend(listed.iter().filter(|name| is_kept(strings, name)));
+            }
+            let known: HashSet<&String> = allowed.iter().copied().collect();
+            self.spend(allowed.len() + names.len())?;
+            let mut properties: Vec<(String, Rc<Node>)> = Vec::new();
+            for (name, shape) in &objects.properties {
+                properties.push((name.clone(), if known.contains(name) { shape.clone() } else { nothing.clone() }));
+            }
+            let mut own: HashSet<&String> = objects.properties.iter().map(|(name, _)| name).collect();
+            for name in allowed {
+                if own.insert(name) {
+                    properties.push((name.clone(), named(&objects, name, self)?));
+                }
+            }
+            objects.properties = properties;
+            objects.patterns = Vec::new();
+            objects.others = nothing;
+            return Ok(objects);
+        }
+        let [strings] = texts[..] else { return self.refuse_names() };
+        if says_more(&strings) || strings.literals.is_some() {
+            return self.refuse_names();
+        }
+        let mut patterns = strings.patterns.clone();
+        if strings.least > 0 || strings.most.is_some() {
+            let most = strings.most.map(|most| most.to_string()).unwrap_or_default();
+            patterns.push(format!("^(?s:.){{{},{most}}}$", strings.least));
+        }
+        for pattern in &patterns {
+            self.spend(Matching::steps_to_read(pattern))?;
+            if let Err(problem) = whole(pattern).and_then(|_| checked(pattern)) {
+                return self.refuse_at("propertyNames", &problem);
+            }
+            for name in &names {
+                if !self.is_match(pattern, name)?.unwrap_or(false) {
+                    objects = objects.with(name, nothing.clone());
+                }
+            }
+        }
+        objects.names = patterns;
+        Ok(objects)
+    }
+
+    /// An expression as the library may have it.
+    pub(super) fn checked(&mut self, pattern: &str) -> Result<String, GrammarError> {
+        self.spend(1 + pattern.len() / BYTES)?;
+        if let Some(known) = self.checked.get(pattern) {
+            return Ok(known.clone());
+        }
+        self.spend(Matching::steps_to_read(pattern))?;
+        let checked = checked(pattern).map_err(|problem| self.cannot(&problem))?;
+        self.checked.insert(pattern.to_owned(), checked.clone());
+        Ok(checked)
+    }
+
+    fn refuse_names<T>(&self) -> Result<T, GrammarError> {
+        self.refuse_at(
+            "propertyNames",
+            "\"propertyNames\" can be enforced where it is \"enum\" or \"const\", or lengths and patterns of \
+             all names; \
+             leave it out, or send it so",
+        )
     }
 
     fn schemas(
@@ -356,7 +633,83 @@ impl<'a> Reader<'a> {
     }
 }
 
+impl<'a> Reader<'a> {
+    /// At least all values of a schema that is being read, as far as a look at its keywords tells.
+    fn outline(&mut self, schema: &'a Value, levels: usize) -> Result<Shape, GrammarError> {
+        self.spend(1)?;
+        let keywords = match schema {
+            Value::Bool(false) => return Ok(Shape::nothing()),
+            Value::Object(keywords) if levels > 0 => keywords,
+            _ => return Ok(Shape::Any),
+        };
+        let place = self.here()?;
+        let mut shape = Shape::Any;
+        if let Some(to) = keywords.get("$ref").and_then(Value::as_str)
+            && let Some(schema) = find(self.root, to)
+        {
+            shape = self.outline(schema, levels - 1)?;
+            if self.dialect.refers_alone() {
+                return Ok(shape);
+            }
+        }
+        let named: Vec<&str> = match keywords.get("type") {
+            Some(Value::String(one)) => vec![one],
+            Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
+            _ => TYPES.to_vec(),
+        };
+        let mut objects = Objects::any(place.clone());
+        for name in keywords.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+            objects = objects.requiring(name);
+            if let Some(schema) = keywords.get("properties").and_then(|properties| properties.get(name)) {
+                let value = self.outline(schema, levels - 1)?;
+                objects = objects.with(name, Node::new(value));
+            }
+        }
+        let is_named = |part: &Part| match part {
+            Part::Null => named.contains(&"null"),
+            Part::Bool(_) => named.contains(&"boolean"),
+            Part::Number(_) => named.contains(&"number") || named.contains(&"integer"),
+            Part::Text(_) => named.contains(&"string"),
+            Part::List(_) => named.contains(&"array"),
+            Part::Object(_) | Part::Definition(_) => named.contains(&"object"),
+        };
+        let all = Part::all_but_objects().into_iter().chain([Part::Object(objects)]).filter(is_named);
+        shape = meet(&shape, &Shape::OneOf(all.collect()), self)?;
+        if let Some(Value::Array(values)) = keywords.get("enum") {
+            shape = meet(&shape, &listed(values, &place), self)?;
+        }
+        if let Some(value) = keywords.get("const").filter(|_| !self.dialect.ignores("const")) {
+            shape = meet(&shape, &Shape::one(literal(value, &place)), self)?;
+        }
+        for schema in keywords.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            let other = self.outline(schema, levels - 1)?;
+            shape = meet(&shape, &other, self)?;
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(schemas)) = keywords.get(keyword) {
+                let mut any = Shape::nothing();
+                for schema in schemas {
+                    let one = self.outline(schema, levels - 1)?;
+                    any = any.or(one);
+                }
+                shape = meet(&shape, &any, self)?;
+            }
+        }
+        Ok(shape)
+    }
+}
+
 impl Definitions for Reader<'_> {
+    fn bounds(&mut self, to: &str) -> Result<Rc<Node>, GrammarError> {
+        if let Some(None) = self.definitions.get(to)
+            && let Some(schema) = find(self.root, to)
+        {
+            let shape = self.outline(schema, OUTLINE_LEVELS)?;
+            return self.node(shape);
+        }
+        self.definition(to)
+    }
+
     fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError> {
         match self.definitions.get(to) {
             Some(Some(shape)) => return Ok(shape.clone()),
@@ -368,8 +721,8 @@ impl Definitions for Reader<'_> {
         }
         let Some(schema) = find(self.root, to) else { return self.refuse("a reference leads nowhere") };
         self.definitions.insert(to.to_owned(), None);
-        let names = to.trim_start_matches('#').split('/').filter(|name| !name.is_empty()).map(str::to_owned);
-        let from = std::mem::replace(&mut self.place, names.collect());
+        let names = fragment(self.root, to).and_then(names).unwrap_or_default();
+        let from = std::mem::replace(&mut self.place, names);
         let shape = self.read(schema)?;
         let shape = self.node(shape)?;
         self.place = from;
@@ -380,8 +733,8 @@ impl Definitions for Reader<'_> {
     fn spend(&mut self, steps: usize) -> Result<(), GrammarError> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps > STEPS_MAX {
-            let (unit, got, limit) = ("combinations of its parts", self.steps, STEPS_MAX);
-            return Err(GrammarError::TooLarge { what: "JSON schema", unit, got, limit });
+            let problem = format!("it has more than {STEPS_MAX} combinations of its parts; simplify it");
+            return self.refuse(&problem);
         }
         Ok(())
     }
@@ -414,6 +767,15 @@ impl Definitions for Reader<'_> {
     fn ascend(&mut self) {
         self.depth -= 1;
     }
+
+    fn cannot(&self, problem: &str) -> GrammarError {
+        GrammarError::Schema { place: pointer(&self.place), problem: problem.to_owned() }
+    }
+
+    fn here(&mut self) -> Result<Rc<str>, GrammarError> {
+        self.spend(self.place.iter().map(String::len).sum::<usize>() / BYTES)?;
+        Ok(pointer(&self.place).into())
+    }
 }
 
 /// One value.
@@ -430,6 +792,8 @@ fn literal(value: &Value, place: &Rc<str>) -> Part {
             rest: Node::new(Shape::nothing()),
             least: values.len() as u64,
             most: Some(values.len() as u64),
+            unique: None,
+            some: None,
         }),
         Value::Object(values) => {
             let one = |(name, value): (&String, &Value)| (name.clone(), Node::new(Shape::one(literal(value, place))));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::GrammarError;
 
-use super::meet::{Definitions, is_match, named};
+use super::meet::{Definitions, are_apart, is_match, meet_nodes, named};
 use super::numbers::{Numbers, Texts};
 use super::pattern;
 use super::reader::Reader;
@@ -23,6 +23,12 @@ const RULES_MAX: usize = 8192;
 const COUNTED_MAX: usize = 20_000;
 /// Most entries that a list may have to have.
 const LEAST_MAX: u64 = 1 << 20;
+/// Most patterns and formats that hold for one text.
+const PATTERNS_MAX: usize = 6;
+const TOO_MANY_PATTERNS: &str =
+    "more than 6 patterns and formats have to match one text, or not; put them into one pattern, or leave some out";
+/// Most values that a list without repetition has in any order; more have the order of the schema.
+const ARRANGED_MAX: usize = 5;
 /// Texts and numbers that are looked at in a step of work.
 const LISTED: usize = 16;
 /// White space between the parts of JSON. JSON allows any, but a model that writes it without end would not be stopped.
@@ -167,12 +173,24 @@ struct Known {
 impl<'r, 'a> Writer<'r, 'a> {
     /// A writer for a schema, and the shape of its values.
     fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
-        let mut reader = Reader::new(schema);
-        let root = reader.whole()?;
         let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
-        let mut writer = Self { rules, reader, pending, names, ending, known };
-        writer.find_endings(&root)?;
+        let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known };
+        let root = match writer.root() {
+            Err(_) if writer.reader.is_narrowed => {
+                writer.reader = Reader::exact(schema);
+                (writer.ending, writer.known) = (HashSet::new(), HashMap::new());
+                writer.root()?
+            }
+            root => root?,
+        };
         Ok((writer, root))
+    }
+
+    /// The shape of the values of the schema, of which it is known what has values.
+    fn root(&mut self) -> Result<Rc<Node>, GrammarError> {
+        let root = self.reader.whole()?;
+        self.find_endings(&root)?;
+        Ok(root)
     }
 
     /// Finds the definitions that have values. One that leads back to itself in all of its values has none.
@@ -242,10 +260,18 @@ impl<'r, 'a> Writer<'r, 'a> {
             }
             Part::Text(strings) => match self.kept(strings)? {
                 Some(texts) => !texts.is_empty(),
-                None => strings.most.is_none_or(|most| strings.least <= most),
+                None => strings.most.is_none_or(|most| strings.least <= most) && self.has_other_texts(strings)?,
             },
             Part::List(lists) => {
                 let mut is_possible = lists.most.is_none_or(|most| lists.least <= most);
+                if is_possible && lists.unique.is_some() && lists.first.is_empty() {
+                    let values = self.values(&lists.rest)?;
+                    is_possible = values.is_none_or(|values| values.len() as u64 >= lists.least);
+                }
+                if let Some((some, _)) = lists.some.as_ref().filter(|_| is_possible) {
+                    let entry = meet_nodes(&lists.rest, some, &mut self.reader)?;
+                    is_possible = lists.most != Some(0) && (!lists.first.is_empty() || self.has_values(&entry)?);
+                }
                 let least = usize::try_from(lists.least).unwrap_or(usize::MAX);
                 for index in 0..least.min(lists.first.len() + 1) {
                     is_possible = is_possible && self.has_values(lists.entry(index))?;
@@ -292,14 +318,17 @@ impl<'r, 'a> Writer<'r, 'a> {
         if self.has_values(&objects.others)? {
             found.push(None);
         }
-        if found.is_empty() || objects.patterns.is_empty() {
+        if found.is_empty() || (objects.patterns.is_empty() && objects.names.is_empty()) {
             return Ok(found);
         }
-        let refused = |problem| GrammarError::Schema { place: format!("{}/patternProperties", objects.place), problem };
+        let keyword = if objects.patterns.is_empty() { "propertyNames" } else { "patternProperties" };
+        let refused = |problem| GrammarError::Schema { place: format!("{}/{keyword}", objects.place), problem };
         let whole: Result<Vec<String>, String> =
             objects.patterns.iter().map(|(text, _)| pattern::whole(text)).collect();
+        let all: Result<Vec<String>, String> = objects.names.iter().map(|text| pattern::whole(text)).collect();
+        let all = all.map_err(refused)?;
         let listed: Vec<String> = listed_names(objects).iter().map(|name| json_text(name)).collect();
-        let mut names = pattern::Names::new(PLAIN_NAME, &whole.map_err(refused)?, &listed).map_err(refused)?;
+        let mut names = pattern::Names::new(PLAIN_NAME, &whole.map_err(refused)?, &all, &listed).map_err(refused)?;
         let mut named = Vec::new();
         for other in found {
             let problem = "it takes too long to tell which names these patterns leave to each other; send fewer or \
@@ -362,12 +391,20 @@ impl<'r, 'a> Writer<'r, 'a> {
     /// The texts of which a string is one, without those of another length, and those that do not match.
     fn kept(&mut self, strings: &Strings) -> Result<Option<Vec<String>>, GrammarError> {
         let Some(texts) = &strings.literals else { return Ok(None) };
+        let excluded: HashSet<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
+        self.reader.spend(excluded.len() / LISTED)?;
         let mut kept = Vec::new();
         for text in &**texts {
             let length = text.chars().count() as u64;
             let mut is_kept = strings.least <= length && strings.most.is_none_or(|most| length <= most);
             for pattern in &strings.patterns {
                 is_kept = is_kept && self.reader.is_match(pattern, text)?.unwrap_or(true);
+            }
+            // What an expression does not match is told from others where all readers of it agree.
+            let is_plain = strings.unlike.is_empty() || text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            is_kept = is_kept && is_plain && !excluded.contains(text);
+            for pattern in &strings.unlike {
+                is_kept = is_kept && !self.reader.is_match(pattern, text)?.unwrap_or(true);
             }
             if is_kept {
                 kept.push(text.clone());
@@ -380,6 +417,7 @@ impl<'r, 'a> Writer<'r, 'a> {
     fn number(&mut self, numbers: &Numbers) -> Result<String, GrammarError> {
         match numbers.texts() {
             Ok(Some(Texts::Expression(text))) => self.rules.terminal(format!("/{text}/")),
+            Ok(Some(Texts::Both(one, other))) => self.rules.terminal(format!("/{one}/ & /{other}/")),
             Ok(Some(Texts::Schema(schema))) => self.rules.library(schema),
             Ok(None) => Err(GrammarError::Invalid { what: "JSON schema", problem: "no number keeps to it".into() }),
             Err(problem) => Err(GrammarError::Schema { place: "#".into(), problem }),
@@ -388,6 +426,12 @@ impl<'r, 'a> Writer<'r, 'a> {
 
     fn text(&mut self, strings: &Strings) -> Result<String, GrammarError> {
         let texts = self.kept(strings)?;
+        if texts.is_none() && (strings.excluded.is_some() || !strings.unlike.is_empty()) {
+            return self.other_text(strings);
+        }
+        if strings.patterns.len() + strings.formats.len() > PATTERNS_MAX {
+            return Err(self.reader.cannot(TOO_MANY_PATTERNS));
+        }
         let is_matched = texts.is_some() && strings.patterns.iter().all(|text| pattern::whole(text).is_ok());
         if (is_matched || strings.patterns.is_empty()) && strings.formats.is_empty() {
             return match texts {
@@ -413,16 +457,209 @@ impl<'r, 'a> Writer<'r, 'a> {
                 }
             }
         }
-        let patterns = strings.patterns.iter().map(|pattern| json!({"pattern": pattern}));
-        let formats = strings.formats.iter().map(|format| match time_pattern(format) {
-            Some(pattern) => json!({"pattern": pattern}),
-            None => json!({"format": format}),
+        let mut patterns = Vec::new();
+        for text in &strings.patterns {
+            let text = self.reader.checked(text)?;
+            patterns.push(json!({"pattern": text}));
+        }
+        let formats = strings.formats.iter().map(|format| match (format_pattern(format), format.as_str()) {
+            (Some(pattern), _) => json!({"pattern": pattern}),
+            (None, "idn-email") => json!({"format": "email"}),
+            (None, "idn-hostname") => json!({"format": "hostname"}),
+            (None, format) => json!({"format": format}),
         });
-        schema["allOf"] = patterns.chain(formats).collect();
+        schema["allOf"] = patterns.into_iter().chain(formats).collect();
         self.rules.library(schema)
     }
 
+    /// Whether a string may be none of those that it must not be.
+    fn has_other_texts(&mut self, strings: &Strings) -> Result<bool, GrammarError> {
+        let is_listed = |text: &String| text.is_empty();
+        if strings.most == Some(0) && strings.excluded.as_ref().is_some_and(|texts| texts.iter().any(is_listed)) {
+            return Ok(false);
+        }
+        if strings.unlike.is_empty() && (strings.excluded.is_none() || strings.patterns.is_empty()) {
+            return Ok(true);
+        }
+        let other = OtherTexts::of(strings).map_err(|problem| self.reader.cannot(&problem))?;
+        let listed: Vec<String> =
+            strings.excluded.iter().flat_map(|texts| texts.iter()).map(|text| json_text(text)).collect();
+        let any = format!("\"{}\"", other.any);
+        let names = pattern::Names::new(&any, &other.unlike, &other.like, &listed);
+        let has_other = names.map_err(|problem| self.reader.cannot(&problem))?.has_other(None);
+        has_other.ok_or_else(|| {
+            self.reader.cannot("it takes too long to tell which texts its patterns leave; send fewer or simpler ones")
+        })
+    }
+
+    /// A string that is none of some texts, or does not match some patterns.
+    fn other_text(&mut self, strings: &Strings) -> Result<String, GrammarError> {
+        let excluded: Vec<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
+        let bytes = excluded.iter().map(|text| text.len()).sum::<usize>();
+        self.reader.spend((excluded.len() + bytes) / LISTED)?;
+        if strings.patterns.is_empty() && strings.unlike.is_empty() && strings.formats.is_empty() {
+            let most = strings.most.map(|most| most.to_string()).unwrap_or_default();
+            let count = format!("{{{},{most}}}", strings.least);
+            let any = expression(&format!("{CHARACTER}{count}"));
+            let forms: Vec<String> = excluded.iter().map(|text| forms(text)).collect();
+            return self.rules.terminal(format!("/\"{any}\"/ & ~(/{}/)", forms.join("|")));
+        }
+        let other = OtherTexts::of(strings).map_err(|problem| self.reader.cannot(&problem))?;
+        if other.like.len() + other.unlike.len() > PATTERNS_MAX {
+            return Err(self.reader.cannot(TOO_MANY_PATTERNS));
+        }
+        let quoted = |text: &str| format!("\"\\\"\" /{text}/ \"\\\"\"");
+        let mut all = vec![self.rules.terminal(quoted(&expression(&other.any)))?];
+        for text in &other.like {
+            all.push(self.rules.terminal(quoted(text))?);
+        }
+        let mut without: Vec<String> = excluded.iter().map(|text| literal(text)).collect();
+        for text in &other.unlike {
+            without.push(self.rules.terminal(quoted(text))?);
+        }
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        self.name(&all, &without)
+    }
+
+    /// The values of a shape, if they are few: each once, as texts in Lark's quotes.
+    fn values(&mut self, shape: &Rc<Node>) -> Result<Option<Vec<String>>, GrammarError> {
+        let Shape::OneOf(parts) = &***shape else { return Ok(None) };
+        self.reader.descend()?;
+        let (mut values, mut numbers) = (Vec::new(), Vec::new());
+        for part in parts {
+            self.reader.spend(1)?;
+            match part {
+                Part::Null => values.push("\"null\"".to_owned()),
+                Part::Bool(Some(value)) => values.push(format!("\"{value}\"")),
+                Part::Bool(None) => values.extend(["\"true\"".to_owned(), "\"false\"".to_owned()]),
+                Part::Text(strings) => match self.kept(strings)? {
+                    Some(texts) if strings.formats.is_empty() => values.extend(texts.iter().map(|text| literal(text))),
+                    _ => return Ok(None),
+                },
+                Part::Number(listed) => match listed.kept() {
+                    Some(texts) => numbers.extend(texts.into_iter().map(str::to_owned)),
+                    None => return Ok(None),
+                },
+                Part::Definition(to) => {
+                    let shape = self.reader.definition(to)?;
+                    match self.values(&shape)? {
+                        Some(more) => values.extend(more),
+                        None => return Ok(None),
+                    }
+                }
+                Part::List(_) | Part::Object(_) => return Ok(None),
+            }
+        }
+        self.reader.ascend();
+        self.reader.spend((values.len() + numbers.len()) / LISTED)?;
+        // Numbers that are one in floating point are the same to some readers.
+        let mut known = HashSet::new();
+        let value_of = |text: &String| text.parse::<f64>().map_or(0, |value| (value + 0.0).to_bits());
+        numbers.retain(|text| known.insert(value_of(text)));
+        values.extend(numbers.iter().map(|text| Value::from(text.as_str()).to_string()));
+        let mut known = HashSet::new();
+        values.retain(|value| known.insert(value.clone()));
+        Ok(Some(values))
+    }
+
+    /// A list in which no entry comes twice.
+    fn unique_list(&mut self, lists: &Lists, place: &str) -> Result<String, GrammarError> {
+        let refused = || GrammarError::Schema {
+            place: place.to_owned(),
+            problem: "\"uniqueItems\" can be enforced where entries are of \"enum\", \"const\" or \"boolean\", or \
+                      \"maxItems\" is 1; leave it out, or list their values"
+                .into(),
+        };
+        if lists.some.is_some() {
+            return Err(refused());
+        }
+        let few = lists.first.is_empty().then(|| self.values(&lists.rest)).transpose()?.flatten();
+        let Some(values) = few else {
+            if !self.are_all_apart(lists)? {
+                return Err(refused());
+            }
+            return self.list(&Lists { unique: None, ..lists.clone() });
+        };
+        let most = lists.most.unwrap_or(u64::MAX).min(values.len() as u64);
+        let mut ways = Vec::new();
+        if lists.least == 0 {
+            ways.push("JSON__NO_LIST".to_owned());
+        }
+        let entries = if values.len() <= ARRANGED_MAX {
+            self.arranged(&values, lists.least, most)?
+        } else {
+            let pairs: Vec<(String, bool)> = values.into_iter().map(|value| (value, false)).collect();
+            self.pairs(&pairs, None, Counts { needed: lists.least, room: Some(most) })?
+        };
+        ways.extend(entries.filter(|_| most > 0).map(|entries| format!("JSON__LIST {entries} JSON__LIST_END")));
+        self.rules.rule(&ways.join(" | "))
+    }
+
+    /// A list of which some entry is what `contains` says.
+    fn list_with(&mut self, lists: &Lists, some: &Rc<Node>, place: &str) -> Result<String, GrammarError> {
+        if lists.least > 1 || lists.most.is_some() || !lists.first.is_empty() {
+            let problem = "\"contains\" can be enforced where all entries are the same, and their number is \
+             free; leave it \
+                           out, or the other keywords";
+            return Err(GrammarError::Schema { place: place.to_owned(), problem: problem.into() });
+        }
+        let entry = meet_nodes(&lists.rest, some, &mut self.reader)?;
+        let (entry, rest) = (self.value(&entry)?, self.value(&lists.rest)?);
+        self.rules.rule(&format!("JSON__LIST ({rest} JSON__COMMA)* {entry} (JSON__COMMA {rest})* JSON__LIST_END"))
+    }
+
+    /// Whether no two entries of a list can be the same.
+    fn are_all_apart(&mut self, lists: &Lists) -> Result<bool, GrammarError> {
+        let count = lists.first.len();
+        let has_more = lists.most.is_none_or(|most| most > count as u64) && self.has_values(&lists.rest)?;
+        if has_more {
+            return Ok(false);
+        }
+        for (index, one) in lists.first.iter().enumerate() {
+            for other in &lists.first[index + 1..] {
+                if !are_apart(one, other, &mut self.reader)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// At least one and at most so many of these values, each once, in any order.
+    fn arranged(&mut self, values: &[String], least: u64, most: u64) -> Result<Option<String>, GrammarError> {
+        // What may follow where these came, by their bits: those that lack most come first.
+        let mut behind: Vec<Option<String>> = vec![None; 1 << values.len()];
+        for taken in (0..behind.len()).rev() {
+            let count = u64::from(taken.count_ones());
+            if count >= most {
+                continue;
+            }
+            let comma = if taken == 0 { "" } else { "JSON__COMMA " };
+            let mut ways = Vec::new();
+            for (index, value) in values.iter().enumerate().filter(|(index, _)| taken & (1 << index) == 0) {
+                let rest = behind[taken | (1 << index)].as_deref();
+                match rest {
+                    Some(rest) => ways.push(format!("{comma}{value} {rest}")),
+                    None if count + 1 >= least => ways.push(format!("{comma}{value}")),
+                    None => {}
+                }
+            }
+            if ways.is_empty() {
+                continue;
+            }
+            let way = self.rules.rule(&ways.join(" | "))?;
+            behind[taken] = Some(if taken > 0 && count >= least { format!("{way}?") } else { way });
+        }
+        Ok(behind.swap_remove(0))
+    }
+
     fn list(&mut self, lists: &Lists) -> Result<String, GrammarError> {
+        if let Some(place) = lists.unique.as_ref().filter(|_| lists.most.is_none_or(|most| most > 1)) {
+            return self.unique_list(lists, &place.clone());
+        }
+        if let Some((some, place)) = &lists.some {
+            return self.list_with(lists, some, place);
+        }
         let mut most = lists.most;
         let mut first = Vec::new();
         for (index, shape) in lists.first.iter().enumerate() {
@@ -474,7 +711,8 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 
     fn object(&mut self, objects: &Objects) -> Result<String, GrammarError> {
-        let is_open = matches!(&**objects.others, Shape::Any) && objects.patterns.is_empty();
+        let is_open =
+            matches!(&**objects.others, Shape::Any) && objects.patterns.is_empty() && objects.names.is_empty();
         let says_nothing = objects.properties.is_empty() && objects.required.is_empty();
         if is_open && says_nothing && objects.least == 0 && objects.most.is_none() {
             return Ok("json__object".into());
@@ -516,12 +754,19 @@ impl<'r, 'a> Writer<'r, 'a> {
             let whole = pattern::whole(text).map_err(|problem| GrammarError::Schema { place, problem })?;
             expressions.push(self.rules.terminal(format!("\"\\\"\" /{whole}/ \"\\\"\""))?);
         }
+        let mut all = Vec::new();
+        for text in objects.names.iter().filter(|_| !others.is_empty()) {
+            let place = format!("{}/propertyNames", objects.place);
+            let whole = pattern::whole(text).map_err(|problem| GrammarError::Schema { place, problem })?;
+            all.push(self.rules.terminal(format!("\"\\\"\" /{whole}/ \"\\\"\""))?);
+        }
+        let is_plain = !expressions.is_empty() || !all.is_empty();
         let mut pairs = Vec::new();
         for other in others {
             // A name that matches several patterns would have to be all that they say.
             let unmatched = expressions.iter().enumerate().filter(|(at, _)| Some(*at) != other);
             let mut without: Vec<String> = unmatched.map(|(_, one)| one.clone()).collect();
-            let (these, shape) = match other {
+            let (mut these, shape) = match other {
                 Some(index) => {
                     let (text, shape) = &objects.patterns[index];
                     for name in listed {
@@ -533,9 +778,10 @@ impl<'r, 'a> Writer<'r, 'a> {
                 }
                 None => {
                     without.extend(listed.iter().map(|name| literal(name)));
-                    (vec![if expressions.is_empty() { "JSON__NAME" } else { "JSON__PLAIN_NAME" }], &objects.others)
+                    (vec![if is_plain { "JSON__PLAIN_NAME" } else { "JSON__NAME" }], &objects.others)
                 }
             };
+            these.extend(all.iter().map(String::as_str));
             let name = self.name(&these, &without)?;
             pairs.push(format!("{name} JSON__COLON {}", self.value(shape)?));
         }
@@ -594,6 +840,36 @@ impl<'r, 'a> Writer<'r, 'a> {
             behind = next;
         }
         Ok(behind.swap_remove(0)[0].take())
+    }
+}
+
+/// Strings that are none of some texts, or do not match some patterns, as expressions of what is between quotes. They
+/// have no escapes, so that each has one form.
+struct OtherTexts {
+    any: String,
+    like: Vec<String>,
+    unlike: Vec<String>,
+}
+
+impl OtherTexts {
+    /// What these strings are.
+    ///
+    /// # Errors
+    /// Why they cannot be told from others.
+    fn of(strings: &Strings) -> Result<Self, String> {
+        let mut like = Vec::new();
+        for format in &strings.formats {
+            let problem = || format!("texts of \"format\" {format:?} cannot be told from others; leave it out");
+            like.push(pattern::whole(&format_pattern(format).ok_or_else(problem)?)?);
+        }
+        for text in &strings.patterns {
+            like.push(pattern::whole(text)?);
+        }
+        let unlike = strings.unlike.iter().map(|text| pattern::whole(text)).collect::<Result<Vec<String>, _>>()?;
+        let most = strings.most.map(|most| most.to_string()).unwrap_or_default();
+        // Expressions that are not to match are read in several ways beyond these.
+        let one = if unlike.is_empty() { r#"[^"\\\x00-\x1f\x7f]"# } else { r"[ !#-\[\]-~]" };
+        Ok(Self { any: format!("{one}{{{},{most}}}", strings.least), like, unlike })
     }
 }
 
@@ -669,13 +945,66 @@ fn json_text(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
+/// An expression of all forms of a JSON string.
+fn forms(text: &str) -> String {
+    let mut forms = String::from("\"");
+    for one in text.chars() {
+        let short = match one {
+            '"' | '\\' => {
+                forms += r"\\";
+                forms += if one == '"' { "\"" } else { r"\\" };
+                continue;
+            }
+            '\u{8}' => "b",
+            '\u{c}' => "f",
+            '\n' => "n",
+            '\r' => "r",
+            '\t' => "t",
+            _ => "",
+        };
+        if one.is_control() && one.is_ascii() {
+            let digits: String = format!("{:02x}", one as u32).chars().map(either_case).collect();
+            let short = if short.is_empty() { String::new() } else { format!("|{short}") };
+            forms += &format!(r"\\(u00{digits}{short})");
+        } else {
+            if one.is_ascii_punctuation() {
+                forms.push('\\');
+            }
+            forms.push(one);
+        }
+    }
+    forms + "\""
+}
+
+/// A digit of a base above ten, as it may be written.
+fn either_case(digit: char) -> String {
+    if digit.is_ascii_digit() { digit.to_string() } else { format!("[{digit}{}]", digit.to_ascii_uppercase()) }
+}
+
 /// A JSON string as it stands, in Lark's quotes.
 fn literal(text: &str) -> String {
     Value::from(json_text(text)).to_string()
 }
 
-/// A pattern of the formats of days and times: those of the calendar, without leap seconds, which few readers know.
-fn time_pattern(format: &str) -> Option<String> {
+/// A pattern of formats that the library does not know, or not so: days are those of the calendar, times have no leap
+/// seconds, which few readers know, and addresses are those that all readers take for such.
+fn format_pattern(format: &str) -> Option<String> {
+    let part = "([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-F]{2})";
+    let (scheme, host) = ("[A-Za-z][A-Za-z0-9+.-]*:", "//[A-Za-z0-9._~-]+(:[0-9]{1,4})?");
+    let step = "/([^~/]|~[01])*";
+    let behind =
+        |part: &str| format!("({host}(/{part}*)*|/?({part}+(/{part}*)*)?)(\\?({part}|[/?])*)?(#({part}|[/?])*)?");
+    match format {
+        "iri" => return Some(format!("^{scheme}{}$", behind(part))),
+        "uri-reference" | "iri-reference" => return Some(format!("^({scheme})?{}$", behind(part))),
+        "uri-template" => {
+            let part = format!("({part}|\\{{[A-Za-z0-9_]+\\}})");
+            return Some(format!("^({scheme})?{}$", behind(&part)));
+        }
+        "json-pointer" => return Some(format!("^({step})*$")),
+        "relative-json-pointer" => return Some(format!("^(0|[1-9][0-9]{{0,8}})(#|({step})*)$")),
+        _ => {}
+    }
     let year = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)";
     let fourth = "(0[48]|[2468][048]|[13579][26])";
     let days = format!(

@@ -45,6 +45,10 @@ pub(super) struct Strings {
     pub(super) most: Option<u64>,
     pub(super) patterns: Vec<String>,
     pub(super) formats: Vec<String>,
+    /// If it is none of these.
+    pub(super) excluded: Option<Rc<Vec<String>>>,
+    /// Patterns that it does not match.
+    pub(super) unlike: Vec<String>,
 }
 
 /// What a list has to be.
@@ -56,6 +60,10 @@ pub(super) struct Lists {
     pub(super) rest: Rc<Node>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
+    /// Where the schema says that no entry comes twice, if it does.
+    pub(super) unique: Option<Rc<str>>,
+    /// What some entry has to be, and where the schema says it.
+    pub(super) some: Option<(Rc<Node>, Rc<str>)>,
 }
 
 /// What an object has to be.
@@ -66,9 +74,13 @@ pub(super) struct Objects {
     pub(super) patterns: Vec<(String, Rc<Node>)>,
     /// Of all other names.
     pub(super) others: Rc<Node>,
+    /// Patterns that all names match which `properties` does not list.
+    pub(super) names: Vec<String>,
     pub(super) required: Vec<String>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
+    /// Whether there may be other objects that keep to what the schema says.
+    pub(super) is_narrowed: bool,
     /// Where the schema says it.
     pub(super) place: Rc<str>,
 }
@@ -80,6 +92,22 @@ impl Shape {
 
     pub(super) fn one(part: Part) -> Self {
         Self::OneOf(vec![part])
+    }
+
+    /// Whether it is certain that there are no values, without a look at parts.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self, Self::OneOf(parts) if parts.is_empty())
+    }
+
+    /// Values of either.
+    pub(super) fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::OneOf(mut parts), Self::OneOf(more)) => {
+                parts.extend(more);
+                Self::OneOf(parts)
+            }
+            _ => Self::Any,
+        }
     }
 
     /// How much a copy takes, in units of some 100 bytes.
@@ -117,6 +145,19 @@ impl Deref for Node {
 }
 
 impl Part {
+    /// All values, by type.
+    pub(super) fn all(place: &Rc<str>) -> Vec<Self> {
+        let mut parts = Self::all_but_objects();
+        parts.push(Self::Object(Objects::any(place.clone())));
+        parts
+    }
+
+    /// All values that are no objects.
+    pub(super) fn all_but_objects() -> Vec<Self> {
+        let (number, text) = (Numbers::any(false), Strings::default());
+        vec![Self::Null, Self::Bool(None), Self::Number(number), Self::Text(text), Self::List(Lists::any())]
+    }
+
     /// The shapes of a list's entries, or of an object's values.
     pub(super) fn inner(&self) -> impl Iterator<Item = &Rc<Node>> {
         let (lists, objects) = match self {
@@ -124,7 +165,10 @@ impl Part {
             Self::Object(objects) => (None, Some(objects)),
             _ => (None, None),
         };
-        let entries = lists.into_iter().flat_map(|lists| lists.first.iter().chain([&lists.rest]));
+        let entries = lists.into_iter().flat_map(|lists| {
+            let some = lists.some.iter().map(|(shape, _)| shape);
+            lists.first.iter().chain([&lists.rest]).chain(some)
+        });
         let values = objects.into_iter().flat_map(|objects| {
             let named = objects.properties.iter().chain(&objects.patterns);
             named.map(|(_, shape)| shape).chain([&objects.others])
@@ -138,11 +182,14 @@ impl Part {
         match self {
             Self::Null | Self::Bool(_) => 1,
             Self::Number(numbers) => numbers.weight(),
-            Self::Text(strings) => 1 + strings.patterns.iter().chain(&strings.formats).map(of).sum::<usize>(),
+            Self::Text(strings) => {
+                let texts = strings.patterns.iter().chain(&strings.formats).chain(&strings.unlike);
+                1 + texts.map(of).sum::<usize>()
+            }
             Self::List(lists) => 1 + lists.first.len(),
             Self::Object(objects) => {
                 let names = objects.properties.iter().chain(&objects.patterns).map(|(name, _)| name);
-                1 + names.chain(&objects.required).map(of).sum::<usize>()
+                1 + names.chain(&objects.required).chain(&objects.names).map(of).sum::<usize>()
             }
             Self::Definition(to) => of(to),
         }
@@ -151,7 +198,7 @@ impl Part {
 
 impl Lists {
     pub(super) fn any() -> Self {
-        Self { first: Vec::new(), rest: Node::new(Shape::Any), least: 0, most: None }
+        Self { first: Vec::new(), rest: Node::new(Shape::Any), least: 0, most: None, unique: None, some: None }
     }
 
     /// What the entry at `index` has to be.
@@ -162,8 +209,26 @@ impl Lists {
 
 impl Objects {
     pub(super) fn any(place: Rc<str>) -> Self {
-        let (properties, patterns, required) = (Vec::new(), Vec::new(), Vec::new());
-        Self { properties, patterns, others: Node::new(Shape::Any), required, least: 0, most: None, place }
+        let (properties, patterns, names, required) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (others, least, most, is_narrowed) = (Node::new(Shape::Any), 0, None, false);
+        Self { properties, patterns, others, names, required, least, most, is_narrowed, place }
+    }
+
+    /// The same with what `properties` says of a name, from now on.
+    pub(super) fn with(mut self, name: &str, shape: Rc<Node>) -> Self {
+        match self.properties.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = shape,
+            None => self.properties.push((name.to_owned(), shape)),
+        }
+        self
+    }
+
+    /// The same where an object has to have this name.
+    pub(super) fn requiring(mut self, name: &str) -> Self {
+        if !self.required.iter().any(|known| known == name) {
+            self.required.push(name.to_owned());
+        }
+        self
     }
 
     /// What `properties` says of a name.

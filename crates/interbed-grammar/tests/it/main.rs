@@ -3,8 +3,9 @@
 mod bytes;
 mod ebnf;
 mod entangled;
-mod generated;
+mod instances;
 mod parts;
+mod published;
 mod refusals;
 mod walks;
 

@@ -22,16 +22,14 @@ fn place_of(schema: &Value) -> String {
 #[test]
 fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
     for (keyword, value) in [
-        ("not", json!({})),
-        ("if", json!({})),
-        ("then", json!({})),
-        ("contains", json!({})),
+        ("not", json!({"format": "date"})),
+        ("not", json!({"multipleOf": 2})),
         ("uniqueItems", json!(true)),
-        ("dependentRequired", json!({})),
-        ("propertyNames", json!({})),
-        ("unevaluatedProperties", json!(false)),
-        ("format", json!("regex")),
-        ("nullable", json!(true)),
+        ("dependentRequired", json!([])),
+        ("propertyNames", json!({"format": "date"})),
+        ("unevaluatedItems", json!(false)),
+        ("pattern", json!("a(?=b)")),
+        ("pattern", json!("[\\x00-!]")),
         ("$ref", json!("https://example.com/schema")),
         ("$ref", json!("#/$defs/none")),
         ("$dynamicRef", json!("#a")),
@@ -41,8 +39,8 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
         for (around, place) in [
             (json!({"properties": {"a/b": {keyword: value}}}), "#/properties/a~1b"),
             (json!({"items": {keyword: value}}), "#/items"),
-            (json!({"anyOf": [{}, {keyword: value}]}), "#/anyOf/1"),
-            (json!({"$defs": {"d": {keyword: value}}}), "#/$defs/d"),
+            (json!({"anyOf": [{"type": "null"}, {keyword: value}]}), "#/anyOf/1"),
+            (json!({"$ref": "#/$defs/d", "$defs": {"d": {keyword: value}}}), "#/$defs/d"),
             (
                 json!({"additionalProperties": {"prefixItems": [{keyword: value}]}}),
                 "#/additionalProperties/prefixItems/0",
@@ -51,8 +49,26 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
             assert_eq!(place_of(&around), format!("{place}/{keyword}"));
         }
     }
-    let message = refused(GrammarSource::JsonSchema(json!({"properties": {"a": {"not": {}}}})));
-    assert_eq!(message, "#/properties/a/not of the schema: \"not\" cannot be enforced; leave it out");
+    let message = refused(GrammarSource::JsonSchema(json!({"properties": {"a": {"$recursiveRef": "#"}}})));
+    assert_eq!(
+        message,
+        "#/properties/a/$recursiveRef of the schema: \"$recursiveRef\" cannot be enforced; leave it out"
+    );
+    for (schema, place) in [
+        (json!({"unevaluatedProperties": false, "anyOf": [{}]}), "#/unevaluatedProperties"),
+        (json!({"contains": {}, "minContains": 2}), "#/contains"),
+        (json!({"contains": {}, "maxItems": 2}), "#/contains"),
+        (json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true}), "#/uniqueItems"),
+        (json!({"oneOf": [{"minLength": 1}, {"format": "date"}]}), "#/oneOf"),
+        (json!({"if": {"format": "date"}, "then": false}), "#/if"),
+        (json!({"not": {"uniqueItems": true}}), "#/not"),
+        (json!({"not": {"additionalProperties": false}}), "#/not"),
+        (json!({"items": {"$id": "https://e.x/a", "items": {"$ref": "#/x"}}, "x": {}}), "#/items/items/$ref"),
+        (json!(false), "#"),
+        (json!({"minItems": 9_000_000, "type": "array"}), "#"),
+    ] {
+        assert_eq!(place_of(&schema), place, "{schema}");
+    }
 }
 
 #[test]
@@ -60,11 +76,10 @@ fn what_references_lead_to_is_checked_wherever_it_is() {
     let within = |inner: Value| json!({"type": "array", "items": {"properties": {"p": inner}}});
     for (keyword, value) in [
         ("uniqueItems", json!(true)),
-        ("not", json!({})),
-        ("if", json!({"minItems": 1})),
-        ("contains", json!({})),
-        ("propertyNames", json!({"pattern": "a"})),
-        ("format", json!("regex")),
+        ("not", json!({"format": "date"})),
+        ("propertyNames", json!({"format": "date"})),
+        ("$dynamicRef", json!("#a")),
+        ("pattern", json!("(")),
     ] {
         let asks = json!({keyword: value});
         let at = "items/properties/p";
@@ -85,7 +100,7 @@ fn what_references_lead_to_is_checked_wherever_it_is() {
     }
     // What nothing leads to is not read; what refers to itself is read once.
     for schema in [
-        json!({"x": {"not": {}}, "type": "null"}),
+        json!({"x": {"$dynamicRef": "#"}, "type": "null"}),
         json!({"$ref": "#/x/y", "x": {"y": {"items": {"$ref": "#/x/y"}, "uniqueItems": false}}}),
     ] {
         bytes_and(&PIECES).compile(&GrammarSource::JsonSchema(schema)).unwrap();
@@ -96,6 +111,10 @@ fn what_references_lead_to_is_checked_wherever_it_is() {
 fn what_asks_for_nothing_or_is_data_passes() {
     for schema in [
         json!({"uniqueItems": false, "deprecated": true, "title": "t", "x-order": 1}),
+        json!({"nullable": true, "format": "color", "then": false, "else": false, "minContains": 3, "$anchor": "a"}),
+        json!({"if": {"$ref": "#"}, "dependentRequired": {}, "dependentSchemas": {}, "propertyNames": {}, "id": "x"}),
+        json!({"propertyNames": {"type": "string"}, "items": {"$id": "https://e.x/a"}, "unevaluatedItems": true}),
+        json!({"$id": "https://e.x/s", "$ref": "https://e.x/s#/$defs/a~1b%20c", "$defs": {"a/b c": true}}),
         json!({"enum": [{"not": 1}], "default": {"if": 2}, "examples": [{"contains": 3}]}),
         json!({"properties": {"not": {"type": "string"}, "if": true, "format": {"const": 1}}}),
         json!({"$defs": {"n": {"type": "null"}}, "properties": {"a": {"$ref": "#/$defs/n"}}}),
@@ -231,7 +250,11 @@ fn chains_of_names_are_refused_before_they_fill_the_stack() {
             let stack = std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES);
             let compiled = stack.spawn(compile).unwrap().join().unwrap();
             assert!(compiled.is_ok() || count > 100, "{index}: {count}: {compiled:?}");
-            refused |= matches!(compiled, Err(GrammarError::TooLarge { unit, .. }) if unit != "bytes");
+            refused |= match compiled {
+                Err(GrammarError::TooLarge { unit, .. }) => unit != "bytes",
+                Err(GrammarError::Schema { problem, .. }) => problem.contains("levels behind references"),
+                _ => false,
+            };
         }
         assert!(refused, "{index}");
     }

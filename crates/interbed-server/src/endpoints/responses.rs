@@ -28,7 +28,7 @@ use crate::openapi::{Part, fields_of_all, part};
 use crate::outline::{Block, Blocks, Change, Outline};
 use crate::sampling::{Common, check_name, unasked};
 use crate::stream::{self, Events, named};
-use crate::structured::json_constraint;
+use crate::structured::{check_strict, json_constraint};
 use crate::tool_choice::{Choice, ToolChoice};
 use crate::tool_list::{ToolList, arguments_of_text, joined_name};
 use crate::tool_use::{AskedTools, bind};
@@ -388,7 +388,11 @@ fn format(text: Option<Object<Text<'_>>>, common: &mut Common, share: &mut Share
             common.constraint = Some(json_constraint(Some(raw), path, share)?);
             // It was read just now.
             let schema = json_value(raw.get()).unwrap_or_default();
-            let strict = sent(strict).unwrap_or(true);
+            let strict = sent(strict);
+            if strict == Some(true) {
+                check_strict(&schema, path)?;
+            }
+            let strict = strict.unwrap_or(true);
             Ok(json!({"type": "json_schema", "name": sent(name), "schema": schema, "strict": strict}))
         }
         other => {

@@ -8,7 +8,23 @@ use super::values::{is_plain_text, root_of};
 
 /// Keywords that say what an object is as a whole, beside those that are kept to. Others at the root say nothing of
 /// objects.
-const REFUSED: [&str; 8] = ["$ref", "allOf", "anyOf", "const", "enum", "maxProperties", "minProperties", "oneOf"];
+const REFUSED: [&str; 15] = [
+    "$ref",
+    "allOf",
+    "anyOf",
+    "const",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "enum",
+    "if",
+    "maxProperties",
+    "minProperties",
+    "not",
+    "oneOf",
+    "propertyNames",
+    "unevaluatedProperties",
+];
 /// Where references may lead: these go with each parameter.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// What goes with each parameter: its value is JSON of its own.

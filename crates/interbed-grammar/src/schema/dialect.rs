@@ -1,0 +1,52 @@
+//! Editions of JSON Schema, which say of some keywords what others do not. Who validates knows them by their exact
+//! names, so these count here, too.
+
+use serde_json::Value;
+
+/// An edition; later ones are larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Dialect {
+    Draft3,
+    Draft4,
+    Draft6,
+    Draft7,
+    Draft2019,
+    Draft2020,
+}
+
+impl Dialect {
+    /// That of a schema, which is the latest if it does not say, or names none that is known.
+    pub(super) fn of(schema: &Value) -> Self {
+        let named = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
+        match named.strip_suffix('#').unwrap_or(named) {
+            "http://json-schema.org/draft-03/schema" => Self::Draft3,
+            "http://json-schema.org/draft-04/schema" => Self::Draft4,
+            "http://json-schema.org/draft-06/schema" => Self::Draft6,
+            "http://json-schema.org/draft-07/schema" => Self::Draft7,
+            "https://json-schema.org/draft/2019-09/schema" => Self::Draft2019,
+            _ => Self::Draft2020,
+        }
+    }
+
+    /// The keyword that gives a schema a name of its own.
+    pub(super) fn name(self) -> &'static str {
+        if self <= Self::Draft4 { "id" } else { "$id" }
+    }
+
+    /// Whether what stands beside a reference says nothing.
+    pub(super) fn refers_alone(self) -> bool {
+        self <= Self::Draft7
+    }
+
+    /// Whether the keyword says nothing in this edition.
+    pub(super) fn ignores(self, keyword: &str) -> bool {
+        match keyword {
+            "const" | "contains" | "propertyNames" => self < Self::Draft6,
+            "if" | "then" | "else" => self < Self::Draft7,
+            "dependentRequired" | "dependentSchemas" => self < Self::Draft2019,
+            "dependencies" => self >= Self::Draft2019,
+            "allOf" | "anyOf" | "oneOf" | "not" | "minProperties" | "maxProperties" => self < Self::Draft4,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Values that one schema describes and another one does not.
+//!
+//! What is found may be fewer values than there are, but never one that the other schema describes. So the other one
+//! must not be known by fewer of its values: where it is, that is refused.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use crate::GrammarError;
+
+use super::meet::{Definitions, are_apart, lacks_a_value, named};
+use super::shape::{Lists, Node, Objects, Part, Shape, Strings, smaller};
+
+/// Most parts that may be left.
+const PARTS_MAX: usize = 256;
+/// What is copied in a step of work.
+const WEIGHT: usize = 4;
+
+/// Values that are `one`, and not `other`.
+pub(super) fn differ(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Shape, GrammarError> {
+    let others = match other {
+        Shape::Any => return Ok(Shape::nothing()),
+        Shape::OneOf(others) => others,
+    };
+    if others.is_empty() {
+        of.spend(1 + one.weight() / WEIGHT)?;
+        return Ok(one.clone());
+    }
+    let mut left = match one {
+        Shape::Any => Part::all(&of.here()?),
+        Shape::OneOf(parts) => {
+            of.spend(1 + one.weight() / WEIGHT)?;
+            parts.clone()
+        }
+    };
+    of.descend()?;
+    for other in others {
+        let mut next = Vec::new();
+        for part in left {
+            of.spend(1 + (part.weight() + other.weight()) / WEIGHT)?;
+            next.extend(differ_parts(part, other, of)?);
+        }
+        if next.len() > PARTS_MAX {
+            return Err(of.cannot("too many alternatives are left of what it excludes; simplify it"));
+        }
+        left = next;
+    }
+    of.ascend();
+    Ok(Shape::OneOf(left))
+}
+
+fn differ_parts(one: Part, other: &Part, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
+    match (&one, other) {
+        (Part::Definition(to), Part::Definition(other)) if to == other => Ok(Vec::new()),
+        (_, Part::Definition(to)) => {
+            let shape = of.definition(to)?;
+            parts_of(differ(&Shape::one(one), &shape, of)?, of)
+        }
+        (Part::Definition(to), _) => {
+            let shape = of.definition(to)?;
+            let other = Shape::one(other.clone());
+            if are_apart(&shape, &other, of)? {
+                return Ok(vec![one]);
+            }
+            parts_of(differ(&shape, &other, of)?, of)
+        }
+        (Part::Null, Part::Null) | (Part::Bool(_), Part::Bool(None)) => Ok(Vec::new()),
+        (Part::Bool(None), Part::Bool(Some(value))) => Ok(vec![Part::Bool(Some(!value))]),
+        (Part::Bool(Some(one)), Part::Bool(Some(other))) if one == other => Ok(Vec::new()),
+        (Part::Number(one), Part::Number(other)) => {
+            of.spend(one.listed_in_both(other) / WEIGHT)?;
+            let left = one.without(other).map_err(|problem| of.cannot(&problem))?;
+            Ok(left.into_iter().map(Part::Number).collect())
+        }
+        (Part::Text(one), Part::Text(other)) => texts(one, other, of),
+        (Part::List(one), Part::List(other)) => lists(one, other, of),
+        (Part::Object(one), Part::Object(other)) => objects(one, other, of),
+        _ => Ok(vec![one]),
+    }
+}
+
+fn parts_of(shape: Shape, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
+    match shape {
+        Shape::Any => Ok(Part::all(&of.here()?)),
+        Shape::OneOf(parts) => Ok(parts),
+    }
+}
+
+fn texts(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
+    let mut left = Vec::new();
+    if let Some(listed) = &other.literals {
+        let mut excluded: Vec<String> = one.excluded.as_deref().cloned().unwrap_or_default();
+        of.spend((excluded.len() + listed.len()) / WEIGHT)?;
+        if !other.formats.is_empty() {
+            return Err(of.cannot("texts that are not of a \"format\" cannot be told from others; leave it out"));
+        }
+        for text in listed.iter() {
+            if is_kept(text, other, of)? {
+                excluded.push(text.clone());
+            }
+        }
+        let excluded = (!excluded.is_empty()).then(|| Rc::new(excluded));
+        left.push(Strings { excluded, ..one.clone() });
+    } else {
+        if other.formats.iter().any(|format| !one.formats.contains(format)) {
+            return Err(of.cannot("texts that are not of a \"format\" cannot be told from others; leave it out"));
+        }
+        if other.least > 0 {
+            left.push(Strings { most: smaller(one.most, Some(other.least - 1)), ..one.clone() });
+        }
+        if let Some(most) = other.most {
+            left.push(Strings { least: one.least.max(most.saturating_add(1)), ..one.clone() });
+        }
+        for pattern in other.patterns.iter().filter(|pattern| !one.patterns.contains(pattern)) {
+            let mut unlike = one.unlike.clone();
+            unlike.push(pattern.clone());
+            left.push(Strings { unlike, ..one.clone() });
+        }
+        for pattern in other.unlike.iter().filter(|pattern| !one.unlike.contains(pattern)) {
+            let mut patterns = one.patterns.clone();
+            patterns.push(pattern.clone());
+            left.push(Strings { patterns, ..one.clone() });
+        }
+        if let Some(excluded) = &other.excluded {
+            let known: Option<HashSet<&String>> = one.literals.as_ref().map(|texts| texts.iter().collect());
+            let kept = excluded.iter().filter(|text| known.as_ref().is_none_or(|known| known.contains(text)));
+            left.push(Strings { literals: Some(Rc::new(kept.cloned().collect())), ..one.clone() });
+        }
+    }
+    let mut parts = Vec::new();
+    for mut strings in left {
+        if let Some(texts) = strings.literals.take() {
+            let excluded: HashSet<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
+            of.spend((texts.len() + excluded.len()) / WEIGHT)?;
+            let kept: Vec<String> = texts.iter().filter(|text| !excluded.contains(text)).cloned().collect();
+            if kept.is_empty() {
+                continue;
+            }
+            strings.literals = Some(Rc::new(kept));
+        }
+        if strings.most.is_none_or(|most| strings.least <= most) {
+            parts.push(Part::Text(strings));
+        }
+    }
+    Ok(parts)
+}
+
+/// Whether a text has the length that it has to have, and matches what it has to match.
+fn is_kept(text: &str, strings: &Strings, of: &mut impl Definitions) -> Result<bool, GrammarError> {
+    let length = text.chars().count() as u64;
+    let mut is_kept = strings.least <= length && strings.most.is_none_or(|most| length <= most);
+    let patterns = strings.patterns.iter().map(|pattern| (pattern, true));
+    for (pattern, matches) in patterns.chain(strings.unlike.iter().map(|pattern| (pattern, false))) {
+        // Classes of letters and digits are read in several ways beyond these.
+        if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            return Err(of.cannot("it lists texts that patterns match or not, as they are read; leave these out"));
+        }
+        let found = of.is_match(pattern, text)?.map_err(|problem| of.cannot(&problem))?;
+        is_kept = is_kept && found == matches;
+    }
+    Ok(is_kept)
+}
+
+fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
+    if other.unique.is_some() && one.unique.is_none() {
+        return Err(of.cannot("lists in which an entry comes twice cannot be told from others; leave it out"));
+    }
+    if other.some.is_some() {
+        return Err(
+            of.cannot("lists without an entry that \"contains\" describes cannot be told from others; leave it out")
+        );
+    }
+    let mut left = Vec::new();
+    if other.least > one.least {
+        left.push(Lists { most: smaller(one.most, Some(other.least - 1)), ..one.clone() });
+    }
+    if let Some(most) = other.most {
+        left.push(Lists { least: one.least.max(most.saturating_add(1)), ..one.clone() });
+    }
+    let count = one.first.len().max(other.first.len());
+    for index in 0..count {
+        if one.most.is_some_and(|most| most <= index as u64) {
+            break;
+        }
+        let entry = differ(one.entry(index), other.entry(index), of)?;
+        if !entry.is_nothing() {
+            of.spend(1 + count / WEIGHT)?;
+            let mut first: Vec<Rc<Node>> = (0..count).map(|index| one.entry(index).clone()).collect();
+            first[index] = of.node(entry)?;
+            left.push(Lists { first, least: one.least.max(index as u64 + 1), ..one.clone() });
+        }
+    }
+    let has_more = one.most.is_none_or(|most| most > count as u64) && !one.rest.is_nothing();
+    if has_more && !differ(&one.rest, &other.rest, of)?.is_nothing() {
+        return Err(of.cannot("lists of which some entry is another cannot be told from others; leave it out"));
+    }
+    let is_possible = |lists: &Lists| lists.most.is_none_or(|most| lists.least <= most);
+    Ok(left.into_iter().filter(is_possible).map(Part::List).collect())
+}
+
+fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
+    if other.is_narrowed {
+        return Err(of.cannot("objects with other \"patternProperties\" cannot be told from these; leave them out"));
+    }
+    if other.names.iter().any(|name| !one.names.contains(name)) {
+        return Err(of.cannot("objects with other names cannot be told from others; leave it out"));
+    }
+    let mut left: Vec<Objects> = Vec::new();
+    for name in other.required.iter().filter(|name| !one.required.contains(name)) {
+        of.spend(1 + one.properties.len() / WEIGHT)?;
+        left.push(one.clone().with(name, Node::new(Shape::nothing())));
+    }
+    if other.least > one.least.max(one.required.len() as u64) {
+        left.push(Objects { most: smaller(one.most, Some(other.least - 1)), ..one.clone() });
+    }
+    if let Some(most) = other.most.filter(|&most| one.most.is_none_or(|own| own > most)) {
+        left.push(Objects { least: one.least.max(most.saturating_add(1)), ..one.clone() });
+    }
+    let mut known = HashSet::new();
+    let all = [one, other]
+        .into_iter()
+        .flat_map(|objects| objects.properties.iter().map(|(name, _)| name).chain(&objects.required));
+    for name in all.filter(|name| known.insert(*name)) {
+        of.spend(1)?;
+        let (own, others) = (named(one, name, of)?, named(other, name, of)?);
+        let value = differ(&own, &others, of)?;
+        if !value.is_nothing() {
+            of.spend(1 + (one.properties.len() + one.required.len()) / WEIGHT)?;
+            let value = of.node(value)?;
+            left.push(one.clone().with(name, value).requiring(name));
+        }
+    }
+    // Names that only the pattern of one of them matches are told apart from none.
+    let own = one.patterns.iter().map(|(_, shape)| shape).chain([&one.others]);
+    let own: Vec<Rc<Node>> = own.filter(|shape| !shape.is_nothing()).cloned().collect();
+    let others: Vec<Rc<Node>> = other.patterns.iter().map(|(_, shape)| shape).chain([&other.others]).cloned().collect();
+    let is_same = one.patterns.len() == other.patterns.len()
+        && one.patterns.iter().zip(&other.patterns).all(|((one, _), (other, _))| one == other);
+    for (index, shape) in own.iter().enumerate() {
+        for (at, other) in others.iter().enumerate() {
+            if is_same && own.len() == others.len() && index != at {
+                continue;
+            }
+            if !differ(shape, other, of)?.is_nothing() {
+                return Err(of.cannot(
+                    "objects with a value of another name cannot be told from others; list its name, or leave it out",
+                ));
+            }
+        }
+    }
+    let mut parts = Vec::new();
+    for objects in left {
+        let is_possible = objects.most.is_none_or(|most| objects.least.max(objects.required.len() as u64) <= most);
+        if is_possible && !lacks_a_value(&objects, of)? {
+            parts.push(Part::Object(objects));
+        }
+    }
+    Ok(parts)
+}
