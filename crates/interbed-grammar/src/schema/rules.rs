@@ -31,7 +31,8 @@ const TOO_MANY_PATTERNS: &str =
 const ARRANGED_MAX: usize = 5;
 /// Texts and numbers that are looked at in a step of work.
 const LISTED: usize = 16;
-/// White space between the parts of JSON. JSON allows any, but a model that writes it without end would not be stopped.
+/// White space behind an opening bracket or a comma, and before a closing bracket. JSON allows any anywhere, but a model
+/// that writes it without end would not be stopped.
 const SPACE: &str = r"( |\n[ \t]{0,40})?";
 /// A character of a string.
 const CHARACTER: &str = r#"([^"\\\x00-\x1f\x7f]|\\(["\\bfnrt]|u00([01][0-9a-fA-F]|7[fF])))"#;
@@ -97,7 +98,7 @@ impl Rules {
             + &format!("JSON__NUMBER: /{}/\n", number_of_any_kind())
             + &format!("JSON__TEXT: /\"{any}\"/\nJSON__NAME: /{}/\n", expression(NAME))
             + &format!("JSON__PLAIN_NAME: /{}/\n", expression(PLAIN_NAME))
-            + &format!("JSON__COMMA: /{SPACE},{SPACE}/\nJSON__COLON: /{SPACE}:{SPACE}/\n")
+            + &format!("JSON__COMMA: / ?,{SPACE}/\nJSON__COLON: / ?: ?/\n")
             + &format!(
                 "JSON__OBJECT: /\\{{{SPACE}/\nJSON__OBJECT_END: /{SPACE}\\}}/\nJSON__NO_OBJECT: /\\{{{SPACE}\\}}/\n"
             )
