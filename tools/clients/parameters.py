@@ -6,6 +6,7 @@ import inspect
 
 import anthropic
 import openai
+import pydantic
 
 # What every method has, for the client itself.
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout", "stream", "betas"}
@@ -17,6 +18,14 @@ OF_A_MEMORY = {"background", "background_options", "conversation", "previous_res
 FUNCTION = {"name": "time", "description": "The time.", "parameters": {"type": "object", "properties": {}}}
 TOOL = {"type": "function", "function": FUNCTION}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": False}
+
+
+class Shape(pydantic.BaseModel):
+    """What an answer is to be."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    a: None
+
 
 CHAT = {
     "audio": {"voice": "alloy", "format": "wav"},
@@ -80,6 +89,7 @@ RESPONSE = {
     "metadata": {"a": "b"},
     "moderation": {"model": "none"},
     "parallel_tool_calls": False,
+    "personality": "friendly",
     "prompt_cache_key": "k",
     "prompt_cache_options": {"mode": "implicit"},
     "prompt_cache_retention": "24h",
@@ -108,7 +118,7 @@ MESSAGE = {
     "mcp_servers": [{"type": "url", "name": "m", "url": "https://example.org"}],
     "metadata": {"user_id": "u"},
     "output_config": {"effort": "high", "format": {"type": "json_schema", "schema": SCHEMA}},
-    "output_format": {"type": "json_schema", "schema": SCHEMA},
+    "output_format": Shape,
     "service_tier": "auto",
     "speed": "standard",
     "stop_sequences": ["x"],
@@ -144,7 +154,7 @@ def check(client_openai, client_anthropic, model):
         unknown = names - set(table) - set(least)
         assert not unknown, f"{kind}: the client has parameters that are not in the table: {sorted(unknown)}"
         for name in sorted(names & set(table)):
-            asked = {**least, **BESIDE.get(name, {} if kind != "response" else {}), name: table[name]}
+            asked = {**least, **BESIDE.get(name, {}), name: table[name]}
             if kind in ("response", "count") and name == "top_logprobs":
                 asked.pop("logprobs", None)
             if name == "max_tokens":

@@ -81,6 +81,15 @@ struct Fields<'b> {
     top_logprobs: Option<&'b RawValue>,
     #[serde(borrow)]
     truncation: Option<&'b RawValue>,
+    #[serde(rename = "stream_options")]
+    _stream_options: Option<Field<Object<StreamOptions>>>,
+}
+
+/// Nothing is obfuscated here, whatever is asked.
+#[derive(Deserialize)]
+struct StreamOptions {
+    #[serde(rename = "include_obfuscation")]
+    _obfuscated: Option<Field<bool>>,
 }
 
 #[derive(Deserialize)]

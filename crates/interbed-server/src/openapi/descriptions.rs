@@ -70,7 +70,7 @@ const FIELDS: [(&str, &str); 76] = [
     ("stop_sequences", "Texts that end an answer."),
     ("stop_token_ids", "Tokens that end an answer."),
     ("stream", "Whether the answer comes as it is generated, as server-sent events."),
-    ("stream_options", "Options of a stream: include_usage."),
+    ("stream_options", "Options of a stream: include_usage; for responses include_obfuscation, which changes nothing."),
     ("structured_outputs", "What the answer has to be: json, regex, choice or grammar."),
     ("system", "What comes first in the conversation: a text, or a list of blocks of text."),
     ("temperature", "Divides logits before a token is drawn; 0 takes the likeliest."),
