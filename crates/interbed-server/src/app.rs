@@ -73,7 +73,8 @@ impl App {
         let started_at_s = unix_seconds();
         let vocabulary = OnceLock::new();
         let source = template.as_ref().map_or("", |template| template.source());
-        let speech = Speech::of(source, config.tool_parser.as_deref());
+        let shows_tools = template.as_ref().is_some_and(|template| template.reads_tools());
+        let speech = Speech::of(source, shows_tools, config.tool_parser.as_deref());
         let live = Live::new(
             engine.clone(),
             config.api_keys.clone(),
@@ -116,7 +117,7 @@ impl App {
     /// The form in which the conversation is to tell of tools, where the template does not and it was said how.
     pub(crate) fn tools_told(&self) -> Option<&'static Family> {
         let reads_tools = self.template.as_ref().is_some_and(|template| template.reads_tools());
-        self.speech.family.filter(|_| !reads_tools && self.config.tool_parser.is_some())
+        self.speech.family.filter(|_| !reads_tools)
     }
 
     /// Whether this text is a special token.

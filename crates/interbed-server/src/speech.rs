@@ -9,6 +9,9 @@ pub fn tool_parsers() -> Vec<&'static str> {
     FAMILIES.iter().map(|family| family.name).chain([harmony::NAME]).collect()
 }
 
+/// The family in whose form tools are told to a model whose chat template shows none.
+const TOLD_AS: &str = "hermes";
+
 /// How a model writes thinking and calls.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Speech {
@@ -19,13 +22,15 @@ pub(crate) struct Speech {
 }
 
 impl Speech {
-    /// As the source of the chat template tells, and `parser`, which wins.
-    pub(crate) fn of(template: &str, parser: Option<&str>) -> Self {
+    /// As the source of the chat template tells, and `parser`, which wins. Where the template does not show tools, others
+    /// tell of them, in the form that most models know.
+    pub(crate) fn of(template: &str, shows_tools: bool, parser: Option<&str>) -> Self {
         let harmony = parser.map_or_else(|| harmony::is_spoken(template), |name| name == harmony::NAME);
         if harmony {
             return Self { harmony, ..Self::default() };
         }
         let family = parser.and_then(Family::named).or_else(|| Family::of_template(template));
+        let family = family.or_else(|| Family::named(TOLD_AS).filter(|_| !shows_tools));
         Self { harmony, thinking: Tags::of_template(template), family }
     }
 }

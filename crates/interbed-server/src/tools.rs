@@ -1,6 +1,5 @@
 //! `tools` of a chat: definitions of functions, which the model's template shows to the model.
 
-use interbed_model::chat_template::ChatTemplate;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
@@ -9,16 +8,6 @@ use crate::json_text::object;
 
 /// Longest name of a function.
 const NAME_BYTES_MAX: usize = 128;
-
-/// Checks that the template shows tools to the model, unless others tell of them.
-pub(crate) fn check_shown(template: &ChatTemplate, is_told: bool) -> Result<(), ApiError> {
-    if template.reads_tools() || is_told {
-        return Ok(());
-    }
-    let message = "tools is sent, but this model's chat template shows no tools to the model; leave tools out, or \
-                   start the server with --tool-parser, so that the system's message tells of them in its form";
-    Err(ApiError::invalid("tools", message))
-}
 
 /// A function in the form of a chat's tools.
 pub(crate) fn function_tool(name: &Value, description: Option<&Value>, schema: Option<&Value>, strict: bool) -> Value {
@@ -63,8 +52,6 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use interbed_model::chat_template::SpecialTokens;
-
     use super::*;
 
     #[test]
@@ -84,17 +71,5 @@ mod tests {
         }
         let whole = json!({"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": true});
         check_function(whole.as_object().expect("an object"), "tools[0]", "parameters").expect("a function");
-    }
-
-    #[test]
-    fn a_template_must_show_tools() {
-        let tools = [json!({"type": "function", "function": {"name": "f"}})];
-        let template = |source| ChatTemplate::new(source, SpecialTokens::default()).expect("a template");
-        let error = check_shown(&template("{{ mytools }} {{ tools_x }}"), false).expect_err("no place for tools");
-        assert_eq!(error.param.as_deref(), Some("tools"));
-        check_shown(&template("{{ messages }}"), true).expect("others tell of them");
-        let shows = template("{% for t in tools %}{{ t.function.name }}{% endfor %}");
-        check_shown(&shows, false).expect("a place for tools");
-        assert_eq!(shows.render(&[], Some(&tools), false, &Map::new()).expect("a prompt"), "f");
     }
 }

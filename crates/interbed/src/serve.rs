@@ -127,7 +127,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", help_heading = "Server", value_delimiter = ',', value_parser = served_name)]
     pub served_model_name: Vec<String>,
 
-    /// How the model writes calls of tools; by default, what its chat template tells
+    /// How the model writes calls of tools; by default, what its chat template tells. Where that shows no tools, the
+    /// system's message tells of them in this form, or in that of hermes
     #[arg(long, value_name = "NAME", help_heading = "Server",
           value_parser = clap::builder::PossibleValuesParser::new(interbed_server::tool_parsers()))]
     pub tool_parser: Option<String>,

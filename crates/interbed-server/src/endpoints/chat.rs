@@ -36,7 +36,6 @@ use crate::thinking::Begins;
 use crate::tool_list::{ToolList, arguments_of_text};
 use crate::tool_prompt::tell_tools;
 use crate::tool_use::{AskedTools, bind, tools_part};
-use crate::tools::check_shown;
 use crate::unsupported::Chats;
 
 /// The fields of this API alone, but for the conversation.
@@ -160,7 +159,6 @@ pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiErro
 /// The prompt of the conversation in a body, by the model's template; [`begin`] has reserved the memory. `/tokenize`
 /// with `messages` uses it too.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
-    let template = template_of(app)?;
     let Conversation {
         messages,
         tools,
@@ -183,9 +181,6 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
     let messages = History::of_chat(messages.collect::<Result<_, _>>()?).into_messages();
     let tools = ToolList::of_chat(sent(tools).unwrap_or_default(), &app.notes)?.functions;
     let tools = Some(tools).filter(|tools| !tools.is_empty());
-    if tools.is_some() {
-        check_shown(template, app.tools_told().is_some())?;
-    }
     let continued = sent(continue_final_message).unwrap_or(false).then_some("continue_final_message");
     let add_generation_prompt = sent(add_generation_prompt);
     if continued.is_some() && add_generation_prompt == Some(true) {
@@ -241,7 +236,8 @@ impl Rendering {
         let rendered_max = preparing.rendered_max;
         let Self { mut messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
         let template = template_of(app)?;
-        let told = app.tools_told();
+        // Without tools, the template may show calls of before in a way of its own.
+        let told = app.tools_told().filter(|_| tools.is_some() || app.config.tool_parser.is_some());
         let as_objects = told.is_some() || template.arguments_form() == ArgumentsForm::Object;
         if as_objects {
             let cost = messages.iter().map(arguments_cost).fold(0, usize::saturating_add);

@@ -37,7 +37,6 @@ use crate::structured::json_constraint;
 use crate::tool_choice::{Choice, ToolChoice};
 use crate::tool_list::ToolList;
 use crate::tool_use::{AskedTools, bind};
-use crate::tools::check_shown;
 use crate::unsupported::{Api, Supported, of_responses};
 
 /// The version of the API, which its clients send along.
@@ -415,9 +414,6 @@ fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(P
         kwargs,
         ..Rendering::default()
     };
-    if let (Some(_), Some(template)) = (&rendering.tools, &app.template) {
-        check_shown(template, app.tools_told().is_some())?;
-    }
     Ok((rendering.prompt(app, preparing)?, AskedTools { list, choice, parallel }))
 }
 

@@ -32,7 +32,6 @@ use crate::structured::{check_strict, json_constraint};
 use crate::tool_choice::{Choice, ToolChoice};
 use crate::tool_list::{ToolList, arguments_of_text, joined_name};
 use crate::tool_use::{AskedTools, bind};
-use crate::tools::check_shown;
 use crate::unsupported::{Api, Supported, of_messages};
 
 /// Most entries of `metadata`, and the longest of their texts, as OpenAI has them.
@@ -280,9 +279,6 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let as_sent = sent(tools).unwrap_or_default();
     let list = ToolList::of_responses(&as_sent, &app.notes)?;
     let choice = choice.checked(&list)?;
-    if let (false, Some(template)) = (list.is_empty(), &app.template) {
-        check_shown(template, app.tools_told().is_some())?;
-    }
     let response = json!({
         "id": unique_id("resp_"),
         "object": "response",

@@ -308,7 +308,6 @@ async fn what_needs_state_or_is_not_supported_is_named() {
         ("text.format.schema", json!({"format": {"type": "json_schema"}})),
         ("text.format.schema", json!({"format": {"type": "json_schema", "schema": {"$dynamicRef": "#"}}})),
         ("text.format.schema", json!({"format": {"type": "json_schema", "strict": true, "schema": {"format": "x"}}})),
-        ("reasoning.summary", json!({"summary": "detailed"})),
         ("top_logprobs", json!(3)),
         ("metadata", json!({"a": 1})),
         ("max_output_tokens", json!("many")),
