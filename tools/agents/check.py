@@ -62,6 +62,8 @@ class Server:
         sys.exit("the server did not start within two minutes")
 
     def stop(self):
+        if self.process is None or self.process.poll() is not None:
+            return
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
@@ -192,10 +194,10 @@ def aider(server):
 
 def main():
     server = Server()
-    server.start()
     agents = {"claude": claude, "codex": codex, "opencode": opencode}
     again = []
     try:
+        server.start()
         for name in CHOSEN:
             if name == "aider":
                 aider(server)

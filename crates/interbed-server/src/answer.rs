@@ -16,7 +16,7 @@ use crate::schemas::Bond;
 use crate::speech::Speech;
 use crate::thinking::{Begins, Thinking};
 use crate::tool_calls::{Family, JsonScan, Part, ToolParser};
-use crate::tool_list::{CallForm, text_of_arguments};
+use crate::tool_list::{CallForm, begun_text_of_arguments, text_of_arguments};
 use crate::tool_use::ToolUse;
 
 /// Bytes of white space that may stand between thinking and what is bound.
@@ -165,6 +165,11 @@ impl TextArguments {
         self.held.push_str(more);
         self.scan.end(more).map(|_| text_of_arguments(std::mem::take(&mut self.held)))
     }
+
+    /// What there is of the text, where the answer is cut off in it.
+    fn cut(&mut self) -> String {
+        begun_text_of_arguments(&std::mem::take(&mut self.held))
+    }
 }
 
 /// One answer, as it comes.
@@ -259,6 +264,9 @@ impl Answer {
         }
         if ended {
             self.release(&mut pieces);
+            if let Some(mut arguments) = self.text.take().filter(|_| !self.is_dropped) {
+                Piece::Arguments(self.calls.saturating_sub(1), arguments.cut()).add_to(&mut pieces);
+            }
         }
         (pieces, None)
     }

@@ -39,15 +39,40 @@ pub(crate) fn newest_turn(is_by_user: impl DoubleEndedIterator<Item = bool> + Ex
 }
 
 /// Fields of blocks and items that say nothing to a model.
-const NOT_TOLD: [&str; 6] = ["cache_control", "encrypted_content", "id", "signature", "status", "type"];
+const NOT_TOLD: [&str; 8] =
+    ["cache_control", "encrypted_content", "encrypted_index", "file_id", "id", "result", "signature", "status"];
+/// Longest text without white space that is told: those that are longer are files and pictures, encoded.
+const WORD_BYTES_MAX: usize = 1024;
+/// Deepest value within a block or item that is told.
+const TOLD_DEPTH_MAX: usize = 16;
 
-/// A block or item that only tells of the past, as a text.
-pub(crate) fn told_as_text(item: &Value) -> String {
-    let kind = item["type"].as_str().unwrap_or_default();
-    let fields = item.as_object().into_iter().flatten();
-    let told = fields.filter(|(name, value)| !NOT_TOLD.contains(&name.as_str()) && !value.is_null());
-    let told: Message = told.map(|(name, value)| (name.clone(), value.clone())).collect();
-    format!("[{kind}: {}]", Value::from(told))
+/// A block or item that only tells of the past, as a text; of files and pictures in it, that they were left out.
+pub(crate) fn told_as_text(item: Value) -> String {
+    let kind = item["type"].as_str().unwrap_or_default().to_owned();
+    let mut told = told(item, TOLD_DEPTH_MAX);
+    told.as_object_mut().map(|fields| fields.shift_remove("type"));
+    format!("[{kind}: {told}]")
+}
+
+/// What of a value is told.
+fn told(value: Value, depth: usize) -> Value {
+    match value {
+        Value::String(text) if is_encoded(&text) => "(left out)".into(),
+        Value::Array(_) | Value::Object(_) if depth == 0 => "(left out)".into(),
+        Value::Array(list) => list.into_iter().map(|value| told(value, depth - 1)).collect(),
+        Value::Object(fields) => {
+            let fields =
+                fields.into_iter().filter(|(name, value)| !NOT_TOLD.contains(&name.as_str()) && !value.is_null());
+            fields.map(|(name, value)| (name, told(value, depth - 1))).collect::<Message>().into()
+        }
+        other => other,
+    }
+}
+
+/// Whether a text is a file or picture.
+fn is_encoded(text: &str) -> bool {
+    let has_long_word = || text.split_ascii_whitespace().any(|word| word.len() > WORD_BYTES_MAX);
+    text.starts_with("data:") || (text.len() > WORD_BYTES_MAX && has_long_word())
 }
 
 /// A conversation, message after message.
@@ -269,6 +294,22 @@ mod tests {
         ] {
             assert_eq!(turns(parts), expected, "{parts}");
         }
+    }
+
+    #[test]
+    fn what_is_told_of_the_past_has_no_files_in_it() {
+        let picture = "A".repeat(3000);
+        let item = json!({"type": "computer_call_output", "id": "x", "output": {"type": "shot", "image_url":
+            format!("data:image/png;base64,{picture}")}, "content": [{"encrypted_content": picture, "title": "T",
+            "data": picture, "text": "a b ".repeat(500)}], "none": null});
+        let text = told_as_text(item);
+        assert!(
+            text.starts_with("[computer_call_output: {\"output\":{\"type\":\"shot\",\"image_url\":\"(left out)\"}")
+        );
+        assert!(text.len() < 2300 && text.contains("\"title\":\"T\",\"data\":\"(left out)\",\"text\":\"a b"), "{text}");
+        let mut deep = json!(1);
+        (0..100).for_each(|_| deep = json!([deep]));
+        assert!(told_as_text(json!({"type": "x", "deep": deep})).contains("(left out)"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `tool_choice`: what has to be called, and which tools may be.
 
+use std::collections::HashSet;
+
 use interbed_engine::json_value;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -7,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::blocks::refuse;
 use crate::error::ApiError;
 use crate::fields::shown;
-use crate::tool_list::{ToolList, joined_name};
+use crate::tool_list::{ToolList, is_of_others, joined_name};
 
 const FIELD: &str = "tool_choice";
 /// Longest choice, in bytes: it may list tools.
@@ -29,7 +31,7 @@ pub(crate) enum Choice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ToolChoice {
     pub(crate) choice: Option<Choice>,
-    pub(crate) allowed: Option<Vec<String>>,
+    pub(crate) allowed: Option<HashSet<String>>,
 }
 
 impl From<Option<Choice>> for ToolChoice {
@@ -66,8 +68,19 @@ impl ToolChoice {
                 let (Some(choice), Some(tools)) = (choice, listed["tools"].as_array()) else {
                     return unknown(raw.get());
                 };
-                // Others than functions were left out of the tools.
-                Ok(Self { choice, allowed: Some(tools.iter().filter_map(name_of).collect()) })
+                let mut allowed = HashSet::with_capacity(tools.len());
+                for (index, tool) in tools.iter().enumerate() {
+                    match name_of(tool) {
+                        Some(name) => drop(allowed.insert(name)),
+                        // Others than functions were left out of the tools.
+                        None if tool["type"].as_str().is_some_and(is_of_others) => {}
+                        None => {
+                            let path = format!("{FIELD}.tools[{index}]");
+                            return refuse(&path, "must be a function or custom tool by its name".into());
+                        }
+                    }
+                }
+                Ok(Self { choice, allowed: Some(allowed) })
             }
             Some(kind) => {
                 let shown = shown(kind);
@@ -106,7 +119,7 @@ impl ToolChoice {
         match (&self.choice, &self.allowed) {
             (None, _) => false,
             (Some(Choice::Named(named)), _) => named == name,
-            (_, Some(allowed)) => allowed.iter().any(|allowed| allowed == name),
+            (_, Some(allowed)) => allowed.contains(name),
             (_, None) => true,
         }
     }
@@ -133,7 +146,7 @@ fn name_of(tool: &Value) -> Option<String> {
 }
 
 fn check_name(name: &str, tools: &ToolList) -> Result<(), ApiError> {
-    if tools.names().any(|known| known == name) {
+    if tools.has(name) {
         return Ok(());
     }
     let shown = &name[..name.floor_char_boundary(SHOWN_BYTES)];
@@ -186,9 +199,11 @@ mod tests {
             format!(r#"{{"type": "allowed_tools", "allowed_tools": {{"mode": "required", "tools": {tools}}}}}"#),
             format!(r#"{{"type": "allowed_tools", "mode": "required", "tools": {tools}}}"#),
         ] {
-            let allowed = Some(vec!["f".to_owned(), "c".to_owned()]);
+            let allowed = Some(["f".to_owned(), "c".to_owned()].into());
             assert_eq!(read(&text).expect(&text), ToolChoice { choice: Some(Choice::Required), allowed });
         }
+        let text = r#"{"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "g"}]}"#;
+        assert_eq!(read(text).expect_err("a group").param.as_deref(), Some("tool_choice.tools[0]"));
         for text in [
             r#""sometimes""#,
             r#"{"type": "function"}"#,

@@ -1,7 +1,7 @@
 //! The tools of a request, of all kinds that clients send: functions; tools that take a text in place of arguments;
 //! groups of functions; and those that only the API's own servers can run, which are left out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -59,8 +59,10 @@ pub(crate) struct ToolList {
     pub(crate) functions: Vec<Value>,
     /// The forms of calls that are not functions by their own names, by the names that the model knows.
     pub(crate) forms: HashMap<String, CallForm>,
+    /// The names of these.
+    known: HashSet<String>,
     /// The names and kinds of those that were left out.
-    left_out: Vec<String>,
+    left_out: HashSet<String>,
 }
 
 impl ToolList {
@@ -76,8 +78,9 @@ impl ToolList {
             match kind_of(&tool) {
                 Some("function") => {
                     let path = format!("{path}.function");
-                    check_function(&object_of(tool["function"].clone(), &path)?, &path, "parameters")?;
-                    list.functions.push(Value::Object(tool));
+                    let function = object_of(tool.get("function").cloned().unwrap_or_default(), &path)?;
+                    check_function(&function, &path, "parameters")?;
+                    list.add(Value::Object(tool), None, &path)?;
                 }
                 Some("custom") => {
                     let path = format!("{path}.custom");
@@ -85,9 +88,9 @@ impl ToolList {
                     // The grammar stands one level deeper than in responses.
                     let format =
                         custom.get("format").map_or(&Value::Null, |format| format.get("grammar").unwrap_or(format));
-                    list.add_text_tool(&custom, format, &path, notes)?;
+                    list.add_text_tool(&custom, format, None, &path, notes)?;
                 }
-                _ => list.leave_out(&tool, &path, notes)?,
+                _ => list.leave_out(&tool, &path, "function and custom", notes)?,
             }
         }
         Ok(list)
@@ -98,26 +101,34 @@ impl ToolList {
     /// # Errors
     /// One is wrong, or of a kind that nobody knows.
     pub(crate) fn of_responses(tools: &[Value], notes: &Notes) -> Result<Self, ApiError> {
-        Self::of_responses_at("tools", tools, notes)
-    }
-
-    /// The tools in the field at `list_path`.
-    fn of_responses_at(list_path: &str, tools: &[Value], notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.iter().enumerate() {
-            let path = format!("{list_path}[{index}]");
-            let tool = object_of(tool.clone(), &path)?;
-            match kind_of(&tool) {
-                Some("function") => list.add_function(&tool, &path, "parameters")?,
-                Some("custom") => {
-                    let format = tool.get("format").unwrap_or(&Value::Null);
-                    list.add_text_tool(&tool, format, &path, notes)?;
-                }
-                Some("namespace") => list.add_group(&tool, &path, notes)?,
-                _ => list.leave_out(&tool, &path, notes)?,
+            let path = format!("tools[{index}]");
+            let tool = fields_of(tool, &path)?;
+            match kind_of(tool) {
+                Some("namespace") => list.add_group(tool, &path, notes)?,
+                _ => list.add_tool(tool, None, &path, notes)?,
             }
         }
         Ok(list)
+    }
+
+    /// Adds a tool of `/v1/responses` that is no group; it may be of the group `namespace`.
+    fn add_tool(
+        &mut self,
+        tool: &Map<String, Value>,
+        namespace: Option<&str>,
+        path: &str,
+        notes: &Notes,
+    ) -> Result<(), ApiError> {
+        match kind_of(tool) {
+            Some("function") => self.add_function(tool, namespace, path, "parameters"),
+            Some("custom") => {
+                let format = tool.get("format").unwrap_or(&Value::Null);
+                self.add_text_tool(tool, format, namespace, path, notes)
+            }
+            _ => self.leave_out(tool, path, "function, custom and, outside of one, namespace", notes),
+        }
     }
 
     /// The tools of `/v1/messages`.
@@ -130,9 +141,9 @@ impl ToolList {
             let path = format!("tools[{index}]");
             let tool = object_of(tool, &path)?;
             match tool.get("type").filter(|kind| !kind.is_null()) {
-                None => list.add_function(&tool, &path, "input_schema")?,
-                Some(kind) if kind == "custom" => list.add_function(&tool, &path, "input_schema")?,
-                Some(_) => list.leave_out(&tool, &path, notes)?,
+                None => list.add_function(&tool, None, &path, "input_schema")?,
+                Some(kind) if kind == "custom" => list.add_function(&tool, None, &path, "input_schema")?,
+                Some(_) => list.leave_out(&tool, &path, "custom, or without one,", notes)?,
             }
         }
         Ok(list)
@@ -147,16 +158,43 @@ impl ToolList {
         self.functions.iter().filter_map(|tool| tool["function"]["name"].as_str())
     }
 
-    /// Whether a tool of this name or kind was sent and left out.
-    pub(crate) fn is_left_out(&self, name: &str) -> bool {
-        self.left_out.iter().any(|known| known == name)
+    /// Whether the model knows a tool by this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.known.contains(name)
     }
 
-    fn add_function(&mut self, tool: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
+    /// Whether a tool of this name or kind was sent and left out.
+    pub(crate) fn is_left_out(&self, name: &str) -> bool {
+        self.left_out.contains(name)
+    }
+
+    /// Adds a function, and how the client knows it, if not by its name alone.
+    ///
+    /// # Errors
+    /// Its name is that of another, so that nobody could tell which of them is called.
+    fn add(&mut self, function: Value, form: Option<CallForm>, path: &str) -> Result<(), ApiError> {
+        let name = function["function"]["name"].as_str().unwrap_or_default().to_owned();
+        let is_new = self.known.insert(name.clone());
+        if !is_new && (form.is_some() || self.forms.contains_key(&name)) {
+            let problem = format!("is another tool that the model would know as {}; rename one", shown(&name));
+            return refuse(path, problem);
+        }
+        self.functions.push(function);
+        self.forms.extend(form.map(|form| (name, form)));
+        Ok(())
+    }
+
+    fn add_function(
+        &mut self,
+        tool: &Map<String, Value>,
+        namespace: Option<&str>,
+        path: &str,
+        schema: &str,
+    ) -> Result<(), ApiError> {
         check_function(tool, path, schema)?;
         let strict = tool.get("strict").is_some_and(|strict| strict == true);
-        self.functions.push(function_tool(&tool["name"], tool.get("description"), tool.get(schema), strict));
-        Ok(())
+        let (name, form) = named_within(namespace, tool, false);
+        self.add(function_tool(&name, tool.get("description"), tool.get(schema), strict), form, path)
     }
 
     /// Adds a tool that takes a text, as a function with one argument. A grammar of the text is shown to the model.
@@ -164,10 +202,17 @@ impl ToolList {
         &mut self,
         tool: &Map<String, Value>,
         format: &Value,
+        namespace: Option<&str>,
         path: &str,
         notes: &Notes,
     ) -> Result<(), ApiError> {
         check_function(tool, path, "parameters")?;
+        if !format.is_null() && !format.is_object() {
+            return refuse(
+                &format!("{path}.format"),
+                format!("must be an object, but is {}", shown(&format.to_string())),
+            );
+        }
         let mut description = tool.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(definition) = format["definition"].as_str() {
             let syntax = format["syntax"].as_str().unwrap_or("grammar");
@@ -180,11 +225,8 @@ impl ToolList {
             "required": [INPUT],
             "additionalProperties": false,
         });
-        let name = &tool["name"];
-        self.functions.push(function_tool(name, Some(&description.trim_start().into()), Some(&schema), false));
-        let name = name.as_str().unwrap_or_default().to_owned();
-        self.forms.insert(name.clone(), CallForm { name, namespace: None, is_text: true });
-        Ok(())
+        let (name, form) = named_within(namespace, tool, true);
+        self.add(function_tool(&name, Some(&description.trim_start().into()), Some(&schema), false), form, path)
     }
 
     /// Adds the functions of a group under names that begin with that of the group.
@@ -195,33 +237,51 @@ impl ToolList {
         let Some(tools) = group.get("tools").and_then(Value::as_array) else {
             return refuse(&path, "is missing; send the functions of the group as a list".into());
         };
-        let within = Self::of_responses_at(&path, tools, notes)?;
-        for mut tool in within.functions {
-            let known = tool["function"]["name"].as_str().unwrap_or_default().to_owned();
-            let form = within.forms.get(&known);
-            let is_text = form.is_some_and(|form| form.is_text);
-            let name = joined_name(namespace, &known);
-            tool["function"]["name"] = name.as_str().into();
-            self.functions.push(tool);
-            let namespace = Some(namespace.to_owned());
-            self.forms.insert(name, CallForm { name: known, namespace, is_text });
+        for (index, tool) in tools.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            self.add_tool(fields_of(tool, &path)?, Some(namespace), &path, notes)?;
         }
         Ok(())
     }
 
-    /// Leaves out a tool that others run.
-    fn leave_out(&mut self, tool: &Map<String, Value>, path: &str, notes: &Notes) -> Result<(), ApiError> {
+    /// Leaves out a tool that others run; tools of the kinds `taken` would not have come here.
+    fn leave_out(&mut self, tool: &Map<String, Value>, path: &str, taken: &str, notes: &Notes) -> Result<(), ApiError> {
         let kind = kind_of(tool).unwrap_or_default();
-        if !OF_OTHERS.iter().any(|of_others| kind.starts_with(of_others)) {
+        let Some(of_others) = of_others(kind) else {
             let kind = tool.get("type").unwrap_or(&Value::Null).to_string();
-            let problem = "which is not known here; send tools of type \"function\" or \"custom\"";
+            let problem = format!("which is not known here; tools of type {taken} are");
             return refuse(&format!("{path}.type"), format!("is {}, {problem}", shown(&kind)));
-        }
-        notes.tell(&format!("tools of type {}", shown(kind)), "which this server does not run and leaves out");
-        self.left_out.push(kind.to_owned());
+        };
+        notes.tell(&format!("tools of type {of_others}"), "which this server does not run and leaves out");
+        self.left_out.insert(kind.to_owned());
         self.left_out.extend(tool.get("name").and_then(Value::as_str).map(str::to_owned));
         Ok(())
     }
+}
+
+/// Whether tools of this `type` are those that others run.
+pub(crate) fn is_of_others(kind: &str) -> bool {
+    of_others(kind).is_some()
+}
+
+/// What such a `type` begins with.
+fn of_others(kind: &str) -> Option<&'static str> {
+    OF_OTHERS.into_iter().find(|of_others| kind.starts_with(of_others))
+}
+
+fn fields_of<'v>(tool: &'v Value, path: &str) -> Result<&'v Map<String, Value>, ApiError> {
+    match tool {
+        Value::Object(tool) => Ok(tool),
+        other => refuse(path, format!("must be an object, but is {}", shown(&other.to_string()))),
+    }
+}
+
+/// The name by which the model knows a tool, of a group if there is a `namespace`, and how the client knows it.
+fn named_within(namespace: Option<&str>, tool: &Map<String, Value>, is_text: bool) -> (Value, Option<CallForm>) {
+    let own = tool.get("name").and_then(Value::as_str).unwrap_or_default();
+    let name = namespace.map_or_else(|| own.to_owned(), |namespace| joined_name(namespace, own));
+    let form = CallForm { name: own.to_owned(), namespace: namespace.map(str::to_owned), is_text };
+    (name.into(), Some(form).filter(|form| form.is_text || form.namespace.is_some()))
 }
 
 /// The name by which the model knows a function of a group.
@@ -233,6 +293,16 @@ pub(crate) fn joined_name(namespace: &str, name: &str) -> String {
 /// The arguments of a call of a tool that takes a text.
 pub(crate) fn arguments_of_text(text: Value) -> Value {
     object([(INPUT, text)])
+}
+
+/// The beginning of the text that arguments have which were cut off.
+pub(crate) fn begun_text_of_arguments(arguments: &str) -> String {
+    let begun = arguments.split_once(&format!("\"{INPUT}\"")).and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
+    let Some(begun) = begun.and_then(|rest| rest.trim_start().strip_prefix('"')) else { return String::new() };
+    // An escape that is cut off has five characters at most, and a pair of them eleven.
+    let ends = (0..=begun.len()).rev().filter(|&end| begun.is_char_boundary(end)).take(12);
+    let mut texts = ends.filter_map(|end| serde_json::from_str(&format!("\"{}\"", &begun[..end])).ok());
+    texts.next().unwrap_or_default()
 }
 
 /// The text that the arguments of such a call have; the arguments themselves, if they have none.
@@ -282,6 +352,22 @@ mod tests {
         assert!(description.starts_with("Edits") && description.ends_with("start: \"x\""), "{description}");
         assert!(!notes.tell("tools of type web_search", "as was told"));
 
+        let inner = json!({"type": "namespace", "name": "h", "tools": []});
+        for (tools, param) in [
+            (json!([{"type": "namespace", "name": "g", "tools": [inner]}]), "tools[0].tools[0].type"),
+            (json!([function, {"type": "custom", "name": "shell"}]), "tools[1]"),
+            (
+                json!([{"type": "function", "name": "g__f"},
+                {"type": "namespace", "name": "g", "tools": [{"type": "function", "name": "f"}]}]),
+                "tools[1].tools[0]",
+            ),
+            (json!([{"type": "custom", "name": "c", "format": 5}]), "tools[0].format"),
+            (json!([3]), "tools[0]"),
+        ] {
+            let error = ToolList::of_responses(tools.as_array().expect("a list"), &notes).expect_err(param);
+            assert_eq!(error.param.as_deref(), Some(param), "{}", error.message);
+        }
+
         let chat = [
             json!({"type": "function", "function": {"name": "f"}}),
             json!({"type": "custom", "custom": {"name": "c", "format": {"type": "grammar", "grammar": grammar}}}),
@@ -311,14 +397,31 @@ mod tests {
         let tools = vec![json!({"type": "surprise_1", "name": "x"})];
         let error = ToolList::of_messages(tools, &notes).expect_err("an unknown kind");
         assert_eq!(error.param.as_deref(), Some("tools[0].type"));
-        let error = ToolList::of_chat(vec![json!({})], &notes).expect_err("no kind");
-        assert_eq!(error.param.as_deref(), Some("tools[0].type"));
+        for (tool, param) in [
+            (json!({}), "tools[0].type"),
+            (json!({"type": "function"}), "tools[0].function"),
+            (json!({"type": "function", "name": "f", "parameters": {}}), "tools[0].function"),
+            (json!({"type": "custom"}), "tools[0].custom"),
+        ] {
+            let error = ToolList::of_chat(vec![tool], &notes).expect_err(param);
+            assert_eq!(error.param.as_deref(), Some(param));
+        }
     }
 
     #[test]
     fn texts_go_into_arguments_and_come_out_of_them() {
         let arguments = arguments_of_text("a\n\"b\"".into()).to_string();
         assert_eq!(text_of_arguments(arguments), "a\n\"b\"");
+        for (begun, text) in [
+            ("{\"inp", ""),
+            ("{\"input\": ", ""),
+            ("{\"input\": \"a\\nb", "a\nb"),
+            ("{\"input\": \"a\\", "a"),
+            ("{\"input\": \"a\\u00", "a"),
+            ("{\"input\": \"a\\ud83d\\ude0", "a"),
+        ] {
+            assert_eq!(begun_text_of_arguments(begun), text, "{begun}");
+        }
         for other in [r#"{"path": "x"}"#, r#"{"input": 1}"#, "{\"inp"] {
             assert_eq!(text_of_arguments(other.into()), other);
         }

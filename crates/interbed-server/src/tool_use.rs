@@ -1,6 +1,6 @@
 //! Calls of tools: what a request asks for, and how that binds its answers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use interbed_engine::{
@@ -104,10 +104,9 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
     let functions: Vec<Function> = list.functions.iter().map(function).collect();
     let functions: Vec<Function> = functions.into_iter().filter(|function| choice.allows(&function.name)).collect();
     let callable = functions.iter().map(with_object).collect::<Result<Vec<Function>, ApiError>>()?;
-    let is_strict = |function: &Function| {
-        let strict = |tool: &Value| tool["function"]["strict"] == true;
-        list.functions.iter().any(|tool| strict(tool) && tool["function"]["name"] == function.name.as_str())
-    };
+    let strict = list.functions.iter().filter(|tool| tool["function"]["strict"] == true);
+    let strict: HashSet<&str> = strict.filter_map(|tool| tool["function"]["name"].as_str()).collect();
+    let is_strict = |function: &Function| strict.contains(function.name.as_str());
     for function in callable.iter().filter(|function| is_strict(function)) {
         check_formats(&function.parameters).map_err(|error| refused(function, &error))?;
     }

@@ -149,7 +149,7 @@ fn truncate(value: Value, given: Given) -> Result<Value> {
         return Err(Fault::new("truncate needs a length of at least its end's, and a leeway of at least 0"));
     }
     let characters = i128::try_from(length(&value)?).unwrap_or(i128::MAX);
-    if characters <= limit + leeway {
+    if characters <= limit.saturating_add(leeway) {
         return Ok(value);
     }
     let text = soft_only(&value)?;

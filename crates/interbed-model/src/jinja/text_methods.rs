@@ -1,5 +1,7 @@
 //! Methods of Python's strings.
 
+use std::collections::HashSet;
+
 use super::allowance::{self, NODE_BYTES};
 use super::arguments::{self, Given, integer, optional_integer};
 use super::characters::{ends_line, is_alphabetic, is_alphanumeric, is_decimal, is_printable, is_space, is_title_case};
@@ -183,8 +185,10 @@ pub(super) fn stripped<'t>(text: &'t str, characters: &Value, name: &str) -> Res
         Value::None => None,
         other => Some(arguments::text(name, other)?),
     };
+    // Looking a character up takes one step, however many there are.
+    let set: Option<HashSet<char>> = set.map(|set| set.chars().collect());
     let is_stripped = |character: char| match &set {
-        Some(set) => set.contains(character),
+        Some(set) => set.contains(&character),
         None => is_space(character),
     };
     let text = if name == "rstrip" { text } else { text.trim_start_matches(is_stripped) };

@@ -189,10 +189,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
     }
     let add_generation_prompt = add_generation_prompt.unwrap_or(continued.is_none());
     let mut kwargs = sent(chat_template_kwargs).unwrap_or_default();
-    if let Some(effort) = sent(reasoning_effort) {
-        // Under the name that templates know it by.
-        kwargs.entry("reasoning_effort").or_insert_with(|| effort.into());
-    }
+    add_effort(&mut kwargs, sent(reasoning_effort));
 
     let rendering = Rendering {
         messages,
@@ -244,9 +241,6 @@ impl Rendering {
             // The parsed ones, and the template's two copies.
             Handle::current().block_on(preparing.share.grow(cost.saturating_mul(3)))?;
         }
-        if messages.iter().any(is_by_system) {
-            messages = placed(messages, template.system_places());
-        }
         if told.is_none() {
             messages = apart(messages, template);
         }
@@ -264,6 +258,9 @@ impl Rendering {
         if let Some(family) = told {
             messages = tell_tools(messages, tools.unwrap_or_default(), family);
             tools = None;
+        }
+        if messages.iter().any(is_by_system) {
+            messages = placed(messages, template.system_places());
         }
         let render =
             |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
@@ -307,6 +304,20 @@ fn begun_by(field: &'static str, messages: &mut [Value]) -> Result<Prefill, ApiE
             Err(ApiError::invalid(field, format!("{field}: {problem}")))
         }
     }
+}
+
+/// Tells a template how much the model is to think, under the names and with the values that templates know.
+pub(crate) fn add_effort(kwargs: &mut Map<String, Value>, effort: Option<String>) {
+    let Some(effort) = effort else { return };
+    let known = match effort.as_str() {
+        "xhigh" | "max" => "high",
+        "minimal" => "low",
+        other => other,
+    };
+    if known == "none" {
+        kwargs.entry("enable_thinking").or_insert(false.into());
+    }
+    kwargs.entry("reasoning_effort").or_insert_with(|| known.into());
 }
 
 fn template_of(app: &App) -> Result<&ChatTemplate, ApiError> {

@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::blocks::{object_of, refuse, role_of, text_in};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::contents::{Media, part_text, text_of};
-use crate::endpoints::chat::{self, Prompt, Rendering};
+use crate::endpoints::chat::{self, Prompt, Rendering, add_effort};
 use crate::endpoints::completions::unique_id;
 use crate::error::{ApiError, CONTEXT_EXCEEDED};
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
@@ -394,11 +394,7 @@ fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(P
     let fields: Fields<'_> = read(body.json())?;
     let Conversation { messages, system, tools } = read(body.json())?;
     let mut kwargs = thinking_kwargs(sent(fields.thinking))?;
-    if let Some(effort) = sent(fields.output_config).and_then(|Object(OutputConfig { effort, .. })| sent(effort)) {
-        // Templates know no higher one.
-        let effort = if matches!(effort.as_str(), "xhigh" | "max") { "high" } else { &effort };
-        kwargs.insert("reasoning_effort".into(), effort.into());
-    }
+    add_effort(&mut kwargs, sent(fields.output_config).and_then(|Object(OutputConfig { effort, .. })| sent(effort)));
     let (choice, parallel) = choice(sent(fields.tool_choice))?;
     drop(body);
     let list = ToolList::of_messages(sent(tools).unwrap_or_default(), &app.notes)?;
@@ -533,7 +529,7 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
             turns.result(id, text);
         }
         (_, kind) if PAST.iter().any(|past| kind.starts_with(past) || kind.ends_with(past)) => {
-            turns.push(role, told_as_text(&block));
+            turns.push(role, told_as_text(block));
         }
         _ => turns.push(role, part_text(block, path, media)?),
     }
@@ -541,7 +537,7 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
 }
 
 /// What blocks begin or end with that tell of tools that the API's servers ran, and of what these did to the context.
-const PAST: [&str; 5] = ["server_tool_use", "mcp_tool_use", "_tool_result", "compaction", "container_upload"];
+const PAST: [&str; 4] = ["server_tool_use", "mcp_tool_use", "_tool_result", "compaction"];
 
 /// Makes events of what comes.
 struct Writer {

@@ -16,7 +16,7 @@ use crate::app::{App, unix_seconds};
 use crate::blocks::{object_of, refuse, role_of, text_in};
 use crate::body::{Preparing, Received, receive};
 use crate::contents::{Media, text_of};
-use crate::endpoints::chat::{self, Prompt, Rendering};
+use crate::endpoints::chat::{self, Prompt, Rendering, add_effort};
 use crate::endpoints::completions::unique_id;
 use crate::error::{ApiError, CONTEXT_EXCEEDED};
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
@@ -314,10 +314,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         add_generation_prompt: true,
         ..Rendering::default()
     };
-    if let Some(effort) = effort {
-        // Under the name that templates know it by.
-        rendering.kwargs.insert("reasoning_effort".into(), effort.into());
-    }
+    add_effort(&mut rendering.kwargs, effort);
     let called = bind(app, AskedTools { list, choice, parallel }, &mut common)?;
     let Prompt { tokens: prompt, begins, continued } = rendering.prompt(app, &mut preparing)?;
     let form = Form::new(app, called, begins, continued, &mut common)?;
@@ -504,7 +501,7 @@ fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str, media
         }
         Some(kind) if PAST.contains(&kind) => {
             let brought = kind.ends_with("output") || kind.ends_with("response");
-            let text = told_as_text(&Value::Object(item));
+            let text = told_as_text(Value::Object(item));
             turns.push(if brought { "user" } else { "assistant" }, text);
         }
         _ => {
