@@ -8,6 +8,7 @@ mod decimal;
 mod dialect;
 mod differ;
 mod digits;
+mod groups;
 mod meet;
 mod numbers;
 mod pattern;
@@ -15,6 +16,7 @@ mod pointer;
 mod reader;
 mod rules;
 mod shape;
+mod unique;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -1,0 +1,281 @@
+//! Lists in which no entry comes twice.
+//!
+//! A grammar does not remember entries, but which of up to 63 values, or groups of values, came. Of open values, each
+//! group is taken once, so that two entries of one list are never of one group.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use crate::GrammarError;
+
+use super::groups::Group;
+use super::meet::{Definitions, are_apart, named};
+use super::pattern;
+use super::rules::{Counts, LISTED, Writer, format_pattern, literal};
+use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
+
+/// Most values, or groups, that come in any order; of more, values have the order of the schema.
+const ARRANGED_MAX: usize = 63;
+/// Most properties that are tried to tell objects apart.
+const TRIED_MAX: usize = 6;
+
+impl Writer<'_, '_> {
+    /// A list in which no entry comes twice.
+    pub(super) fn unique_list(&mut self, lists: &Lists, place: &str) -> Result<String, GrammarError> {
+        let refused = || GrammarError::Schema {
+            place: place.to_owned(),
+            problem: "\"uniqueItems\" can be enforced where entries are texts or numbers, or objects that such \
+                      a property tells apart, and at most 63 are needed, or \"maxItems\" is 1; leave it out, or \
+                      list their values"
+                .into(),
+        };
+        if lists.some.is_some() {
+            return Err(refused());
+        }
+        let few = lists.first.is_empty().then(|| self.values(&lists.rest)).transpose()?.flatten();
+        let Some(values) = few else {
+            if self.are_all_apart(lists)? {
+                return self.list(&Lists { unique: None, ..lists.clone() });
+            }
+            let values = self.groups(lists)?.ok_or_else(refused)?;
+            return self.arranged(&values, lists.least, lists.most);
+        };
+        if values.len() <= ARRANGED_MAX {
+            return self.arranged(&values, lists.least, lists.most);
+        }
+        let most = lists.most.unwrap_or(u64::MAX).min(values.len() as u64);
+        let mut ways = Vec::new();
+        if lists.least == 0 {
+            ways.push("JSON__NO_LIST".to_owned());
+        }
+        let pairs: Vec<(String, bool)> = values.into_iter().map(|value| (value, false)).collect();
+        let entries = self.pairs(&pairs, None, Counts { needed: lists.least, room: Some(most) })?;
+        ways.extend(entries.filter(|_| most > 0).map(|entries| format!("JSON__LIST {entries} JSON__LIST_END")));
+        self.rules.rule(&ways.join(" | "))
+    }
+
+    /// Lists of these values, each once, in any order.
+    fn arranged(&mut self, values: &[String], least: u64, most: Option<u64>) -> Result<String, GrammarError> {
+        let most = most.unwrap_or(u64::MAX).min(values.len() as u64);
+        if most == 0 || least > most {
+            return Ok("JSON__NO_LIST".to_owned());
+        }
+        let name = format!("json__u{}", self.rules.count());
+        let one = |(index, value): (usize, &String)| format!("{value} {name}n::set_bit({index}) %if bit_clear({index})");
+        let ways: Vec<String> = values.iter().enumerate().map(one).collect();
+        self.rules.push(format!("{name}::_: {}", ways.join(" | ")))?;
+        let next = format!("JSON__COMMA {name}::_ %if bit_count_lt(_, {most})");
+        self.rules.push(format!("{name}n::_: JSON__LIST_END %if bit_count_ge(_, {least}) | {next}"))?;
+        let empty = if least == 0 { "JSON__NO_LIST | " } else { "" };
+        self.rules.rule(&format!("{empty}JSON__LIST {name}::0"))
+    }
+
+    /// The entries of a list by groups, of which each is one atom; none where that leaves fewer than two, or than
+    /// the list needs.
+    fn groups(&mut self, lists: &Lists) -> Result<Option<Vec<String>>, GrammarError> {
+        if !lists.first.is_empty() {
+            return Ok(None);
+        }
+        let needed = usize::try_from(lists.least).unwrap_or(usize::MAX).max(2);
+        let parts = self.parts_of(&lists.rest)?;
+        let names = self.telling(&parts)?;
+        let (is_fine, tried) = match names {
+            // No entry is an object.
+            None => (true, vec![None]),
+            Some(names) if names.is_empty() => (true, vec![None]),
+            Some(names) => (false, names.into_iter().map(Some).collect()),
+        };
+        let mut best: Vec<Rc<Node>> = Vec::new();
+        for name in tried {
+            let mut found = Vec::new();
+            for group in Group::all(is_fine) {
+                let Some(parts) = self.in_group(&parts, group, name.as_deref())? else { break };
+                let node = self.reader.node(Shape::OneOf(parts))?;
+                if self.has_values(&node)? {
+                    found.push(node);
+                }
+            }
+            if found.len() > best.len() {
+                best = found;
+            }
+            // Nothing has more groups than texts and numbers have.
+            if best.len() >= 10 {
+                break;
+            }
+        }
+        best.truncate(ARRANGED_MAX);
+        if best.len() < needed {
+            return Ok(None);
+        }
+        best.iter().map(|node| self.value(node)).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The parts of a shape, with those of definitions in their place.
+    fn parts_of(&mut self, shape: &Shape) -> Result<Vec<Part>, GrammarError> {
+        self.reader.spend(1 + shape.weight())?;
+        let parts = match shape {
+            Shape::Any => Part::all(&self.reader.here()?),
+            Shape::OneOf(parts) => parts.clone(),
+        };
+        let mut all = Vec::new();
+        self.reader.descend()?;
+        for part in parts {
+            match part {
+                Part::Definition(to) => {
+                    let shape = self.reader.definition(&to)?;
+                    all.extend(self.parts_of(&shape)?);
+                }
+                part => all.push(part),
+            }
+        }
+        self.reader.ascend();
+        Ok(all)
+    }
+
+    /// Names by whose values all objects among these may be told apart, the best first; `None` if there are no objects.
+    fn telling(&mut self, parts: &[Part]) -> Result<Option<Vec<String>>, GrammarError> {
+        let objects: Vec<&Objects> =
+            parts.iter().filter_map(|part| if let Part::Object(objects) = part { Some(objects) } else { None }).collect();
+        let Some(first) = objects.first() else { return Ok(None) };
+        let mut names: Vec<(usize, String)> = Vec::new();
+        let all = first.required.iter().chain(first.properties.iter().map(|(name, _)| name));
+        for name in all {
+            if names.iter().any(|(_, known)| known == name) {
+                continue;
+            }
+            // Those that are required and open come first.
+            let mut rank = usize::from(!first.required.contains(name));
+            let mut is_simple = true;
+            for objects in &objects {
+                let shape = named(objects, name, &mut self.reader)?;
+                let values = self.parts_of(&shape)?;
+                is_simple &= values.iter().all(|part| !matches!(part, Part::List(_) | Part::Object(_)));
+                let is_open = |part: &Part| match part {
+                    Part::Text(strings) => strings.literals.is_none(),
+                    Part::Number(numbers) => numbers.kept().is_none(),
+                    _ => false,
+                };
+                rank += if values.iter().any(is_open) { 0 } else { 2 };
+            }
+            if is_simple {
+                names.push((rank, name.clone()));
+            }
+        }
+        names.sort_by_key(|(rank, _)| *rank);
+        Ok(Some(names.into_iter().take(TRIED_MAX).map(|(_, name)| name).collect()))
+    }
+
+    /// What of these parts is in a group, where a property of this name tells objects apart; `None` where that is not
+    /// known. It depends on the value alone, whichever part has it.
+    fn in_group(
+        &mut self,
+        parts: &[Part],
+        group: Group,
+        name: Option<&str>,
+    ) -> Result<Option<Vec<Part>>, GrammarError> {
+        let mut found = Vec::new();
+        for part in parts {
+            self.reader.spend(1 + part.weight() / LISTED)?;
+            match part {
+                Part::Null | Part::List(_) if group.is_first() => found.push(part.clone()),
+                Part::Null | Part::List(_) => {}
+                Part::Bool(known) => {
+                    let values = [false, true].into_iter().filter(|&value| known.is_none_or(|known| known == value));
+                    found.extend(values.filter(|&value| group.has_bool(value)).map(|value| Part::Bool(Some(value))));
+                }
+                Part::Number(numbers) => match numbers.grouped(group) {
+                    Some(numbers) => found.push(Part::Number(numbers)),
+                    None => return Ok(None),
+                },
+                Part::Text(strings) => {
+                    if strings.literals.is_none() && !is_readable(strings) {
+                        return Ok(None);
+                    }
+                    found.push(Part::Text(Strings { group: Some(group), ..strings.clone() }));
+                }
+                Part::Object(objects) => {
+                    let Some(name) = name else {
+                        found.extend(group.is_first().then(|| part.clone()));
+                        continue;
+                    };
+                    let shape = named(objects, name, &mut self.reader)?;
+                    let values = self.parts_of(&shape)?;
+                    let Some(values) = self.in_group(&values, group, None)? else { return Ok(None) };
+                    let node = self.reader.node(Shape::OneOf(values))?;
+                    if self.has_values(&node)? {
+                        found.push(Part::Object(objects.clone().with(name, node).requiring(name)));
+                    }
+                }
+                Part::Definition(_) => return Ok(None),
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// The values of a shape, if they are few: each once, as texts in Lark's quotes.
+    pub(super) fn values(&mut self, shape: &Rc<Node>) -> Result<Option<Vec<String>>, GrammarError> {
+        let Shape::OneOf(parts) = &***shape else { return Ok(None) };
+        self.reader.descend()?;
+        let (mut values, mut numbers) = (Vec::new(), Vec::new());
+        for part in parts {
+            self.reader.spend(1)?;
+            match part {
+                Part::Null => values.push("\"null\"".to_owned()),
+                Part::Bool(Some(value)) => values.push(format!("\"{value}\"")),
+                Part::Bool(None) => values.extend(["\"true\"".to_owned(), "\"false\"".to_owned()]),
+                Part::Text(strings) => match self.kept(strings)? {
+                    Some(texts) if strings.formats.is_empty() => values.extend(texts.iter().map(|text| literal(text))),
+                    _ => return Ok(None),
+                },
+                Part::Number(listed) => match listed.kept() {
+                    Some(texts) => numbers.extend(texts.into_iter().map(str::to_owned)),
+                    None => return Ok(None),
+                },
+                Part::Definition(to) => {
+                    let shape = self.reader.definition(to)?;
+                    match self.values(&shape)? {
+                        Some(more) => values.extend(more),
+                        None => return Ok(None),
+                    }
+                }
+                Part::List(_) | Part::Object(_) => return Ok(None),
+            }
+        }
+        self.reader.ascend();
+        self.reader.spend((values.len() + numbers.len()) / LISTED)?;
+        // Numbers that are one in floating point are the same to some readers.
+        let mut known = HashSet::new();
+        let value_of = |text: &String| text.parse::<f64>().map_or(0, |value| (value + 0.0).to_bits());
+        numbers.retain(|text| known.insert(value_of(text)));
+        values.extend(numbers.iter().map(|text| Value::from(text.as_str()).to_string()));
+        let mut known = HashSet::new();
+        values.retain(|value| known.insert(value.clone()));
+        Ok(Some(values))
+    }
+
+    /// Whether no two entries of a list can be the same.
+    fn are_all_apart(&mut self, lists: &Lists) -> Result<bool, GrammarError> {
+        let count = lists.first.len();
+        let has_more = lists.most.is_none_or(|most| most > count as u64) && self.has_values(&lists.rest)?;
+        if has_more {
+            return Ok(false);
+        }
+        for (index, one) in lists.first.iter().enumerate() {
+            for other in &lists.first[index + 1..] {
+                if !are_apart(one, other, &mut self.reader)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether the expressions of texts are such that it is known which texts match all.
+fn is_readable(strings: &Strings) -> bool {
+    let formats = strings.formats.iter().map(|format| format_pattern(format));
+    let patterns = strings.patterns.iter().chain(&strings.unlike).map(|text| Some(text.clone()));
+    formats.chain(patterns).all(|text| text.is_some_and(|text| pattern::whole(&text).is_ok()))
+}
