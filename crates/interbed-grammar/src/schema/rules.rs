@@ -44,6 +44,8 @@ pub(super) struct Rules {
     lines: Vec<String>,
     /// Terminals and parts that the library reads, by what they are.
     known: HashMap<String, String>,
+    /// Rules, by what they are.
+    ruled: HashMap<String, String>,
     /// Whether a schema was added: its rules may be those that all schemas share.
     is_used: bool,
 }
@@ -117,13 +119,17 @@ impl Rules {
         Ok(())
     }
 
-    /// A rule of its own for `value`, unless that is the name of one.
+    /// A rule for `value`: that of the same value, if there is one.
     pub(super) fn rule(&mut self, value: &str) -> Result<String, GrammarError> {
         if value.starts_with("json__") && !value.contains([' ', '(']) {
             return Ok(value.to_owned());
         }
+        if let Some(name) = self.ruled.get(value) {
+            return Ok(name.clone());
+        }
         let name = format!("json__{}", self.lines.len());
         self.push(format!("{name}: {value}"))?;
+        self.ruled.insert(value.to_owned(), name.clone());
         Ok(name)
     }
 
@@ -163,6 +169,8 @@ pub(super) struct Writer<'r, 'a> {
     ending: HashSet<String>,
     /// Of shapes that were looked at, by where they are in memory: each is in many others.
     known: HashMap<*const Node, Known>,
+    /// Rules of lists without repetition, by their entries and counts; the entries stay where they are.
+    pub(super) unique: HashMap<(*const Node, u64, Option<u64>), (String, Rc<Node>)>,
 }
 
 /// What is known of a shape.
@@ -178,7 +186,7 @@ impl<'r, 'a> Writer<'r, 'a> {
     /// A writer for a schema, and the shape of its values.
     fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
         let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
-        let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known };
+        let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known, unique: HashMap::new() };
         let root = match writer.root() {
             Err(_) if writer.reader.is_narrowed => {
                 writer.reader = Reader::exact(schema);

@@ -20,6 +20,8 @@ use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 const ARRANGED_MAX: usize = 63;
 /// Most properties that are tried to tell objects apart.
 const TRIED_MAX: usize = 6;
+/// Most names, one within the other, that lead to what tells objects apart.
+const PATH_MAX: usize = 3;
 
 impl Writer<'_, '_> {
     /// A list in which no entry comes twice.
@@ -39,11 +41,19 @@ impl Writer<'_, '_> {
             if self.are_all_apart(lists)? {
                 return self.list(&Lists { unique: None, ..lists.clone() });
             }
+            // Entries may have the same list in them.
+            let key = (Rc::as_ptr(&lists.rest), lists.least, lists.most);
+            if let Some((name, _)) = self.unique.get(&key).filter(|_| lists.first.is_empty()) {
+                return Ok(name.clone());
+            }
+            let name = self.unique_name()?;
+            self.unique.insert(key, (name.clone(), lists.rest.clone()));
             let values = self.groups(lists)?.ok_or_else(refused)?;
-            return self.arranged(&values, lists.least, lists.most);
+            return self.arranged(name, &values, lists.least, lists.most);
         };
         if values.len() <= ARRANGED_MAX {
-            return self.arranged(&values, lists.least, lists.most);
+            let name = self.unique_name()?;
+            return self.arranged(name, &values, lists.least, lists.most);
         }
         let most = lists.most.unwrap_or(u64::MAX).min(values.len() as u64);
         let mut ways = Vec::new();
@@ -56,20 +66,34 @@ impl Writer<'_, '_> {
         self.rules.rule(&ways.join(" | "))
     }
 
-    /// Lists of these values, each once, in any order.
-    fn arranged(&mut self, values: &[String], least: u64, most: Option<u64>) -> Result<String, GrammarError> {
+    /// The name of a rule that is written later.
+    fn unique_name(&mut self) -> Result<String, GrammarError> {
+        let name = format!("json__u{}", self.rules.count());
+        self.rules.push(String::new())?;
+        Ok(name)
+    }
+
+    /// The rule of this name, of lists of these values, each once, in any order.
+    fn arranged(
+        &mut self,
+        name: String,
+        values: &[String],
+        least: u64,
+        most: Option<u64>,
+    ) -> Result<String, GrammarError> {
         let most = most.unwrap_or(u64::MAX).min(values.len() as u64);
         if most == 0 || least > most {
-            return Ok("JSON__NO_LIST".to_owned());
+            self.rules.push(format!("{name}: JSON__NO_LIST"))?;
+            return Ok(name);
         }
-        let name = format!("json__u{}", self.rules.count());
         let one = |(index, value): (usize, &String)| format!("{value} {name}n::set_bit({index}) %if bit_clear({index})");
         let ways: Vec<String> = values.iter().enumerate().map(one).collect();
-        self.rules.push(format!("{name}::_: {}", ways.join(" | ")))?;
-        let next = format!("JSON__COMMA {name}::_ %if bit_count_lt(_, {most})");
+        self.rules.push(format!("{name}e::_: {}", ways.join(" | ")))?;
+        let next = format!("JSON__COMMA {name}e::_ %if bit_count_lt(_, {most})");
         self.rules.push(format!("{name}n::_: JSON__LIST_END %if bit_count_ge(_, {least}) | {next}"))?;
         let empty = if least == 0 { "JSON__NO_LIST | " } else { "" };
-        self.rules.rule(&format!("{empty}JSON__LIST {name}::0"))
+        self.rules.push(format!("{name}: {empty}JSON__LIST {name}e::0"))?;
+        Ok(name)
     }
 
     /// The entries of a list by groups, of which each is one atom; none where that leaves fewer than two, or than
@@ -80,18 +104,16 @@ impl Writer<'_, '_> {
         }
         let needed = usize::try_from(lists.least).unwrap_or(usize::MAX).max(2);
         let parts = self.parts_of(&lists.rest)?;
-        let names = self.telling(&parts)?;
-        let (is_fine, tried) = match names {
-            // No entry is an object.
-            None => (true, vec![None]),
-            Some(names) if names.is_empty() => (true, vec![None]),
-            Some(names) => (false, names.into_iter().map(Some).collect()),
-        };
+        let mut tried = self.telling(&parts)?;
+        let is_fine = tried.is_empty();
+        if is_fine {
+            tried.push(Vec::new());
+        }
         let mut best: Vec<Rc<Node>> = Vec::new();
-        for name in tried {
+        for path in tried {
             let mut found = Vec::new();
             for group in Group::all(is_fine) {
-                let Some(parts) = self.in_group(&parts, group, name.as_deref())? else { break };
+                let Some(parts) = self.in_group(&parts, group, &path)? else { break };
                 let node = self.reader.node(Shape::OneOf(parts))?;
                 if self.has_values(&node)? {
                     found.push(node);
@@ -134,46 +156,58 @@ impl Writer<'_, '_> {
         Ok(all)
     }
 
-    /// Names by whose values all objects among these may be told apart, the best first; `None` if there are no objects.
-    fn telling(&mut self, parts: &[Part]) -> Result<Option<Vec<String>>, GrammarError> {
-        let objects: Vec<&Objects> =
-            parts.iter().filter_map(|part| if let Part::Object(objects) = part { Some(objects) } else { None }).collect();
-        let Some(first) = objects.first() else { return Ok(None) };
-        let mut names: Vec<(usize, String)> = Vec::new();
+    /// Names that lead, one within the other, to values by which all objects among these may be told apart, the best
+    /// first; none if there are no objects.
+    fn telling(&mut self, parts: &[Part]) -> Result<Vec<Vec<String>>, GrammarError> {
+        let mut paths = self.paths(parts, PATH_MAX)?;
+        paths.sort_by_key(|(rank, _)| *rank);
+        Ok(paths.into_iter().take(TRIED_MAX).map(|(_, path)| path).collect())
+    }
+
+    /// Such names, up to so many one within the other, with a rank: required and open values have the lowest.
+    fn paths(&mut self, parts: &[Part], levels: usize) -> Result<Vec<(usize, Vec<String>)>, GrammarError> {
+        let of = |part: &Part| if let Part::Object(objects) = part { Some(objects.clone()) } else { None };
+        let objects: Vec<Objects> = parts.iter().filter_map(of).collect();
+        let Some(first) = objects.first().filter(|_| levels > 0) else { return Ok(Vec::new()) };
+        let (mut paths, mut inner): (Vec<(usize, Vec<String>)>, Vec<Vec<Part>>) = (Vec::new(), Vec::new());
+        let mut known = HashSet::new();
         let all = first.required.iter().chain(first.properties.iter().map(|(name, _)| name));
-        for name in all {
-            if names.iter().any(|(_, known)| known == name) {
-                continue;
-            }
-            // Those that are required and open come first.
+        for name in all.filter(|name| known.insert(*name)) {
             let mut rank = usize::from(!first.required.contains(name));
-            let mut is_simple = true;
+            let mut values = Vec::new();
             for objects in &objects {
                 let shape = named(objects, name, &mut self.reader)?;
-                let values = self.parts_of(&shape)?;
-                is_simple &= values.iter().all(|part| !matches!(part, Part::List(_) | Part::Object(_)));
+                let own = self.parts_of(&shape)?;
                 let is_open = |part: &Part| match part {
                     Part::Text(strings) => strings.literals.is_none(),
                     Part::Number(numbers) => numbers.kept().is_none(),
                     _ => false,
                 };
-                rank += if values.iter().any(is_open) { 0 } else { 2 };
+                rank += if own.iter().any(is_open) { 0 } else { 2 };
+                values.extend(own);
             }
-            if is_simple {
-                names.push((rank, name.clone()));
+            paths.push((rank, vec![name.clone()]));
+            inner.push(values);
+        }
+        // What is further within is looked at where it is needed.
+        if paths.iter().all(|(rank, _)| *rank > 1) {
+            for (index, values) in inner.iter().enumerate() {
+                let (rank, name) = (paths[index].0, paths[index].1.clone());
+                for (below, path) in self.paths(values, levels - 1)? {
+                    paths.push((rank + below - 1, [name.clone(), path].concat()));
+                }
             }
         }
-        names.sort_by_key(|(rank, _)| *rank);
-        Ok(Some(names.into_iter().take(TRIED_MAX).map(|(_, name)| name).collect()))
+        Ok(paths)
     }
 
-    /// What of these parts is in a group, where a property of this name tells objects apart; `None` where that is not
-    /// known. It depends on the value alone, whichever part has it.
+    /// What of these parts is in a group, where the value that these names lead to tells objects apart; `None` where
+    /// that is not known. The group of a value depends on it alone, whichever part has it.
     fn in_group(
         &mut self,
         parts: &[Part],
         group: Group,
-        name: Option<&str>,
+        path: &[String],
     ) -> Result<Option<Vec<Part>>, GrammarError> {
         let mut found = Vec::new();
         for part in parts {
@@ -196,13 +230,13 @@ impl Writer<'_, '_> {
                     found.push(Part::Text(Strings { group: Some(group), ..strings.clone() }));
                 }
                 Part::Object(objects) => {
-                    let Some(name) = name else {
+                    let Some((name, path)) = path.split_first() else {
                         found.extend(group.is_first().then(|| part.clone()));
                         continue;
                     };
                     let shape = named(objects, name, &mut self.reader)?;
                     let values = self.parts_of(&shape)?;
-                    let Some(values) = self.in_group(&values, group, None)? else { return Ok(None) };
+                    let Some(values) = self.in_group(&values, group, path)? else { return Ok(None) };
                     let node = self.reader.node(Shape::OneOf(values))?;
                     if self.has_values(&node)? {
                         found.push(Part::Object(objects.clone().with(name, node).requiring(name)));
