@@ -4,6 +4,7 @@
 //! (`meet.rs`), and the shape becomes rules of a grammar (`rules.rs`). The library below is asked for the strings that
 //! match patterns and formats, and for large multiples.
 
+mod contains;
 mod decimal;
 mod dialect;
 mod differ;

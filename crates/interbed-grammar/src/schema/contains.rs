@@ -11,7 +11,7 @@ use crate::GrammarError;
 use super::differ::differ;
 use super::meet::{Definitions, meet_nodes};
 use super::rules::Writer;
-use super::shape::{Lists, Node, Some as Contained};
+use super::shape::{Lists, Node, Contained};
 
 /// Most cases of one list.
 const CASES_MAX: u64 = 2_000;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::GrammarError;
 
-use super::meet::{Definitions, is_match, meet_nodes, named};
+use super::meet::{Definitions, is_match, named};
 use super::groups::Group;
 use super::numbers::{Numbers, Texts};
 use super::pattern;
@@ -284,9 +284,8 @@ impl<'r, 'a> Writer<'r, 'a> {
                     let values = self.values(&lists.rest)?;
                     is_possible = values.is_none_or(|values| values.len() as u64 >= lists.least);
                 }
-                if let Some((some, _)) = lists.some.as_ref().filter(|_| is_possible) {
-                    let entry = meet_nodes(&lists.rest, some, &mut self.reader)?;
-                    is_possible = lists.most != Some(0) && (!lists.first.is_empty() || self.has_values(&entry)?);
+                if let Some(some) = lists.some.as_ref().filter(|_| is_possible) {
+                    is_possible = self.has_counted(lists, some)?;
                 }
                 let least = usize::try_from(lists.least).unwrap_or(usize::MAX);
                 for index in 0..least.min(lists.first.len() + 1) {
@@ -561,25 +560,12 @@ impl<'r, 'a> Writer<'r, 'a> {
         self.name(&all, &without)
     }
 
-    /// A list of which some entry is what `contains` says.
-    fn list_with(&mut self, lists: &Lists, some: &Rc<Node>, place: &str) -> Result<String, GrammarError> {
-        if lists.least > 1 || lists.most.is_some() || !lists.first.is_empty() {
-            let problem = "\"contains\" can be enforced where all entries are the same, and their number is \
-             free; leave it \
-                           out, or the other keywords";
-            return Err(GrammarError::Schema { place: place.to_owned(), problem: problem.into() });
-        }
-        let entry = meet_nodes(&lists.rest, some, &mut self.reader)?;
-        let (entry, rest) = (self.value(&entry)?, self.value(&lists.rest)?);
-        self.rules.rule(&format!("JSON__LIST ({rest} JSON__COMMA)* {entry} (JSON__COMMA {rest})* JSON__LIST_END"))
-    }
-
     pub(super) fn list(&mut self, lists: &Lists) -> Result<String, GrammarError> {
         if let Some(place) = lists.unique.as_ref().filter(|_| lists.most.is_none_or(|most| most > 1)) {
             return self.unique_list(lists, &place.clone());
         }
-        if let Some((some, place)) = &lists.some {
-            return self.list_with(lists, some, place);
+        if let Some(some) = &lists.some {
+            return self.counted_list(lists, some);
         }
         let mut most = lists.most;
         let mut first = Vec::new();
