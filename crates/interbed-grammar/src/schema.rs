@@ -4,6 +4,7 @@
 //! (`meet.rs`), and the shape becomes rules of a grammar (`rules.rs`). The library below is asked for the strings that
 //! match patterns and formats, and for large multiples.
 
+mod blame;
 mod contains;
 mod decimal;
 mod dialect;
@@ -130,7 +131,8 @@ pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
 /// As [`checked`].
 pub(crate) fn grammar(schema: &Value) -> Result<String, GrammarError> {
     let mut rules = Rules::default();
-    let first = rules.add(&known(schema)?)?;
+    let schema = known(schema)?;
+    let first = rules.add(&schema).map_err(|error| blame::blamed(error, &schema))?;
     Ok(format!("start: {first}\n{}", rules.text()))
 }
 
@@ -151,7 +153,8 @@ pub(crate) fn with_rules(grammar: &str) -> Result<String, GrammarError> {
             return Ok(grammar.to_owned());
         };
         written.push_str(&rest[..at]);
-        written.push_str(&rules.add(&known(&schema)?)?);
+        let schema = known(&schema)?;
+        written.push_str(&rules.add(&schema).map_err(|error| blame::blamed(error, &schema))?);
         rest = &behind[values.byte_offset()..];
     }
     let end = if written.is_empty() || rest.ends_with('\n') { "" } else { "\n" };

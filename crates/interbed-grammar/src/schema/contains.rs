@@ -11,7 +11,7 @@ use crate::GrammarError;
 use super::differ::differ;
 use super::meet::{Definitions, meet_nodes};
 use super::rules::Writer;
-use super::shape::{Lists, Node, Contained};
+use super::shape::{Contained, Lists, Node};
 
 /// Most cases of one list.
 const CASES_MAX: u64 = 2_000;
@@ -115,7 +115,9 @@ impl Writer<'_, '_> {
         let such_max = some.most.unwrap_or(some.least);
         let count = entries_max.saturating_add(1).saturating_mul(such_max.saturating_add(1));
         if count > CASES_MAX {
-            return Err(self.uncounted(some, "the numbers of entries are too large; leave it out, or make them smaller"));
+            return Err(
+                self.uncounted(some, "the numbers of entries are too large; leave it out, or make them smaller")
+            );
         }
         let mut entries = Vec::new();
         for index in 0..=lists.first.len().min(entries_max as usize) {
@@ -157,7 +159,10 @@ impl Writer<'_, '_> {
     }
 
     fn uncounted(&self, some: &Contained, problem: &str) -> GrammarError {
-        GrammarError::Schema { place: some.place.to_string(), problem: format!("\"contains\" cannot be enforced: {problem}") }
+        GrammarError::Schema {
+            place: some.place.to_string(),
+            problem: format!("\"contains\" cannot be enforced: {problem}"),
+        }
     }
 }
 

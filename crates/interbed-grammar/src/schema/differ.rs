@@ -172,6 +172,7 @@ fn tried<T, D: Definitions>(
     match find(of) {
         Ok(found) => Ok(Some(found)),
         Err(error @ GrammarError::Schema { .. }) => {
+            of.leave_out();
             of.back_to(level);
             problems.push(error);
             // Too much work stays an error.
@@ -236,6 +237,7 @@ fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Vec<Pa
         if left.is_empty() {
             return Err(problem);
         }
+        of.leave_out();
         left.iter_mut().for_each(|lists| lists.is_part = true);
     }
     Ok(left.into_iter().map(Part::List).collect())
@@ -302,7 +304,9 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
         }
     }
     match problems.pop() {
-        Some(problem) if parts.is_empty() => Err(problem),
-        _ => Ok(parts),
+        Some(problem) if parts.is_empty() => return Err(problem),
+        Some(_) => of.leave_out(),
+        None => {}
     }
+    Ok(parts)
 }

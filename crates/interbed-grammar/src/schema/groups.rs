@@ -56,9 +56,7 @@ impl Group {
         let is_known = is_digits(whole)
             && match places {
                 None => whole.len() <= 15,
-                Some(places) => {
-                    is_digits(places) && !places.ends_with('0') && whole.len() <= 9 && places.len() <= 5
-                }
+                Some(places) => is_digits(places) && !places.ends_with('0') && whole.len() <= 9 && places.len() <= 5,
             };
         if !is_known || Decimal::of(text).is_none() {
             return None;
@@ -103,7 +101,8 @@ impl Group {
                 if !self.has_digits(before, last) {
                     continue;
                 }
-                let digits: String = (0..10).filter(|digit| digit % BEFORE_DIGIT == before).map(|digit| digit.to_string()).collect();
+                let digits: String =
+                    (0..10).filter(|digit| digit % BEFORE_DIGIT == before).map(|digit| digit.to_string()).collect();
                 ways.push(format!(r"[0-9.-]*[{digits}]{last}"));
                 if before == 0 {
                     ways.push(format!(r"-?{last}|-?[0-9]+\.{last}"));

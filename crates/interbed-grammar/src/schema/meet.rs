@@ -28,6 +28,8 @@ pub(super) trait Definitions {
     fn descend(&mut self) -> Result<(), GrammarError>;
     /// One level up again.
     fn ascend(&mut self);
+    /// Notes that values are left out which are not told from those that are excluded.
+    fn leave_out(&mut self);
     /// The level.
     fn level(&self) -> usize;
     /// To that level again, where something was given up.
@@ -166,11 +168,9 @@ pub(super) fn meet_nodes(one: &Shape, other: &Shape, of: &mut impl Definitions) 
 
 fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists, GrammarError> {
     let some = match (&one.some, &other.some) {
-        (Some(one), Some(other)) if Rc::ptr_eq(&one.shape, &other.shape) => Some(Contained {
-            least: one.least.max(other.least),
-            most: smaller(one.most, other.most),
-            ..one.clone()
-        }),
+        (Some(one), Some(other)) if Rc::ptr_eq(&one.shape, &other.shape) => {
+            Some(Contained { least: one.least.max(other.least), most: smaller(one.most, other.most), ..one.clone() })
+        }
         (Some(_), Some(other)) => {
             let problem = "\"contains\" cannot be enforced beside another one; leave one out".to_owned();
             return Err(GrammarError::Schema { place: other.place.to_string(), problem });

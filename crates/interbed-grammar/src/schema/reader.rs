@@ -14,7 +14,7 @@ use super::meet::{Definitions, are_apart, is_match, meet, named};
 use super::numbers::{Numbers, WholeFormat};
 use super::pattern::{Matching, checked, whole};
 use super::pointer::{find, fragment, names, pointer};
-use super::shape::{Lists, Node, Objects, Part, Shape, Contained, Strings};
+use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings};
 
 /// Most steps in which parts of a schema are put together.
 const STEPS_MAX: usize = 100_000;
@@ -78,6 +78,8 @@ pub(super) struct Reader<'a> {
     dialect: Dialect,
     /// Whether a keyword was read that its edition does not know, so that values are left out which others allow.
     pub(super) is_narrowed: bool,
+    /// Whether values were left out that are not told from those which are excluded.
+    pub(super) leaves_out: bool,
     /// Whether such keywords say nothing here, too.
     is_exact: bool,
     /// What references lead to; nothing while it is being read.
@@ -94,8 +96,20 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(super) fn new(root: &'a Value) -> Self {
         let (dialect, definitions, patterns) = (Dialect::of(root), HashMap::new(), HashMap::new());
-        let (is_narrowed, is_exact, place, checked) = (false, false, Vec::new(), HashMap::new());
-        Self { root, dialect, is_narrowed, is_exact, definitions, patterns, checked, place, steps: 0, depth: 0 }
+        let (is_narrowed, leaves_out, is_exact, place, checked) = (false, false, false, Vec::new(), HashMap::new());
+        Self {
+            root,
+            dialect,
+            is_narrowed,
+            leaves_out,
+            is_exact,
+            definitions,
+            patterns,
+            checked,
+            place,
+            steps: 0,
+            depth: 0,
+        }
     }
 
     /// One that leaves out what says nothing in the edition of JSON Schema that a schema names.
@@ -772,6 +786,10 @@ impl Definitions for Reader<'_> {
 
     fn ascend(&mut self) {
         self.depth -= 1;
+    }
+
+    fn leave_out(&mut self) {
+        self.leaves_out = true;
     }
 
     fn level(&self) -> usize {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::GrammarError;
 
-use super::meet::{Definitions, is_match, named};
 use super::groups::Group;
+use super::meet::{Definitions, is_match, named};
 use super::numbers::{Numbers, Texts};
 use super::pattern;
 use super::reader::Reader;
@@ -59,6 +59,11 @@ impl Rules {
         self.is_used = true;
         let (mut writer, root) = Writer::of(self, schema)?;
         if !writer.has_values(&root)? {
+            if writer.reader.leaves_out {
+                let problem = "no value is left that can be told from those that \"not\", \"if\" or \"oneOf\" \
+                               exclude; simplify it";
+                return Err(GrammarError::Schema { place: "#".into(), problem: problem.into() });
+            }
             let problem = "Unsatisfiable schema: no value keeps to it".to_owned();
             return Err(GrammarError::Invalid { what: "JSON schema", problem });
         }
@@ -186,7 +191,8 @@ impl<'r, 'a> Writer<'r, 'a> {
     /// A writer for a schema, and the shape of its values.
     fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
         let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
-        let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known, unique: HashMap::new() };
+        let mut writer =
+            Self { rules, reader: Reader::new(schema), pending, names, ending, known, unique: HashMap::new() };
         let root = match writer.root() {
             Err(_) if writer.reader.is_narrowed => {
                 writer.reader = Reader::exact(schema);
@@ -343,7 +349,8 @@ impl<'r, 'a> Writer<'r, 'a> {
         let all: Result<Vec<String>, String> = objects.names.iter().map(|text| pattern::whole(text)).collect();
         let all = all.map_err(refused)?;
         let listed: Vec<String> = listed_names(objects).iter().map(|name| json_text(name)).collect();
-        let mut names = pattern::Names::new(&[PLAIN_NAME.to_owned()], &whole.map_err(refused)?, &all, &listed).map_err(refused)?;
+        let mut names =
+            pattern::Names::new(&[PLAIN_NAME.to_owned()], &whole.map_err(refused)?, &all, &listed).map_err(refused)?;
         let mut named = Vec::new();
         for other in found {
             // Where it takes too long to tell, none is used.
@@ -496,7 +503,8 @@ impl<'r, 'a> Writer<'r, 'a> {
     /// Whether any of these numbers is in a group.
     fn has_numbers(&mut self, texts: &Texts, group: Group) -> Result<bool, GrammarError> {
         let Some(all) = numbers_of(texts, group) else { return Ok(false) };
-        let names = pattern::Names::new(&all, &[], &[], &[]).map_err(|problem| self.reader.cannot(&problem))?.has_other(None);
+        let names =
+            pattern::Names::new(&all, &[], &[], &[]).map_err(|problem| self.reader.cannot(&problem))?.has_other(None);
         names.ok_or_else(|| self.reader.cannot("it takes too long to tell its numbers apart; leave its bounds out"))
     }
 
@@ -639,7 +647,8 @@ impl<'r, 'a> Writer<'r, 'a> {
         let ways = self.pairs(&pairs, other.as_deref(), counts)?;
         let mut all = Vec::new();
         if objects.required.is_empty() && counts.needed == 0 {
-            all.push("JSON__NO_OBJECT".to_owned());
+            // One that is always empty is compared with this text.
+            all.push(if ways.is_none() { "\"{}\"" } else { "JSON__NO_OBJECT" }.to_owned());
         }
         all.extend(ways.map(|ways| format!("JSON__OBJECT {ways} JSON__OBJECT_END")));
         if all.is_empty() {

@@ -215,7 +215,15 @@ impl Part {
 
 impl Lists {
     pub(super) fn any() -> Self {
-        Self { first: Vec::new(), rest: Node::new(Shape::Any), least: 0, most: None, unique: None, some: None, is_part: false }
+        Self {
+            first: Vec::new(),
+            rest: Node::new(Shape::Any),
+            least: 0,
+            most: None,
+            unique: None,
+            some: None,
+            is_part: false,
+        }
     }
 
     /// What the entry at `index` has to be.

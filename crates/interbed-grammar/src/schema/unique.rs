@@ -86,7 +86,8 @@ impl Writer<'_, '_> {
             self.rules.push(format!("{name}: JSON__NO_LIST"))?;
             return Ok(name);
         }
-        let one = |(index, value): (usize, &String)| format!("{value} {name}n::set_bit({index}) %if bit_clear({index})");
+        let one =
+            |(index, value): (usize, &String)| format!("{value} {name}n::set_bit({index}) %if bit_clear({index})");
         let ways: Vec<String> = values.iter().enumerate().map(one).collect();
         self.rules.push(format!("{name}e::_: {}", ways.join(" | ")))?;
         let next = format!("JSON__COMMA {name}e::_ %if bit_count_lt(_, {most})");
@@ -203,12 +204,7 @@ impl Writer<'_, '_> {
 
     /// What of these parts is in a group, where the value that these names lead to tells objects apart; `None` where
     /// that is not known. The group of a value depends on it alone, whichever part has it.
-    fn in_group(
-        &mut self,
-        parts: &[Part],
-        group: Group,
-        path: &[String],
-    ) -> Result<Option<Vec<Part>>, GrammarError> {
+    fn in_group(&mut self, parts: &[Part], group: Group, path: &[String]) -> Result<Option<Vec<Part>>, GrammarError> {
         let mut found = Vec::new();
         for part in parts {
             self.reader.spend(1 + part.weight() / LISTED)?;
