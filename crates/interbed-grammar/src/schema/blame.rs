@@ -37,7 +37,13 @@ fn keyword(schema: &Value) -> Option<Vec<String>> {
     loop {
         let at = place.iter().try_fold(schema, |at, name: &String| step(at, name))?;
         let inner: Vec<String> = match at {
-            Value::Object(map) => map.keys().filter(|name| !ASIDE.contains(&name.as_str())).cloned().collect(),
+            Value::Object(map) => {
+                let mut names: Vec<String> =
+                    map.keys().filter(|name| !ASIDE.contains(&name.as_str())).cloned().collect();
+                // Without its type, a schema mostly has other values, so that says least.
+                names.sort_by_key(|name| name == "type");
+                names
+            }
             Value::Array(list) => (0..list.len()).map(|index| index.to_string()).collect(),
             Value::String(to) if place.last().is_some_and(|name| name == "$ref") => {
                 place = fragment(schema, to).and_then(names)?;

@@ -32,19 +32,24 @@ impl Group {
         (0..count).map(move |index| Self { index, is_fine })
     }
 
-    /// Whether values are in it that have no parts which tell them apart.
-    pub(super) fn is_first(self) -> bool {
-        self.index == 0
+    /// Whether values are in it that nothing tells apart.
+    pub(super) fn has_others(self) -> bool {
+        self.index == self.behind_numbers()
     }
 
     /// Whether a truth value is in it.
     pub(super) fn has_bool(self, value: bool) -> bool {
-        self.index == usize::from(value)
+        self.index == self.behind_numbers() + 1 + usize::from(value)
+    }
+
+    /// The first group without numbers.
+    fn behind_numbers(self) -> usize {
+        if self.is_fine { 10 * BEFORE_DIGIT } else { 10 }
     }
 
     /// Whether a text is in it.
     pub(super) fn has_text(self, text: &str) -> bool {
-        let (Some(first), Some(last)) = (text.chars().next(), text.chars().next_back()) else { return self.is_first() };
+        let (Some(first), Some(last)) = (text.chars().next(), text.chars().next_back()) else { return self.index == 0 };
         self.last() == place(last, BY_LAST) && (!self.is_fine || self.first() == place(first, BY_FIRST))
     }
 
@@ -83,7 +88,7 @@ impl Group {
     /// the last has an escape.
     pub(super) fn texts(self, character: &str) -> String {
         let last = class(self.last(), BY_LAST);
-        let empty = if self.is_first() { "|" } else { "" };
+        let empty = if self.index == 0 { "|" } else { "" };
         if !self.is_fine {
             return format!("\"({character}*{last}{empty})\"");
         }

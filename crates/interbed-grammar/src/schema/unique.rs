@@ -209,7 +209,7 @@ impl Writer<'_, '_> {
         for part in parts {
             self.reader.spend(1 + part.weight() / LISTED)?;
             match part {
-                Part::Null | Part::List(_) if group.is_first() => found.push(part.clone()),
+                Part::Null | Part::List(_) if group.has_others() => found.push(part.clone()),
                 Part::Null | Part::List(_) => {}
                 Part::Bool(known) => {
                     let values = [false, true].into_iter().filter(|&value| known.is_none_or(|known| known == value));
@@ -227,7 +227,7 @@ impl Writer<'_, '_> {
                 }
                 Part::Object(objects) => {
                     let Some((name, path)) = path.split_first() else {
-                        found.extend(group.is_first().then(|| part.clone()));
+                        found.extend(group.has_others().then(|| part.clone()));
                         continue;
                     };
                     let shape = named(objects, name, &mut self.reader)?;

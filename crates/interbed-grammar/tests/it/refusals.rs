@@ -72,7 +72,7 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
         (json!({"allOf": [{"type": "string"}, {"type": "null"}]}), "#/allOf/0/type"),
         (
             json!({"$ref": "#/$defs/d", "$defs": {"d": {"minLength": 2, "maxLength": 1, "type": "string"}}}),
-            "#/$defs/d/maxLength",
+            "#/$defs/d/minLength",
         ),
     ] {
         assert_eq!(place_of(&schema), place, "{schema}");
