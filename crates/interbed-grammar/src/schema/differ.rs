@@ -1,8 +1,8 @@
 //! Values that one schema describes and another one does not.
 //!
 //! What is found may be fewer values than there are, but never one that the other schema describes. So the other one
-//! must not be known by fewer of its values: where it is, that is refused. Of lists and objects, those are left out that
-//! cannot be told from what is excluded, if there are others.
+//! must not be known by fewer of its values: where it is, that is refused. Of lists and objects, those are left out
+//! that cannot be told from what is excluded, if there are others.
 
 use std::collections::HashSet;
 use std::rc::Rc;

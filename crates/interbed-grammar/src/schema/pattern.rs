@@ -160,8 +160,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names in all of the forms `any`, which have quotes, expressions of [`whole`], which have none, of which names match all
-    /// of the latter, and texts of JSON.
+    /// Names in all of the forms `any`, which have quotes, expressions of [`whole`], which have none, of which names
+    /// match all of the latter, and texts of JSON.
     ///
     /// # Errors
     /// One of the expressions is none, or needs what is not supported.

@@ -175,8 +175,11 @@ pub(super) struct Writer<'r, 'a> {
     /// Of shapes that were looked at, by where they are in memory: each is in many others.
     known: HashMap<*const Node, Known>,
     /// Rules of lists without repetition, by their entries and counts; the entries stay where they are.
-    pub(super) unique: HashMap<(*const Node, u64, Option<u64>), (String, Rc<Node>)>,
+    pub(super) unique: HashMap<Uniques, (String, Rc<Node>)>,
 }
+
+/// Where the entries of a list are in memory, and how many it has at least and at most.
+type Uniques = (*const Node, u64, Option<u64>);
 
 /// What is known of a shape.
 struct Known {

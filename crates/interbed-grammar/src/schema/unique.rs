@@ -170,7 +170,8 @@ impl Writer<'_, '_> {
         let of = |part: &Part| if let Part::Object(objects) = part { Some(objects.clone()) } else { None };
         let objects: Vec<Objects> = parts.iter().filter_map(of).collect();
         let Some(first) = objects.first().filter(|_| levels > 0) else { return Ok(Vec::new()) };
-        let (mut paths, mut inner): (Vec<(usize, Vec<String>)>, Vec<Vec<Part>>) = (Vec::new(), Vec::new());
+        let mut paths: Vec<(usize, Vec<String>)> = Vec::new();
+        let mut inner: Vec<Vec<Part>> = Vec::new();
         let mut known = HashSet::new();
         let all = first.required.iter().chain(first.properties.iter().map(|(name, _)| name));
         for name in all.filter(|name| known.insert(*name)) {
