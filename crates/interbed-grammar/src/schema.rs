@@ -27,6 +27,7 @@ use serde_json::{Map, Value};
 
 use crate::GrammarError;
 use crate::sent_json::json_value;
+pub(crate) use blame::blamed;
 use dialect::Dialect;
 use numbers::WholeFormat;
 pub(crate) use pointer::find;
@@ -131,8 +132,7 @@ pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
 /// As [`checked`].
 pub(crate) fn grammar(schema: &Value) -> Result<String, GrammarError> {
     let mut rules = Rules::default();
-    let schema = known(schema)?;
-    let first = rules.add(&schema).map_err(|error| blame::blamed(error, &schema))?;
+    let first = rules.add(&known(schema)?)?;
     Ok(format!("start: {first}\n{}", rules.text()))
 }
 
@@ -154,7 +154,8 @@ pub(crate) fn with_rules(grammar: &str) -> Result<String, GrammarError> {
         };
         written.push_str(&rest[..at]);
         let schema = known(&schema)?;
-        written.push_str(&rules.add(&schema).map_err(|error| blame::blamed(error, &schema))?);
+        let is_ok = |schema: &Value| Rules::default().add(schema).is_ok();
+        written.push_str(&rules.add(&schema).map_err(|error| blamed(error, &schema, is_ok))?);
         rest = &behind[values.byte_offset()..];
     }
     let end = if written.is_empty() || rest.ends_with('\n') { "" } else { "\n" };

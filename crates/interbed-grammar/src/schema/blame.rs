@@ -1,39 +1,42 @@
 //! The keyword to blame where a schema as a whole cannot be used: without it, the schema could be.
 
-use serde_json::Value;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
 
 use crate::GrammarError;
 
 use super::pointer::{fragment, names, pointer, step};
-use super::rules::Rules;
 
 /// Most schemas that are tried, and most bytes of one.
 const TRIES_MAX: usize = 64;
-const BYTES_MAX: usize = 16 << 10;
+const BYTES_MAX: usize = 64 << 10;
+/// How long it is looked for.
+const TIME_MAX: Duration = Duration::from_millis(200);
 /// What describes no values.
 const ASIDE: [&str; 6] = ["$schema", "$id", "$defs", "definitions", "title", "description"];
 
-/// `error`, which is about the whole of `schema`, at the keyword without which there would be none, if that is found.
-pub(super) fn blamed(error: GrammarError, schema: &Value) -> GrammarError {
-    let is_whole = matches!(&error, GrammarError::Schema { place, .. } if place == "#");
-    if !(is_whole || matches!(error, GrammarError::Invalid { .. } | GrammarError::TooLarge { .. })) {
-        return error;
+/// `error`, which is about the whole of `schema`, at the keyword without which it `is_ok`, or which alone is not so, if
+/// one is found.
+pub(crate) fn blamed(error: GrammarError, schema: &Value, is_ok: impl Fn(&Value) -> bool) -> GrammarError {
+    let (place, problem) = match error.placed() {
+        GrammarError::Schema { place, problem } if place == "#" => (place, problem),
+        error => return error,
+    };
+    if let Some(place) = keyword(schema, &is_ok) {
+        let problem = format!("{problem}; without this, it could be used");
+        return GrammarError::Schema { place: pointer(&place), problem };
     }
-    match (error.placed(), keyword(schema)) {
-        (GrammarError::Schema { problem, .. }, Some(place)) => GrammarError::Schema {
-            place: pointer(&place),
-            problem: format!("{problem}; without this, it could be used"),
-        },
-        (error, _) => error,
-    }
+    let place = alone(schema, &is_ok).map_or(place, |name| pointer(&[name]));
+    GrammarError::Schema { place, problem }
 }
 
 /// The names that lead to the innermost such keyword.
-fn keyword(schema: &Value) -> Option<Vec<String>> {
+fn keyword(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<Vec<String>> {
     if schema.to_string().len() > BYTES_MAX {
         return None;
     }
-    let (mut place, mut tries) = (Vec::new(), 0);
+    let (mut place, mut tries, begun) = (Vec::new(), 0, Instant::now());
     loop {
         let at = place.iter().try_fold(schema, |at, name: &String| step(at, name))?;
         let inner: Vec<String> = match at {
@@ -55,7 +58,7 @@ fn keyword(schema: &Value) -> Option<Vec<String>> {
         let mut found = None;
         for name in inner {
             tries += 1;
-            if tries > TRIES_MAX {
+            if tries > TRIES_MAX || begun.elapsed() > TIME_MAX {
                 break;
             }
             let mut copy = schema.clone();
@@ -69,7 +72,7 @@ fn keyword(schema: &Value) -> Option<Vec<String>> {
                 Value::Array(list) => *list.get_mut(name.parse::<usize>().ok()?)? = Value::Bool(true),
                 _ => return None,
             }
-            if Rules::default().add(&copy).is_ok() {
+            if is_ok(&copy) {
                 found = Some(name);
                 break;
             }
@@ -79,6 +82,24 @@ fn keyword(schema: &Value) -> Option<Vec<String>> {
             None => return (!place.is_empty()).then_some(place),
         }
     }
+}
+
+/// A keyword that cannot be used without the others beside it either.
+fn alone(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<String> {
+    let keywords = schema.as_object().filter(|_| schema.to_string().len() <= BYTES_MAX)?;
+    let is_aside = |name: &String| ASIDE.contains(&name.as_str());
+    let begun = Instant::now();
+    for name in keywords.keys().filter(|name| !is_aside(name)).take(TRIES_MAX) {
+        let kept = keywords.iter().filter(|(known, _)| *known == name || is_aside(known));
+        let kept: Map<String, Value> = kept.map(|(known, value)| (known.clone(), value.clone())).collect();
+        if begun.elapsed() > TIME_MAX {
+            break;
+        }
+        if !is_ok(&Value::Object(kept)) {
+            return Some(name.clone());
+        }
+    }
+    None
 }
 
 fn step_mut<'a>(at: &'a mut Value, name: &str) -> Option<&'a mut Value> {
