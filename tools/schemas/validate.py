@@ -36,8 +36,10 @@ for name in ["calls_answered", "schemas_answered", "generated_answered", "benchm
             print(f"{line['place']}: {error.json_path}: {error.message[:200]} ({list(error.schema_path)[:8]})")
             wrong += 1
     print(f"{name}: {valid} valid")
-for name in ["schemas", "generated"]:
+for name in ["schemas", "generated", "benchmark"]:
     outcomes = collections.defaultdict(set)
+    if not (folder / f"{name}_outcomes.jsonl").exists():
+        continue
     for line in map(json.loads, (folder / f"{name}_outcomes.jsonl").read_text().strip().split("\n")):
         outcomes[line["what"]].add(line["place"])
         if line["what"] == "too complex":

@@ -4,10 +4,13 @@
 //! (`meet.rs`), and the shape becomes rules of a grammar (`rules.rs`). The library below is asked for the strings that
 //! match patterns and formats, and for large multiples.
 
+mod blame;
+mod contains;
 mod decimal;
 mod dialect;
 mod differ;
 mod digits;
+mod groups;
 mod meet;
 mod numbers;
 mod pattern;
@@ -15,6 +18,7 @@ mod pointer;
 mod reader;
 mod rules;
 mod shape;
+mod unique;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -23,6 +27,7 @@ use serde_json::{Map, Value};
 
 use crate::GrammarError;
 use crate::sent_json::json_value;
+pub(crate) use blame::blamed;
 use dialect::Dialect;
 use numbers::WholeFormat;
 pub(crate) use pointer::find;
@@ -148,7 +153,9 @@ pub(crate) fn with_rules(grammar: &str) -> Result<String, GrammarError> {
             return Ok(grammar.to_owned());
         };
         written.push_str(&rest[..at]);
-        written.push_str(&rules.add(&known(&schema)?)?);
+        let schema = known(&schema)?;
+        let is_ok = |schema: &Value| Rules::default().add(schema).is_ok();
+        written.push_str(&rules.add(&schema).map_err(|error| blamed(error, &schema, is_ok))?);
         rest = &behind[values.byte_offset()..];
     }
     let end = if written.is_empty() || rest.ends_with('\n') { "" } else { "\n" };

@@ -128,7 +128,9 @@ impl Vocabulary {
     /// The grammar is not valid, asks for what cannot be enforced, or exceeds a limit.
     pub fn compile(&self, source: &GrammarSource) -> Result<Constraint, GrammarError> {
         let matching = self.matching(source).map_err(|error| match source {
-            GrammarSource::JsonSchema(_) => error.placed(),
+            GrammarSource::JsonSchema(schema) => crate::schema::blamed(error, schema, |schema| {
+                self.matching(&GrammarSource::JsonSchema(schema.clone())).is_ok()
+            }),
             _ => error,
         })?;
         Ok(Constraint::new(self.tokens.clone(), matching))

@@ -43,6 +43,7 @@ impl Dialect {
         match keyword {
             "const" | "contains" | "propertyNames" => self < Self::Draft6,
             "if" | "then" | "else" => self < Self::Draft7,
+            "minContains" | "maxContains" => self < Self::Draft2019,
             "dependentRequired" | "dependentSchemas" => self < Self::Draft2019,
             "dependencies" => self >= Self::Draft2019,
             "allOf" | "anyOf" | "oneOf" | "not" | "minProperties" | "maxProperties" => self < Self::Draft4,

@@ -1,7 +1,8 @@
 //! Values that one schema describes and another one does not.
 //!
 //! What is found may be fewer values than there are, but never one that the other schema describes. So the other one
-//! must not be known by fewer of its values: where it is, that is refused.
+//! must not be known by fewer of its values: where it is, that is refused. Of lists and objects, those are left out
+//! that cannot be told from what is excluded, if there are others.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -9,7 +10,7 @@ use std::rc::Rc;
 use crate::GrammarError;
 
 use super::meet::{Definitions, are_apart, lacks_a_value, named};
-use super::shape::{Lists, Node, Objects, Part, Shape, Strings, smaller};
+use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smaller};
 
 /// Most parts that may be left.
 const PARTS_MAX: usize = 256;
@@ -161,16 +162,50 @@ fn is_kept(text: &str, strings: &Strings, of: &mut impl Definitions) -> Result<b
     Ok(is_kept)
 }
 
-fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
-    if other.unique.is_some() && one.unique.is_none() {
-        return Err(of.cannot("lists in which an entry comes twice cannot be told from others; leave it out"));
+/// What `find` finds; nothing where that cannot be told from others, which is added to `problems`.
+fn tried<T, D: Definitions>(
+    problems: &mut Vec<GrammarError>,
+    of: &mut D,
+    find: impl FnOnce(&mut D) -> Result<T, GrammarError>,
+) -> Result<Option<T>, GrammarError> {
+    let level = of.level();
+    match find(of) {
+        Ok(found) => Ok(Some(found)),
+        Err(error @ GrammarError::Schema { .. }) => {
+            of.leave_out();
+            of.back_to(level);
+            problems.push(error);
+            // Too much work stays an error.
+            of.spend(1)?;
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
-    if other.some.is_some() {
-        return Err(
-            of.cannot("lists without an entry that \"contains\" describes cannot be told from others; leave it out")
-        );
+}
+
+fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
+    if other.is_part {
+        return Err(of.cannot("lists of which only some are known cannot be told from others; simplify it"));
+    }
+    let mut problems = Vec::new();
+    if other.unique.is_some() && one.unique.is_none() {
+        problems.push(of.cannot("lists in which an entry comes twice cannot be told from others; leave it out"));
     }
     let mut left = Vec::new();
+    if let Some(some) = &other.some {
+        let is_alone = one.some.is_none();
+        if !is_alone {
+            problems.push(of.cannot("\"contains\" cannot be enforced beside another one; leave one out"));
+        }
+        if let Some(fewer) = some.least.checked_sub(1).filter(|_| is_alone) {
+            let some = Contained { least: 0, most: Some(fewer), ..some.clone() };
+            left.push(Lists { some: Some(some), ..one.clone() });
+        }
+        if let Some(most) = some.most.filter(|_| is_alone) {
+            let some = Contained { least: most.saturating_add(1), most: None, ..some.clone() };
+            left.push(Lists { some: Some(some), ..one.clone() });
+        }
+    }
     if other.least > one.least {
         left.push(Lists { most: smaller(one.most, Some(other.least - 1)), ..one.clone() });
     }
@@ -182,8 +217,8 @@ fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Vec<Pa
         if one.most.is_some_and(|most| most <= index as u64) {
             break;
         }
-        let entry = differ(one.entry(index), other.entry(index), of)?;
-        if !entry.is_nothing() {
+        let entry = tried(&mut problems, of, |of| differ(one.entry(index), other.entry(index), of))?;
+        if let Some(entry) = entry.filter(|entry| !entry.is_nothing()) {
             of.spend(1 + count / WEIGHT)?;
             let mut first: Vec<Rc<Node>> = (0..count).map(|index| one.entry(index).clone()).collect();
             first[index] = of.node(entry)?;
@@ -191,19 +226,30 @@ fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Vec<Pa
         }
     }
     let has_more = one.most.is_none_or(|most| most > count as u64) && !one.rest.is_nothing();
-    if has_more && !differ(&one.rest, &other.rest, of)?.is_nothing() {
-        return Err(of.cannot("lists of which some entry is another cannot be told from others; leave it out"));
+    if has_more {
+        let more = tried(&mut problems, of, |of| differ(&one.rest, &other.rest, of))?;
+        if more.is_some_and(|more| !more.is_nothing()) {
+            problems.push(of.cannot("lists of which some entry is another cannot be told from others; leave it out"));
+        }
     }
-    let is_possible = |lists: &Lists| lists.most.is_none_or(|most| lists.least <= most);
-    Ok(left.into_iter().filter(is_possible).map(Part::List).collect())
+    left.retain(|lists| lists.most.is_none_or(|most| lists.least <= most));
+    if let Some(problem) = problems.pop() {
+        if left.is_empty() {
+            return Err(problem);
+        }
+        of.leave_out();
+        left.iter_mut().for_each(|lists| lists.is_part = true);
+    }
+    Ok(left.into_iter().map(Part::List).collect())
 }
 
 fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<Vec<Part>, GrammarError> {
-    if other.is_narrowed {
+    if other.is_narrowed || other.is_part {
         return Err(of.cannot("objects with other \"patternProperties\" cannot be told from these; leave them out"));
     }
+    let mut problems = Vec::new();
     if other.names.iter().any(|name| !one.names.contains(name)) {
-        return Err(of.cannot("objects with other names cannot be told from others; leave it out"));
+        problems.push(of.cannot("objects with other names cannot be told from others; leave it out"));
     }
     let mut left: Vec<Objects> = Vec::new();
     for name in other.required.iter().filter(|name| !one.required.contains(name)) {
@@ -223,8 +269,8 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
     for name in all.filter(|name| known.insert(*name)) {
         of.spend(1)?;
         let (own, others) = (named(one, name, of)?, named(other, name, of)?);
-        let value = differ(&own, &others, of)?;
-        if !value.is_nothing() {
+        let value = tried(&mut problems, of, |of| differ(&own, &others, of))?;
+        if let Some(value) = value.filter(|value| !value.is_nothing()) {
             of.spend(1 + (one.properties.len() + one.required.len()) / WEIGHT)?;
             let value = of.node(value)?;
             left.push(one.clone().with(name, value).requiring(name));
@@ -241,19 +287,26 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
             if is_same && own.len() == others.len() && index != at {
                 continue;
             }
-            if !differ(shape, other, of)?.is_nothing() {
-                return Err(of.cannot(
+            let value = tried(&mut problems, of, |of| differ(shape, other, of))?;
+            if value.is_some_and(|value| !value.is_nothing()) {
+                problems.push(of.cannot(
                     "objects with a value of another name cannot be told from others; list its name, or leave it out",
                 ));
             }
         }
     }
     let mut parts = Vec::new();
-    for objects in left {
+    for mut objects in left {
+        objects.is_part |= !problems.is_empty();
         let is_possible = objects.most.is_none_or(|most| objects.least.max(objects.required.len() as u64) <= most);
         if is_possible && !lacks_a_value(&objects, of)? {
             parts.push(Part::Object(objects));
         }
+    }
+    match problems.pop() {
+        Some(problem) if parts.is_empty() => return Err(problem),
+        Some(_) => of.leave_out(),
+        None => {}
     }
     Ok(parts)
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::GrammarError;
 
-use super::shape::{Lists, Node, Objects, Part, Shape, Strings, smaller};
+use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smaller};
 
 /// What is copied, and what is compared, in a step of work.
 const WEIGHT: usize = 4;
@@ -28,6 +28,12 @@ pub(super) trait Definitions {
     fn descend(&mut self) -> Result<(), GrammarError>;
     /// One level up again.
     fn ascend(&mut self);
+    /// Notes that values are left out which are not told from those that are excluded.
+    fn leave_out(&mut self);
+    /// The level.
+    fn level(&self) -> usize;
+    /// To that level again, where something was given up.
+    fn back_to(&mut self, level: usize);
     /// What is asked for at the place that is read cannot be enforced.
     fn cannot(&self, problem: &str) -> GrammarError;
     /// The place that is read.
@@ -145,6 +151,7 @@ fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<
         most: smaller(one.most, other.most),
         patterns: both(&one.patterns, &other.patterns),
         formats: both(&one.formats, &other.formats),
+        group: one.group.or(other.group),
     })
 }
 
@@ -161,9 +168,12 @@ pub(super) fn meet_nodes(one: &Shape, other: &Shape, of: &mut impl Definitions) 
 
 fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists, GrammarError> {
     let some = match (&one.some, &other.some) {
-        (Some((one, _)), Some((other, place))) if !Rc::ptr_eq(one, other) => {
+        (Some(one), Some(other)) if Rc::ptr_eq(&one.shape, &other.shape) => {
+            Some(Contained { least: one.least.max(other.least), most: smaller(one.most, other.most), ..one.clone() })
+        }
+        (Some(_), Some(other)) => {
             let problem = "\"contains\" cannot be enforced beside another one; leave one out".to_owned();
-            return Err(GrammarError::Schema { place: place.to_string(), problem });
+            return Err(GrammarError::Schema { place: other.place.to_string(), problem });
         }
         (one, other) => one.as_ref().or(other.as_ref()).cloned(),
     };
@@ -176,6 +186,7 @@ fn lists(one: &Lists, other: &Lists, of: &mut impl Definitions) -> Result<Lists,
         most: smaller(one.most, other.most),
         unique: one.unique.as_ref().or(other.unique.as_ref()).cloned(),
         some,
+        is_part: one.is_part || other.is_part,
     })
 }
 
@@ -213,6 +224,7 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
         others: meet_nodes(&one.others, &other.others, of)?,
         names: both(&one.names, &other.names),
         is_narrowed: one.is_narrowed || other.is_narrowed || (!one.patterns.is_empty() && !other.patterns.is_empty()),
+        is_part: one.is_part || other.is_part,
         required,
         least: one.least.max(other.least),
         most: smaller(one.most, other.most),
@@ -303,10 +315,13 @@ fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Resul
             }
             true
         }
+        // Others that these stand for may be both.
+        (Part::List(one), Part::List(other)) if one.is_part || other.is_part => false,
         (Part::List(one), Part::List(other)) => {
             let most = smaller(one.most, other.most);
             most.is_some_and(|most| most < one.least.max(other.least))
         }
+        (Part::Object(one), Part::Object(other)) if one.is_part || other.is_part => false,
         (Part::Object(one), Part::Object(other)) => {
             for name in one.required.iter().chain(&other.required) {
                 let (one, other) = (named(one, name, of)?, named(other, name, of)?);

@@ -160,19 +160,19 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names in the form `any`, which has quotes, expressions of [`whole`], which have none, of which names match all
-    /// of the latter, and texts of JSON.
+    /// Names in all of the forms `any`, which have quotes, expressions of [`whole`], which have none, of which names
+    /// match all of the latter, and texts of JSON.
     ///
     /// # Errors
     /// One of the expressions is none, or needs what is not supported.
-    pub(super) fn new(any: &str, patterns: &[String], all: &[String], listed: &[String]) -> Result<Self, String> {
+    pub(super) fn new(any: &[String], patterns: &[String], all: &[String], listed: &[String]) -> Result<Self, String> {
         let mut builder = RegexBuilder::new();
         let mut read = |ast: RegexAst| {
             builder.mk(&ast).map_err(|error| error.to_string().lines().next_back().unwrap_or("").to_owned())
         };
         let quote = || RegexAst::Literal("\"".into());
         let quoted = |text: &String| RegexAst::Concat(vec![quote(), RegexAst::Regex(text.clone()), quote()]);
-        let any = read(RegexAst::Regex(any.into()))?;
+        let any = read(RegexAst::And(any.iter().map(|text| RegexAst::Regex(text.clone())).collect()))?;
         let patterns = patterns.iter().map(|text| read(quoted(text))).collect::<Result<_, _>>()?;
         let all = all.iter().map(|text| read(quoted(text))).collect::<Result<_, _>>()?;
         let listed = listed.iter().map(|text| read(RegexAst::Literal(text.clone()))).collect::<Result<_, _>>()?;

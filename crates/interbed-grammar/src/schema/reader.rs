@@ -14,7 +14,7 @@ use super::meet::{Definitions, are_apart, is_match, meet, named};
 use super::numbers::{Numbers, WholeFormat};
 use super::pattern::{Matching, checked, whole};
 use super::pointer::{find, fragment, names, pointer};
-use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
+use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings};
 
 /// Most steps in which parts of a schema are put together.
 const STEPS_MAX: usize = 100_000;
@@ -78,6 +78,8 @@ pub(super) struct Reader<'a> {
     dialect: Dialect,
     /// Whether a keyword was read that its edition does not know, so that values are left out which others allow.
     pub(super) is_narrowed: bool,
+    /// Whether values were left out that are not told from those which are excluded.
+    pub(super) leaves_out: bool,
     /// Whether such keywords say nothing here, too.
     is_exact: bool,
     /// What references lead to; nothing while it is being read.
@@ -94,8 +96,20 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(super) fn new(root: &'a Value) -> Self {
         let (dialect, definitions, patterns) = (Dialect::of(root), HashMap::new(), HashMap::new());
-        let (is_narrowed, is_exact, place, checked) = (false, false, Vec::new(), HashMap::new());
-        Self { root, dialect, is_narrowed, is_exact, definitions, patterns, checked, place, steps: 0, depth: 0 }
+        let (is_narrowed, leaves_out, is_exact, place, checked) = (false, false, false, Vec::new(), HashMap::new());
+        Self {
+            root,
+            dialect,
+            is_narrowed,
+            leaves_out,
+            is_exact,
+            definitions,
+            patterns,
+            checked,
+            place,
+            steps: 0,
+            depth: 0,
+        }
     }
 
     /// One that leaves out what says nothing in the edition of JSON Schema that a schema names.
@@ -416,13 +430,16 @@ impl<'a> Reader<'a> {
             Some(_) => return self.refuse_at("uniqueItems", "it must be true or false"),
         }
         if let Some(schema) = keywords.get("contains").filter(|_| !self.ignores("contains")) {
-            let counts_one = |count: &Value| count.as_u64() == Some(1);
-            if keywords.contains_key("maxContains") || !keywords.get("minContains").is_none_or(counts_one) {
-                return self
-                    .refuse_at("contains", "\"contains\" can be enforced for at least one entry; leave counts out");
+            let mut least = self.count(keywords, "minContains")?.filter(|_| !self.ignores("minContains")).unwrap_or(1);
+            if self.dialect.ignores("minContains") {
+                // There, one is needed whatever that says.
+                least = least.max(1);
             }
+            let most = self.count(keywords, "maxContains")?.filter(|_| !self.ignores("maxContains"));
             let (shape, here) = (self.node_at("contains", schema)?, self.here()?);
-            lists.some = Some((shape, format!("{here}/contains").into()));
+            if least > 0 || most.is_some() {
+                lists.some = Some(Contained { shape, least, most, place: format!("{here}/contains").into() });
+            }
         }
         let (first, rest) = match (is_listed, self.dialect < Dialect::Draft2020) {
             (true, _) => ("items", "additionalItems"),
@@ -723,9 +740,12 @@ impl Definitions for Reader<'_> {
         self.definitions.insert(to.to_owned(), None);
         let names = fragment(self.root, to).and_then(names).unwrap_or_default();
         let from = std::mem::replace(&mut self.place, names);
-        let shape = self.read(schema)?;
-        let shape = self.node(shape)?;
+        let shape = self.read(schema).and_then(|shape| self.node(shape));
         self.place = from;
+        if shape.is_err() {
+            self.definitions.remove(to);
+        }
+        let shape = shape?;
         self.definitions.insert(to.to_owned(), Some(shape.clone()));
         Ok(shape)
     }
@@ -768,6 +788,18 @@ impl Definitions for Reader<'_> {
         self.depth -= 1;
     }
 
+    fn leave_out(&mut self) {
+        self.leaves_out = true;
+    }
+
+    fn level(&self) -> usize {
+        self.depth
+    }
+
+    fn back_to(&mut self, level: usize) {
+        self.depth = level;
+    }
+
     fn cannot(&self, problem: &str) -> GrammarError {
         GrammarError::Schema { place: pointer(&self.place), problem: problem.to_owned() }
     }
@@ -794,6 +826,7 @@ fn literal(value: &Value, place: &Rc<str>) -> Part {
             most: Some(values.len() as u64),
             unique: None,
             some: None,
+            is_part: false,
         }),
         Value::Object(values) => {
             let one = |(name, value): (&String, &Value)| (name.clone(), Node::new(Shape::one(literal(value, place))));

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::GrammarError;
 
-use super::meet::{Definitions, are_apart, is_match, meet_nodes, named};
+use super::groups::Group;
+use super::meet::{Definitions, is_match, named};
 use super::numbers::{Numbers, Texts};
 use super::pattern;
 use super::reader::Reader;
@@ -27,10 +28,8 @@ const LEAST_MAX: u64 = 1 << 20;
 const PATTERNS_MAX: usize = 6;
 const TOO_MANY_PATTERNS: &str =
     "more than 6 patterns and formats have to match one text, or not; put them into one pattern, or leave some out";
-/// Most values that a list without repetition has in any order; more have the order of the schema.
-const ARRANGED_MAX: usize = 5;
 /// Texts and numbers that are looked at in a step of work.
-const LISTED: usize = 16;
+pub(super) const LISTED: usize = 16;
 /// White space behind an opening bracket or a comma, and before a closing bracket. JSON allows any anywhere, but a model
 /// that writes it without end would not be stopped.
 const SPACE: &str = r"( |\n[ \t]{0,40})?";
@@ -46,6 +45,8 @@ pub(super) struct Rules {
     lines: Vec<String>,
     /// Terminals and parts that the library reads, by what they are.
     known: HashMap<String, String>,
+    /// Rules, by what they are.
+    ruled: HashMap<String, String>,
     /// Whether a schema was added: its rules may be those that all schemas share.
     is_used: bool,
 }
@@ -59,6 +60,11 @@ impl Rules {
         self.is_used = true;
         let (mut writer, root) = Writer::of(self, schema)?;
         if !writer.has_values(&root)? {
+            if writer.reader.leaves_out {
+                let problem = "no value is left that can be told from those that \"not\", \"if\" or \"oneOf\" \
+                               exclude; simplify it";
+                return Err(GrammarError::Schema { place: "#".into(), problem: problem.into() });
+            }
             let problem = "Unsatisfiable schema: no value keeps to it".to_owned();
             return Err(GrammarError::Invalid { what: "JSON schema", problem });
         }
@@ -105,7 +111,12 @@ impl Rules {
             + &format!("JSON__LIST: /\\[{SPACE}/\nJSON__LIST_END: /{SPACE}\\]/\nJSON__NO_LIST: /\\[{SPACE}\\]/\n")
     }
 
-    fn push(&mut self, line: String) -> Result<(), GrammarError> {
+    /// How many there are, which names the next one.
+    pub(super) fn count(&self) -> usize {
+        self.lines.len()
+    }
+
+    pub(super) fn push(&mut self, line: String) -> Result<(), GrammarError> {
         self.lines.push(line);
         let (got, limit) = (self.lines.len(), RULES_MAX);
         if got > limit {
@@ -114,18 +125,22 @@ impl Rules {
         Ok(())
     }
 
-    /// A rule of its own for `value`, unless that is the name of one.
-    fn rule(&mut self, value: &str) -> Result<String, GrammarError> {
+    /// A rule for `value`: that of the same value, if there is one.
+    pub(super) fn rule(&mut self, value: &str) -> Result<String, GrammarError> {
         if value.starts_with("json__") && !value.contains([' ', '(']) {
             return Ok(value.to_owned());
         }
+        if let Some(name) = self.ruled.get(value) {
+            return Ok(name.clone());
+        }
         let name = format!("json__{}", self.lines.len());
         self.push(format!("{name}: {value}"))?;
+        self.ruled.insert(value.to_owned(), name.clone());
         Ok(name)
     }
 
     /// A terminal of its own for `value`, or the one that there is.
-    fn terminal(&mut self, value: String) -> Result<String, GrammarError> {
+    pub(super) fn terminal(&mut self, value: String) -> Result<String, GrammarError> {
         if let Some(name) = self.known.get(&value) {
             return Ok(name.clone());
         }
@@ -149,9 +164,9 @@ impl Rules {
 }
 
 /// Writes the rules of one schema.
-struct Writer<'r, 'a> {
-    rules: &'r mut Rules,
-    reader: Reader<'a>,
+pub(super) struct Writer<'r, 'a> {
+    pub(super) rules: &'r mut Rules,
+    pub(super) reader: Reader<'a>,
     /// Definitions whose rules are named, but not written.
     pending: Vec<(String, String)>,
     /// Rules of definitions.
@@ -160,7 +175,12 @@ struct Writer<'r, 'a> {
     ending: HashSet<String>,
     /// Of shapes that were looked at, by where they are in memory: each is in many others.
     known: HashMap<*const Node, Known>,
+    /// Rules of lists without repetition, by their entries and counts; the entries stay where they are.
+    pub(super) unique: HashMap<Uniques, (String, Rc<Node>)>,
 }
+
+/// Where the entries of a list are in memory, and how many it has at least and at most.
+type Uniques = (*const Node, u64, Option<u64>);
 
 /// What is known of a shape.
 struct Known {
@@ -175,7 +195,8 @@ impl<'r, 'a> Writer<'r, 'a> {
     /// A writer for a schema, and the shape of its values.
     fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
         let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
-        let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known };
+        let mut writer =
+            Self { rules, reader: Reader::new(schema), pending, names, ending, known, unique: HashMap::new() };
         let root = match writer.root() {
             Err(_) if writer.reader.is_narrowed => {
                 writer.reader = Reader::exact(schema);
@@ -234,7 +255,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         }
     }
 
-    fn has_values(&mut self, shape: &Rc<Node>) -> Result<bool, GrammarError> {
+    pub(super) fn has_values(&mut self, shape: &Rc<Node>) -> Result<bool, GrammarError> {
         let Shape::OneOf(parts) = &***shape else { return Ok(true) };
         if let Some(known) = self.known.get(&Rc::as_ptr(shape)) {
             return Ok(known.has_values);
@@ -257,7 +278,11 @@ impl<'r, 'a> Writer<'r, 'a> {
             // What cannot be told apart is refused when it is written.
             Part::Number(numbers) => {
                 self.reader.spend(numbers.listed_in_both(numbers) / LISTED)?;
-                !matches!(numbers.texts(), Ok(None))
+                match (numbers.texts(), numbers.group) {
+                    (Ok(None), _) => false,
+                    (Ok(Some(texts)), Some(group)) => self.has_numbers(&texts, group)?,
+                    _ => true,
+                }
             }
             Part::Text(strings) => match self.kept(strings)? {
                 Some(texts) => !texts.is_empty(),
@@ -269,9 +294,8 @@ impl<'r, 'a> Writer<'r, 'a> {
                     let values = self.values(&lists.rest)?;
                     is_possible = values.is_none_or(|values| values.len() as u64 >= lists.least);
                 }
-                if let Some((some, _)) = lists.some.as_ref().filter(|_| is_possible) {
-                    let entry = meet_nodes(&lists.rest, some, &mut self.reader)?;
-                    is_possible = lists.most != Some(0) && (!lists.first.is_empty() || self.has_values(&entry)?);
+                if let Some(some) = lists.some.as_ref().filter(|_| is_possible) {
+                    is_possible = self.has_counted(lists, some)?;
                 }
                 let least = usize::try_from(lists.least).unwrap_or(usize::MAX);
                 for index in 0..least.min(lists.first.len() + 1) {
@@ -329,12 +353,12 @@ impl<'r, 'a> Writer<'r, 'a> {
         let all: Result<Vec<String>, String> = objects.names.iter().map(|text| pattern::whole(text)).collect();
         let all = all.map_err(refused)?;
         let listed: Vec<String> = listed_names(objects).iter().map(|name| json_text(name)).collect();
-        let mut names = pattern::Names::new(PLAIN_NAME, &whole.map_err(refused)?, &all, &listed).map_err(refused)?;
+        let mut names =
+            pattern::Names::new(&[PLAIN_NAME.to_owned()], &whole.map_err(refused)?, &all, &listed).map_err(refused)?;
         let mut named = Vec::new();
         for other in found {
-            let problem = "it takes too long to tell which names these patterns leave to each other; send fewer or \
-                           simpler ones";
-            if names.has_other(other).ok_or_else(|| refused(problem.into()))? {
+            // Where it takes too long to tell, none is used.
+            if names.has_other(other).unwrap_or(false) {
                 named.push(other);
             }
         }
@@ -342,7 +366,7 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 
     /// An atom of Lark's form for a shape that has values.
-    fn value(&mut self, shape: &Rc<Node>) -> Result<String, GrammarError> {
+    pub(super) fn value(&mut self, shape: &Rc<Node>) -> Result<String, GrammarError> {
         let Shape::OneOf(parts) = &***shape else { return Ok("json__any".into()) };
         if let Some(value) = self.known.get(&Rc::as_ptr(shape)).and_then(|known| known.value.clone()) {
             return Ok(value);
@@ -390,7 +414,7 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 
     /// The texts of which a string is one, without those of another length, and those that do not match.
-    fn kept(&mut self, strings: &Strings) -> Result<Option<Vec<String>>, GrammarError> {
+    pub(super) fn kept(&mut self, strings: &Strings) -> Result<Option<Vec<String>>, GrammarError> {
         let Some(texts) = &strings.literals else { return Ok(None) };
         let excluded: HashSet<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
         self.reader.spend(excluded.len() / LISTED)?;
@@ -404,6 +428,7 @@ impl<'r, 'a> Writer<'r, 'a> {
             // What an expression does not match is told from others where all readers of it agree.
             let is_plain = strings.unlike.is_empty() || text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
             is_kept = is_kept && is_plain && !excluded.contains(text);
+            is_kept = is_kept && strings.group.is_none_or(|group| group.has_text(text));
             for pattern in &strings.unlike {
                 is_kept = is_kept && !self.reader.is_match(pattern, text)?.unwrap_or(true);
             }
@@ -417,6 +442,11 @@ impl<'r, 'a> Writer<'r, 'a> {
 
     fn number(&mut self, numbers: &Numbers) -> Result<String, GrammarError> {
         match numbers.texts() {
+            Ok(Some(texts)) if numbers.group.is_some() => {
+                let all = numbers.group.and_then(|group| numbers_of(&texts, group)).unwrap_or_default();
+                let all: Vec<String> = all.iter().map(|one| format!("/{one}/")).collect();
+                self.rules.terminal(all.join(" & "))
+            }
             Ok(Some(Texts::Expression(text))) => self.rules.terminal(format!("/{text}/")),
             Ok(Some(Texts::Both(one, other))) => self.rules.terminal(format!("/{one}/ & /{other}/")),
             Ok(Some(Texts::Schema(schema))) => self.rules.library(schema),
@@ -427,7 +457,8 @@ impl<'r, 'a> Writer<'r, 'a> {
 
     fn text(&mut self, strings: &Strings) -> Result<String, GrammarError> {
         let texts = self.kept(strings)?;
-        if texts.is_none() && (strings.excluded.is_some() || !strings.unlike.is_empty()) {
+        let is_other = strings.excluded.is_some() || !strings.unlike.is_empty() || strings.group.is_some();
+        if texts.is_none() && is_other {
             return self.other_text(strings);
         }
         if strings.patterns.len() + strings.formats.len() > PATTERNS_MAX {
@@ -473,19 +504,29 @@ impl<'r, 'a> Writer<'r, 'a> {
         self.rules.library(schema)
     }
 
+    /// Whether any of these numbers is in a group.
+    fn has_numbers(&mut self, texts: &Texts, group: Group) -> Result<bool, GrammarError> {
+        let Some(all) = numbers_of(texts, group) else { return Ok(false) };
+        let names =
+            pattern::Names::new(&all, &[], &[], &[]).map_err(|problem| self.reader.cannot(&problem))?.has_other(None);
+        names.ok_or_else(|| self.reader.cannot("it takes too long to tell its numbers apart; leave its bounds out"))
+    }
+
     /// Whether a string may be none of those that it must not be.
     fn has_other_texts(&mut self, strings: &Strings) -> Result<bool, GrammarError> {
         let is_listed = |text: &String| text.is_empty();
         if strings.most == Some(0) && strings.excluded.as_ref().is_some_and(|texts| texts.iter().any(is_listed)) {
             return Ok(false);
         }
-        if strings.unlike.is_empty() && (strings.excluded.is_none() || strings.patterns.is_empty()) {
+        let is_open = strings.unlike.is_empty() && (strings.excluded.is_none() || strings.patterns.is_empty());
+        if is_open && strings.group.is_none() {
             return Ok(true);
         }
         let other = OtherTexts::of(strings).map_err(|problem| self.reader.cannot(&problem))?;
         let listed: Vec<String> =
             strings.excluded.iter().flat_map(|texts| texts.iter()).map(|text| json_text(text)).collect();
-        let any = format!("\"{}\"", other.any);
+        let mut any = vec![format!("\"{}\"", other.any)];
+        any.extend(strings.group.map(|group| group.texts(CHARACTER)));
         let names = pattern::Names::new(&any, &other.unlike, &other.like, &listed);
         let has_other = names.map_err(|problem| self.reader.cannot(&problem))?.has_other(None);
         has_other.ok_or_else(|| {
@@ -502,8 +543,13 @@ impl<'r, 'a> Writer<'r, 'a> {
             let most = strings.most.map(|most| most.to_string()).unwrap_or_default();
             let count = format!("{{{},{most}}}", strings.least);
             let any = expression(&format!("{CHARACTER}{count}"));
-            let forms: Vec<String> = excluded.iter().map(|text| forms(text)).collect();
-            return self.rules.terminal(format!("/\"{any}\"/ & ~(/{}/)", forms.join("|")));
+            let mut all = vec![format!("/\"{any}\"/")];
+            all.extend(strings.group.map(|group| format!("/{}/", expression(&group.texts(CHARACTER)))));
+            if !excluded.is_empty() {
+                let forms: Vec<String> = excluded.iter().map(|text| forms(text)).collect();
+                all.push(format!("~(/{}/)", forms.join("|")));
+            }
+            return self.rules.terminal(all.join(" & "));
         }
         let other = OtherTexts::of(strings).map_err(|problem| self.reader.cannot(&problem))?;
         if other.like.len() + other.unlike.len() > PATTERNS_MAX {
@@ -511,6 +557,9 @@ impl<'r, 'a> Writer<'r, 'a> {
         }
         let quoted = |text: &str| format!("\"\\\"\" /{text}/ \"\\\"\"");
         let mut all = vec![self.rules.terminal(quoted(&expression(&other.any)))?];
+        if let Some(group) = strings.group {
+            all.push(self.rules.terminal(format!("/{}/", expression(&group.texts(CHARACTER))))?);
+        }
         for text in &other.like {
             all.push(self.rules.terminal(quoted(text))?);
         }
@@ -522,144 +571,12 @@ impl<'r, 'a> Writer<'r, 'a> {
         self.name(&all, &without)
     }
 
-    /// The values of a shape, if they are few: each once, as texts in Lark's quotes.
-    fn values(&mut self, shape: &Rc<Node>) -> Result<Option<Vec<String>>, GrammarError> {
-        let Shape::OneOf(parts) = &***shape else { return Ok(None) };
-        self.reader.descend()?;
-        let (mut values, mut numbers) = (Vec::new(), Vec::new());
-        for part in parts {
-            self.reader.spend(1)?;
-            match part {
-                Part::Null => values.push("\"null\"".to_owned()),
-                Part::Bool(Some(value)) => values.push(format!("\"{value}\"")),
-                Part::Bool(None) => values.extend(["\"true\"".to_owned(), "\"false\"".to_owned()]),
-                Part::Text(strings) => match self.kept(strings)? {
-                    Some(texts) if strings.formats.is_empty() => values.extend(texts.iter().map(|text| literal(text))),
-                    _ => return Ok(None),
-                },
-                Part::Number(listed) => match listed.kept() {
-                    Some(texts) => numbers.extend(texts.into_iter().map(str::to_owned)),
-                    None => return Ok(None),
-                },
-                Part::Definition(to) => {
-                    let shape = self.reader.definition(to)?;
-                    match self.values(&shape)? {
-                        Some(more) => values.extend(more),
-                        None => return Ok(None),
-                    }
-                }
-                Part::List(_) | Part::Object(_) => return Ok(None),
-            }
-        }
-        self.reader.ascend();
-        self.reader.spend((values.len() + numbers.len()) / LISTED)?;
-        // Numbers that are one in floating point are the same to some readers.
-        let mut known = HashSet::new();
-        let value_of = |text: &String| text.parse::<f64>().map_or(0, |value| (value + 0.0).to_bits());
-        numbers.retain(|text| known.insert(value_of(text)));
-        values.extend(numbers.iter().map(|text| Value::from(text.as_str()).to_string()));
-        let mut known = HashSet::new();
-        values.retain(|value| known.insert(value.clone()));
-        Ok(Some(values))
-    }
-
-    /// A list in which no entry comes twice.
-    fn unique_list(&mut self, lists: &Lists, place: &str) -> Result<String, GrammarError> {
-        let refused = || GrammarError::Schema {
-            place: place.to_owned(),
-            problem: "\"uniqueItems\" can be enforced where entries are of \"enum\", \"const\" or \"boolean\", or \
-                      \"maxItems\" is 1; leave it out, or list their values"
-                .into(),
-        };
-        if lists.some.is_some() {
-            return Err(refused());
-        }
-        let few = lists.first.is_empty().then(|| self.values(&lists.rest)).transpose()?.flatten();
-        let Some(values) = few else {
-            if !self.are_all_apart(lists)? {
-                return Err(refused());
-            }
-            return self.list(&Lists { unique: None, ..lists.clone() });
-        };
-        let most = lists.most.unwrap_or(u64::MAX).min(values.len() as u64);
-        let mut ways = Vec::new();
-        if lists.least == 0 {
-            ways.push("JSON__NO_LIST".to_owned());
-        }
-        let entries = if values.len() <= ARRANGED_MAX {
-            self.arranged(&values, lists.least, most)?
-        } else {
-            let pairs: Vec<(String, bool)> = values.into_iter().map(|value| (value, false)).collect();
-            self.pairs(&pairs, None, Counts { needed: lists.least, room: Some(most) })?
-        };
-        ways.extend(entries.filter(|_| most > 0).map(|entries| format!("JSON__LIST {entries} JSON__LIST_END")));
-        self.rules.rule(&ways.join(" | "))
-    }
-
-    /// A list of which some entry is what `contains` says.
-    fn list_with(&mut self, lists: &Lists, some: &Rc<Node>, place: &str) -> Result<String, GrammarError> {
-        if lists.least > 1 || lists.most.is_some() || !lists.first.is_empty() {
-            let problem = "\"contains\" can be enforced where all entries are the same, and their number is \
-             free; leave it \
-                           out, or the other keywords";
-            return Err(GrammarError::Schema { place: place.to_owned(), problem: problem.into() });
-        }
-        let entry = meet_nodes(&lists.rest, some, &mut self.reader)?;
-        let (entry, rest) = (self.value(&entry)?, self.value(&lists.rest)?);
-        self.rules.rule(&format!("JSON__LIST ({rest} JSON__COMMA)* {entry} (JSON__COMMA {rest})* JSON__LIST_END"))
-    }
-
-    /// Whether no two entries of a list can be the same.
-    fn are_all_apart(&mut self, lists: &Lists) -> Result<bool, GrammarError> {
-        let count = lists.first.len();
-        let has_more = lists.most.is_none_or(|most| most > count as u64) && self.has_values(&lists.rest)?;
-        if has_more {
-            return Ok(false);
-        }
-        for (index, one) in lists.first.iter().enumerate() {
-            for other in &lists.first[index + 1..] {
-                if !are_apart(one, other, &mut self.reader)? {
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    /// At least one and at most so many of these values, each once, in any order.
-    fn arranged(&mut self, values: &[String], least: u64, most: u64) -> Result<Option<String>, GrammarError> {
-        // What may follow where these came, by their bits: those that lack most come first.
-        let mut behind: Vec<Option<String>> = vec![None; 1 << values.len()];
-        for taken in (0..behind.len()).rev() {
-            let count = u64::from(taken.count_ones());
-            if count >= most {
-                continue;
-            }
-            let comma = if taken == 0 { "" } else { "JSON__COMMA " };
-            let mut ways = Vec::new();
-            for (index, value) in values.iter().enumerate().filter(|(index, _)| taken & (1 << index) == 0) {
-                let rest = behind[taken | (1 << index)].as_deref();
-                match rest {
-                    Some(rest) => ways.push(format!("{comma}{value} {rest}")),
-                    None if count + 1 >= least => ways.push(format!("{comma}{value}")),
-                    None => {}
-                }
-            }
-            if ways.is_empty() {
-                continue;
-            }
-            let way = self.rules.rule(&ways.join(" | "))?;
-            behind[taken] = Some(if taken > 0 && count >= least { format!("{way}?") } else { way });
-        }
-        Ok(behind.swap_remove(0))
-    }
-
-    fn list(&mut self, lists: &Lists) -> Result<String, GrammarError> {
+    pub(super) fn list(&mut self, lists: &Lists) -> Result<String, GrammarError> {
         if let Some(place) = lists.unique.as_ref().filter(|_| lists.most.is_none_or(|most| most > 1)) {
             return self.unique_list(lists, &place.clone());
         }
-        if let Some((some, place)) = &lists.some {
-            return self.list_with(lists, some, place);
+        if let Some(some) = &lists.some {
+            return self.counted_list(lists, some);
         }
         let mut most = lists.most;
         let mut first = Vec::new();
@@ -734,7 +651,8 @@ impl<'r, 'a> Writer<'r, 'a> {
         let ways = self.pairs(&pairs, other.as_deref(), counts)?;
         let mut all = Vec::new();
         if objects.required.is_empty() && counts.needed == 0 {
-            all.push("JSON__NO_OBJECT".to_owned());
+            // One that is always empty is compared with this text.
+            all.push(if ways.is_none() { "\"{}\"" } else { "JSON__NO_OBJECT" }.to_owned());
         }
         all.extend(ways.map(|ways| format!("JSON__OBJECT {ways} JSON__OBJECT_END")));
         if all.is_empty() {
@@ -800,7 +718,7 @@ impl<'r, 'a> Writer<'r, 'a> {
 
     /// One or more of `pairs` in their order, of which some are required, and behind them others; none if the counts
     /// cannot be kept to. Others may have one name, so one of them counts at most.
-    fn pairs(
+    pub(super) fn pairs(
         &mut self,
         pairs: &[(String, bool)],
         other: Option<&str>,
@@ -876,9 +794,9 @@ impl OtherTexts {
 
 /// How many names beside the required ones there have to be, and may be.
 #[derive(Debug, Clone, Copy)]
-struct Counts {
-    needed: u64,
-    room: Option<u64>,
+pub(super) struct Counts {
+    pub(super) needed: u64,
+    pub(super) room: Option<u64>,
 }
 
 impl Counts {
@@ -982,14 +900,25 @@ fn either_case(digit: char) -> String {
     if digit.is_ascii_digit() { digit.to_string() } else { format!("[{digit}{}]", digit.to_ascii_uppercase()) }
 }
 
+/// Expressions that numbers of a group all match; none where they are not known.
+fn numbers_of(texts: &Texts, group: Group) -> Option<Vec<String>> {
+    let mut all = match texts {
+        Texts::Expression(one) => vec![one.clone()],
+        Texts::Both(one, other) => vec![one.clone(), (*other).to_owned()],
+        Texts::Schema(_) => return None,
+    };
+    all.extend(group.numbers()?);
+    Some(all)
+}
+
 /// A JSON string as it stands, in Lark's quotes.
-fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     Value::from(json_text(text)).to_string()
 }
 
 /// A pattern of formats that the library does not know, or not so: days are those of the calendar, times have no leap
 /// seconds, which few readers know, and addresses are those that all readers take for such.
-fn format_pattern(format: &str) -> Option<String> {
+pub(super) fn format_pattern(format: &str) -> Option<String> {
     let part = "([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-F]{2})";
     let (scheme, host) = ("[A-Za-z][A-Za-z0-9+.-]*:", "//[A-Za-z0-9._~-]+(:[0-9]{1,4})?");
     let step = "/([^~/]|~[01])*";

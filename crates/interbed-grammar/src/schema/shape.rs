@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::rc::Rc;
 
+use super::groups::Group;
 use super::numbers::Numbers;
 
 /// What a value has to be.
@@ -49,6 +50,8 @@ pub(super) struct Strings {
     pub(super) excluded: Option<Rc<Vec<String>>>,
     /// Patterns that it does not match.
     pub(super) unlike: Vec<String>,
+    /// The group that it is in.
+    pub(super) group: Option<Group>,
 }
 
 /// What a list has to be.
@@ -62,8 +65,20 @@ pub(super) struct Lists {
     pub(super) most: Option<u64>,
     /// Where the schema says that no entry comes twice, if it does.
     pub(super) unique: Option<Rc<str>>,
-    /// What some entry has to be, and where the schema says it.
-    pub(super) some: Option<(Rc<Node>, Rc<str>)>,
+    /// What some entries have to be.
+    pub(super) some: Option<Contained>,
+    /// Whether there are other lists that are not told from those which are excluded: these are only some.
+    pub(super) is_part: bool,
+}
+
+/// What some entries of a list have to be, and how many.
+#[derive(Debug, Clone)]
+pub(super) struct Contained {
+    pub(super) shape: Rc<Node>,
+    pub(super) least: u64,
+    pub(super) most: Option<u64>,
+    /// Where the schema says it.
+    pub(super) place: Rc<str>,
 }
 
 /// What an object has to be.
@@ -81,6 +96,8 @@ pub(super) struct Objects {
     pub(super) most: Option<u64>,
     /// Whether there may be other objects that keep to what the schema says.
     pub(super) is_narrowed: bool,
+    /// Whether there are other objects that are not told from those which are excluded: these are only some.
+    pub(super) is_part: bool,
     /// Where the schema says it.
     pub(super) place: Rc<str>,
 }
@@ -166,7 +183,7 @@ impl Part {
             _ => (None, None),
         };
         let entries = lists.into_iter().flat_map(|lists| {
-            let some = lists.some.iter().map(|(shape, _)| shape);
+            let some = lists.some.iter().map(|some| &some.shape);
             lists.first.iter().chain([&lists.rest]).chain(some)
         });
         let values = objects.into_iter().flat_map(|objects| {
@@ -198,7 +215,15 @@ impl Part {
 
 impl Lists {
     pub(super) fn any() -> Self {
-        Self { first: Vec::new(), rest: Node::new(Shape::Any), least: 0, most: None, unique: None, some: None }
+        Self {
+            first: Vec::new(),
+            rest: Node::new(Shape::Any),
+            least: 0,
+            most: None,
+            unique: None,
+            some: None,
+            is_part: false,
+        }
     }
 
     /// What the entry at `index` has to be.
@@ -211,7 +236,8 @@ impl Objects {
     pub(super) fn any(place: Rc<str>) -> Self {
         let (properties, patterns, names, required) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (others, least, most, is_narrowed) = (Node::new(Shape::Any), 0, None, false);
-        Self { properties, patterns, others, names, required, least, most, is_narrowed, place }
+        let is_part = false;
+        Self { properties, patterns, others, names, required, least, most, is_narrowed, is_part, place }
     }
 
     /// The same with what `properties` says of a name, from now on.

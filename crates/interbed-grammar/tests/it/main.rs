@@ -4,6 +4,7 @@ mod bytes;
 mod ebnf;
 mod entangled;
 mod instances;
+mod keywords;
 mod parts;
 mod published;
 mod refusals;

@@ -39,6 +39,8 @@ fn refusals_are_counted_by_reason() {
         let (answers, outcomes) = (file("answered"), file("outcomes"));
         let reasons = Mutex::new(BTreeMap::<String, usize>::new());
         let slowest = Mutex::new(Vec::<(Duration, String)>::new());
+        // Two keywords may be to blame, neither of which is so alone.
+        let whole = AtomicUsize::new(0);
         let (next, accepted, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || {
             let vocabulary = bytes_and(&PIECES);
@@ -57,6 +59,7 @@ fn refusals_are_counted_by_reason() {
                     Err(error) => {
                         *reasons.lock().unwrap().entry(reason(&error)).or_default() += 1;
                         assert!(names_its_place(&error), "{place}: {error}");
+                        whole.fetch_add(usize::from(error.to_string().starts_with("# ")), Ordering::Relaxed);
                         tell("refused by place", &error.to_string());
                         continue;
                     }
@@ -87,6 +90,9 @@ fn refusals_are_counted_by_reason() {
         });
         let (accepted, ended) = (accepted.into_inner(), ended.into_inner());
         let share = 100.0 * accepted as f64 / lines.len() as f64;
+        let whole = whole.into_inner();
+        eprintln!("{whole} refusals name no keyword");
+        assert!(whole * 50 <= lines.len() - accepted, "{name}: {whole} refusals name no keyword");
         eprintln!("{name}: {accepted} of {} accepted, {share:.2} %; {ended} answers ended", lines.len());
         let mut reasons: Vec<_> = reasons.into_inner().unwrap().into_iter().collect();
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

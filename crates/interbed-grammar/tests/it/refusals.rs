@@ -24,7 +24,6 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
     for (keyword, value) in [
         ("not", json!({"format": "date"})),
         ("not", json!({"multipleOf": 2})),
-        ("uniqueItems", json!(true)),
         ("dependentRequired", json!([])),
         ("propertyNames", json!({"format": "date"})),
         ("unevaluatedItems", json!(false)),
@@ -56,16 +55,25 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
     );
     for (schema, place) in [
         (json!({"unevaluatedProperties": false, "anyOf": [{}]}), "#/unevaluatedProperties"),
-        (json!({"contains": {}, "minContains": 2}), "#/contains"),
-        (json!({"contains": {}, "maxItems": 2}), "#/contains"),
-        (json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true}), "#/uniqueItems"),
+        (json!({"type": "array", "contains": {"format": "date"}, "maxContains": 2}), "#/contains"),
+        (json!({"type": "array", "contains": {}, "minContains": 2000}), "#/contains"),
+        (json!({"type": "array", "items": {"type": "array"}, "uniqueItems": true}), "#/uniqueItems"),
+        (json!({"type": "array", "minItems": 64, "uniqueItems": true}), "#/uniqueItems"),
         (json!({"oneOf": [{"minLength": 1}, {"format": "date"}]}), "#/oneOf"),
         (json!({"if": {"format": "date"}, "then": false}), "#/if"),
         (json!({"not": {"uniqueItems": true}}), "#/not"),
         (json!({"not": {"additionalProperties": false}}), "#/not"),
         (json!({"items": {"$id": "https://e.x/a", "items": {"$ref": "#/x"}}, "x": {}}), "#/items/items/$ref"),
         (json!(false), "#"),
-        (json!({"minItems": 9_000_000, "type": "array"}), "#"),
+        (json!({"minItems": 9_000_000, "type": "array"}), "#/minItems"),
+        // Nobody keeps to these: the keyword is named without which there are values.
+        (json!({"type": "integer", "minimum": 3, "maximum": 2}), "#/minimum"),
+        (json!({"properties": {"a": {"enum": []}}, "required": ["a"], "type": "object"}), "#/properties/a/enum"),
+        (json!({"allOf": [{"type": "string"}, {"type": "null"}]}), "#/allOf/0/type"),
+        (
+            json!({"$ref": "#/$defs/d", "$defs": {"d": {"minLength": 2, "maxLength": 1, "type": "string"}}}),
+            "#/$defs/d/minLength",
+        ),
     ] {
         assert_eq!(place_of(&schema), place, "{schema}");
     }
@@ -75,7 +83,6 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
 fn what_references_lead_to_is_checked_wherever_it_is() {
     let within = |inner: Value| json!({"type": "array", "items": {"properties": {"p": inner}}});
     for (keyword, value) in [
-        ("uniqueItems", json!(true)),
         ("not", json!({"format": "date"})),
         ("propertyNames", json!({"format": "date"})),
         ("$dynamicRef", json!("#a")),

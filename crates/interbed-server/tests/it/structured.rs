@@ -64,7 +64,11 @@ async fn what_cannot_be_kept_to_is_refused_by_name_and_place() {
         ("response_format", json!({"response_format": {}}), "null"),
         ("response_format.json_schema.schema", json!({"response_format": {"type": "json_schema"}}), "missing"),
         ("response_format", schema(json!({"properties": {"a": {"$dynamicRef": "#"}}})), "#/properties/a/$dynamicRef"),
-        ("response_format", schema(json!({"type": "array", "uniqueItems": true})), "uniqueItems"),
+        (
+            "response_format",
+            schema(json!({"type": "array", "uniqueItems": true, "items": {"type": "array"}})),
+            "uniqueItems",
+        ),
         ("response_format", schema(json!({"type": "nothing"})), "nothing"),
         (
             "response_format.json_schema.schema",
