@@ -10,7 +10,6 @@ mod decimal;
 mod dialect;
 mod differ;
 mod digits;
-mod groups;
 mod meet;
 mod numbers;
 mod pattern;

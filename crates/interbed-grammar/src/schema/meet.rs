@@ -151,7 +151,6 @@ fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<
         most: smaller(one.most, other.most),
         patterns: both(&one.patterns, &other.patterns),
         formats: both(&one.formats, &other.formats),
-        group: one.group.or(other.group),
     })
 }
 

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::decimal::Decimal;
 use super::digits::between;
-use super::groups::Group;
 
 /// Most digits before the point of a whole number, and of others unless a bound asks for more.
 const WHOLE_DIGITS_MAX: i64 = 30;
@@ -87,8 +86,6 @@ pub(super) struct Numbers {
     steps: Vec<Step>,
     /// If it is one of these texts.
     literals: Option<Rc<Vec<String>>>,
-    /// The group that it is in.
-    pub(super) group: Option<Group>,
 }
 
 /// The texts of numbers.
@@ -172,18 +169,6 @@ impl Numbers {
     pub(super) fn kept(&self) -> Option<Vec<&str>> {
         let texts = self.literals.as_ref()?;
         Some(texts.iter().filter(|text| self.admits(text)).map(String::as_str).collect())
-    }
-
-    /// Those of a group; `None` where it is not known of some in which they are.
-    pub(super) fn grouped(&self, group: Group) -> Option<Self> {
-        let Some(texts) = self.kept() else { return Some(Self { group: Some(group), ..self.clone() }) };
-        let mut found = Vec::new();
-        for text in texts {
-            if group.has_number(text)? {
-                found.push(text.to_owned());
-            }
-        }
-        Some(Self { literals: Some(Rc::new(found)), ..self.clone() })
     }
 
     /// Those of these that the other ones do not have.
@@ -325,7 +310,6 @@ impl Numbers {
             high: tighter(&self.high, &other.high, Ordering::Less),
             steps,
             literals,
-            group: self.group.or(other.group),
         }
     }
 

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use crate::GrammarError;
 
-use super::groups::Group;
 use super::meet::{Definitions, is_match, named};
 use super::numbers::{Numbers, Texts};
 use super::pattern;
@@ -175,12 +174,7 @@ pub(super) struct Writer<'r, 'a> {
     ending: HashSet<String>,
     /// Of shapes that were looked at, by where they are in memory: each is in many others.
     known: HashMap<*const Node, Known>,
-    /// Rules of lists without repetition, by their entries and counts; the entries stay where they are.
-    pub(super) unique: HashMap<Uniques, (String, Rc<Node>)>,
 }
-
-/// Where the entries of a list are in memory, and how many it has at least and at most.
-type Uniques = (*const Node, u64, Option<u64>);
 
 /// What is known of a shape.
 struct Known {
@@ -195,8 +189,7 @@ impl<'r, 'a> Writer<'r, 'a> {
     /// A writer for a schema, and the shape of its values.
     fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
         let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
-        let mut writer =
-            Self { rules, reader: Reader::new(schema), pending, names, ending, known, unique: HashMap::new() };
+        let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known };
         let root = match writer.root() {
             Err(_) if writer.reader.is_narrowed => {
                 writer.reader = Reader::exact(schema);
@@ -278,11 +271,7 @@ impl<'r, 'a> Writer<'r, 'a> {
             // What cannot be told apart is refused when it is written.
             Part::Number(numbers) => {
                 self.reader.spend(numbers.listed_in_both(numbers) / LISTED)?;
-                match (numbers.texts(), numbers.group) {
-                    (Ok(None), _) => false,
-                    (Ok(Some(texts)), Some(group)) => self.has_numbers(&texts, group)?,
-                    _ => true,
-                }
+                !matches!(numbers.texts(), Ok(None))
             }
             Part::Text(strings) => match self.kept(strings)? {
                 Some(texts) => !texts.is_empty(),
@@ -428,7 +417,6 @@ impl<'r, 'a> Writer<'r, 'a> {
             // What an expression does not match is told from others where all readers of it agree.
             let is_plain = strings.unlike.is_empty() || text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
             is_kept = is_kept && is_plain && !excluded.contains(text);
-            is_kept = is_kept && strings.group.is_none_or(|group| group.has_text(text));
             for pattern in &strings.unlike {
                 is_kept = is_kept && !self.reader.is_match(pattern, text)?.unwrap_or(true);
             }
@@ -442,11 +430,6 @@ impl<'r, 'a> Writer<'r, 'a> {
 
     fn number(&mut self, numbers: &Numbers) -> Result<String, GrammarError> {
         match numbers.texts() {
-            Ok(Some(texts)) if numbers.group.is_some() => {
-                let all = numbers.group.and_then(|group| numbers_of(&texts, group)).unwrap_or_default();
-                let all: Vec<String> = all.iter().map(|one| format!("/{one}/")).collect();
-                self.rules.terminal(all.join(" & "))
-            }
             Ok(Some(Texts::Expression(text))) => self.rules.terminal(format!("/{text}/")),
             Ok(Some(Texts::Both(one, other))) => self.rules.terminal(format!("/{one}/ & /{other}/")),
             Ok(Some(Texts::Schema(schema))) => self.rules.library(schema),
@@ -457,7 +440,7 @@ impl<'r, 'a> Writer<'r, 'a> {
 
     fn text(&mut self, strings: &Strings) -> Result<String, GrammarError> {
         let texts = self.kept(strings)?;
-        let is_other = strings.excluded.is_some() || !strings.unlike.is_empty() || strings.group.is_some();
+        let is_other = strings.excluded.is_some() || !strings.unlike.is_empty();
         if texts.is_none() && is_other {
             return self.other_text(strings);
         }
@@ -504,14 +487,6 @@ impl<'r, 'a> Writer<'r, 'a> {
         self.rules.library(schema)
     }
 
-    /// Whether any of these numbers is in a group.
-    fn has_numbers(&mut self, texts: &Texts, group: Group) -> Result<bool, GrammarError> {
-        let Some(all) = numbers_of(texts, group) else { return Ok(false) };
-        let names =
-            pattern::Names::new(&all, &[], &[], &[]).map_err(|problem| self.reader.cannot(&problem))?.has_other(None);
-        names.ok_or_else(|| self.reader.cannot("it takes too long to tell its numbers apart; leave its bounds out"))
-    }
-
     /// Whether a string may be none of those that it must not be.
     fn has_other_texts(&mut self, strings: &Strings) -> Result<bool, GrammarError> {
         let is_listed = |text: &String| text.is_empty();
@@ -519,14 +494,13 @@ impl<'r, 'a> Writer<'r, 'a> {
             return Ok(false);
         }
         let is_open = strings.unlike.is_empty() && (strings.excluded.is_none() || strings.patterns.is_empty());
-        if is_open && strings.group.is_none() {
+        if is_open {
             return Ok(true);
         }
         let other = OtherTexts::of(strings).map_err(|problem| self.reader.cannot(&problem))?;
         let listed: Vec<String> =
             strings.excluded.iter().flat_map(|texts| texts.iter()).map(|text| json_text(text)).collect();
-        let mut any = vec![format!("\"{}\"", other.any)];
-        any.extend(strings.group.map(|group| group.texts(CHARACTER)));
+        let any = vec![format!("\"{}\"", other.any)];
         let names = pattern::Names::new(&any, &other.unlike, &other.like, &listed);
         let has_other = names.map_err(|problem| self.reader.cannot(&problem))?.has_other(None);
         has_other.ok_or_else(|| {
@@ -544,7 +518,6 @@ impl<'r, 'a> Writer<'r, 'a> {
             let count = format!("{{{},{most}}}", strings.least);
             let any = expression(&format!("{CHARACTER}{count}"));
             let mut all = vec![format!("/\"{any}\"/")];
-            all.extend(strings.group.map(|group| format!("/{}/", expression(&group.texts(CHARACTER)))));
             if !excluded.is_empty() {
                 let forms: Vec<String> = excluded.iter().map(|text| forms(text)).collect();
                 all.push(format!("~(/{}/)", forms.join("|")));
@@ -557,9 +530,6 @@ impl<'r, 'a> Writer<'r, 'a> {
         }
         let quoted = |text: &str| format!("\"\\\"\" /{text}/ \"\\\"\"");
         let mut all = vec![self.rules.terminal(quoted(&expression(&other.any)))?];
-        if let Some(group) = strings.group {
-            all.push(self.rules.terminal(format!("/{}/", expression(&group.texts(CHARACTER))))?);
-        }
         for text in &other.like {
             all.push(self.rules.terminal(quoted(text))?);
         }
@@ -898,17 +868,6 @@ fn forms(text: &str) -> String {
 /// A digit of a base above ten, as it may be written.
 fn either_case(digit: char) -> String {
     if digit.is_ascii_digit() { digit.to_string() } else { format!("[{digit}{}]", digit.to_ascii_uppercase()) }
-}
-
-/// Expressions that numbers of a group all match; none where they are not known.
-fn numbers_of(texts: &Texts, group: Group) -> Option<Vec<String>> {
-    let mut all = match texts {
-        Texts::Expression(one) => vec![one.clone()],
-        Texts::Both(one, other) => vec![one.clone(), (*other).to_owned()],
-        Texts::Schema(_) => return None,
-    };
-    all.extend(group.numbers()?);
-    Some(all)
 }
 
 /// A JSON string as it stands, in Lark's quotes.

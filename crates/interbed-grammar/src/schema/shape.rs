@@ -3,7 +3,6 @@
 use std::ops::Deref;
 use std::rc::Rc;
 
-use super::groups::Group;
 use super::numbers::Numbers;
 
 /// What a value has to be.
@@ -50,8 +49,6 @@ pub(super) struct Strings {
     pub(super) excluded: Option<Rc<Vec<String>>>,
     /// Patterns that it does not match.
     pub(super) unlike: Vec<String>,
-    /// The group that it is in.
-    pub(super) group: Option<Group>,
 }
 
 /// What a list has to be.

@@ -25,7 +25,7 @@ fn allows(fresh: &Constraint, text: &str) -> bool {
 #[test]
 fn what_is_excluded_or_counted_is_kept_to() {
     type Keeps = fn(&Value) -> bool;
-    let table: [(Value, &[&str], &[&str], Keeps); 16] = [
+    let table: [(Value, &[&str], &[&str], Keeps); 13] = [
         (
             json!({"type": "string", "maxLength": 4, "not": {"enum": ["a", "red"]}}),
             &["\"ab\"", "\"\""],
@@ -91,26 +91,6 @@ fn what_is_excluded_or_counted_is_kept_to() {
             &["{\"k\":\"a\"}", "{\"k\":\"b\"}"],
             &["{}", "{\"k\":\"c\"}", "{\"k\":\"a\",\"x\":1}"],
             |value| value.get("k").is_some_and(|kind| kind == "a" || kind == "b"),
-        ),
-        (
-            json!({"type": "array", "uniqueItems": true, "minItems": 2, "items": {"type": "string", "maxLength": 5}}),
-            &["[\"a\",\"b\"]", "[\"tags\",\"red\",\"name\"]"],
-            &["[]", "[\"a\"]", "[\"a\",\"a\"]", "[\"a\",\"b\",\"a\"]"],
-            |value| is_unique(value) && value.as_array().unwrap().len() > 1,
-        ),
-        (
-            json!({"type": "array", "uniqueItems": true, "maxItems": 4, "items": {"type": ["number", "boolean"]}}),
-            &["[]", "[1,2,true,false]", "[0.5,10]"],
-            &["[1,1]", "[0,-0]", "[true,true]", "[1,1.0]", "[10,1e1]", "[1,2,3,4,5]"],
-            is_unique,
-        ),
-        (
-            json!({"type": "array", "uniqueItems": true, "items": {"type": "object",
-                "properties": {"id": {"type": "integer"}, "x": {}}, "required": ["id"],
-            "additionalProperties": false}}),
-            &["[{\"id\":1},{\"id\":2}]"],
-            &["[{\"id\":1},{\"id\":1}]", "[{\"id\":1},{\"id\":1,\"x\":2}]"],
-            is_unique,
         ),
         (
             json!({"type": "array", "uniqueItems": true, "items": {"enum": [1, "1", null, true, "a", "b", "c"]}}),

@@ -57,7 +57,7 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
         (json!({"unevaluatedProperties": false, "anyOf": [{}]}), "#/unevaluatedProperties"),
         (json!({"type": "array", "contains": {"format": "date"}, "maxContains": 2}), "#/contains"),
         (json!({"type": "array", "contains": {}, "minContains": 2000}), "#/contains"),
-        (json!({"type": "array", "items": {"type": "array"}, "uniqueItems": true}), "#/uniqueItems"),
+        (json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true}), "#/uniqueItems"),
         (json!({"type": "array", "minItems": 64, "uniqueItems": true}), "#/uniqueItems"),
         (json!({"oneOf": [{"minLength": 1}, {"format": "date"}]}), "#/oneOf"),
         (json!({"if": {"format": "date"}, "then": false}), "#/if"),
