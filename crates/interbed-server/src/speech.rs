@@ -22,8 +22,8 @@ pub(crate) struct Speech {
 }
 
 impl Speech {
-    /// As the source of the chat template tells, and `parser`, which wins. Where the template does not show tools, others
-    /// tell of them, in the form that most models know.
+    /// As the source of the chat template tells, and `parser`, which wins. Where the template does not show tools, the
+    /// system's message tells of them, in the form that most models know.
     pub(crate) fn of(template: &str, shows_tools: bool, parser: Option<&str>) -> Self {
         let harmony = parser.map_or_else(|| harmony::is_spoken(template), |name| name == harmony::NAME);
         if harmony {

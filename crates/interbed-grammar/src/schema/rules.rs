@@ -29,8 +29,8 @@ const TOO_MANY_PATTERNS: &str =
     "more than 6 patterns and formats have to match one text, or not; put them into one pattern, or leave some out";
 /// Texts and numbers that are looked at in a step of work.
 pub(super) const LISTED: usize = 16;
-/// White space behind an opening bracket or a comma, and before a closing bracket. JSON allows any anywhere, but a model
-/// that writes it without end would not be stopped.
+/// White space behind an opening bracket or a comma, and before a closing bracket. JSON allows any anywhere, but a
+/// model that writes it without end would not be stopped.
 const SPACE: &str = r"( |\n[ \t]{0,40})?";
 /// A character of a string.
 const CHARACTER: &str = r#"([^"\\\x00-\x1f\x7f]|\\(["\\bfnrt]|u00([01][0-9a-fA-F]|7[fF])))"#;

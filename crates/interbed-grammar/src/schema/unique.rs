@@ -1,8 +1,8 @@
 //! Lists in which no entry comes twice.
 //!
 //! A grammar does not remember entries, but which of up to 63 listed values came. Of open values it could remember
-//! groups, of which each would be taken once; but then lists could not have two entries that are alike, such as two paths
-//! of one folder.
+//! groups, of which each would be taken once; but then lists could not have two entries that are alike, such as two
+//! paths of one folder.
 
 use std::collections::HashSet;
 use std::rc::Rc;
