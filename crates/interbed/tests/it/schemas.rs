@@ -40,9 +40,9 @@ fn refused() -> Vec<(Value, &'static str)> {
     vec![
         (of_schema(&patterns(26)), "26 patterns and formats have to match one text"),
         (of_schema(&in_members), "#/properties/x of the schema: 26 patterns"),
-        (tools, "26 patterns"),
+        (tools, "patterns and formats"),
         (json!({"guided_json": patterns(9)}), "9 patterns"),
-        (json!({"guided_grammar": within}), "26 patterns"),
+        (json!({"guided_grammar": within}), "patterns and formats"),
         (json!({"guided_grammar": format!("start: T\nT: {intersection}\n")}), "simplify it"),
         (of_schema(&json!({"type": "object", "patternProperties": names, "additionalProperties": false})), ""),
         (of_schema(&json!({"$ref": "#/$defs/d0", "$defs": defs})), ""),
