@@ -37,7 +37,7 @@ fn naive_distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     let reach = f64::from(params.top_p) * weights.iter().sum::<f64>();
     let mut reached = 0.0;
     for token in order {
-        if reached >= reach {
+        if reached > 0.0 && reached >= reach {
             weights[token] = 0.0;
         }
         reached += weights[token];
