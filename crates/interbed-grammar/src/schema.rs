@@ -92,7 +92,7 @@ pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
 /// Checks that each value of `format` is one that is enforced, as who sends a schema with `strict: true` expects.
 ///
 /// # Errors
-/// The first that is not, and its place; or as [`checked`].
+/// The first that is not, and its place; or what of the schema cannot be enforced.
 pub fn check_formats(schema: &Value) -> Result<(), GrammarError> {
     walk(schema, true).map(drop)
 }
