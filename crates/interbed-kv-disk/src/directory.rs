@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn files_of_others_and_of_older_versions_are_refused_and_stay() {
         for (name, content) in
-            [("segment-000000", &b"STRATAKV"[..]), ("index", b"STRATAIX"), ("segment-000005", b"my"), ("index", b"\n")]
+            [("segment-000000", &b"OTHERSKV"[..]), ("index", b"OTHERSIX"), ("segment-000005", b"my"), ("index", b"\n")]
         {
             let error = refused(|path| std::fs::write(path.join(name), content).unwrap());
             assert!(error.contains(name) && error.contains("older version"), "{error}");

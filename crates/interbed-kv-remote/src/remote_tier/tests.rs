@@ -109,7 +109,7 @@ fn what_one_server_has_stored_another_finds_up_to_the_first_block_that_is_missin
 
 #[test]
 fn objects_of_others_and_of_older_versions_are_a_miss_and_stay() {
-    for begin in [&b"STRATAKO"[..], b"<html>\n\n", b"\0\0\0\0\0\0\0\0"] {
+    for begin in [&b"OTHERSKO"[..], b"<html>\n\n", b"\0\0\0\0\0\0\0\0"] {
         let shared = FaultyStore::new(1);
         let mut first = tier(&shared);
         let blocks = chain(&first, 1, 10);

@@ -180,7 +180,7 @@ fn options_that_make_no_sense_are_refused() {
     rights(0o600);
     refused(&["--kv-disk", directory], "damaged");
     std::fs::remove_file(parent.path().join("secret")).unwrap();
-    std::fs::write(parent.path().join("segment-000000"), b"STRATAKV and more").unwrap();
+    std::fs::write(parent.path().join("segment-000000"), b"OTHERSKV and more").unwrap();
     refused(&["--kv-disk", directory], "older version");
     std::fs::remove_file(parent.path().join("segment-000000")).unwrap();
     std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
