@@ -45,7 +45,7 @@ pub enum GrammarError {
 }
 
 impl GrammarError {
-    /// The same with a place: what is wrong with a schema and not with a part of it is so at its root.
+    /// Gives an error about a whole schema the schema's root as its place.
     pub(crate) fn placed(self) -> Self {
         let problem = match self {
             Self::Invalid { problem, .. } => problem,

@@ -25,7 +25,7 @@ pub fn start(name: &str, blocks: usize, max_num_seqs: usize, budget: usize, thre
     start_paced(name, blocks, max_num_seqs, budget, threads, None)
 }
 
-/// The same, with a longest time between two tokens.
+/// Starts an engine that keeps the time between two tokens within `max_token_gap`, if that is given.
 fn start_paced(
     name: &str,
     blocks: usize,

@@ -15,7 +15,7 @@ const COMPARED: usize = 512;
 pub(super) trait Definitions {
     /// What the schema at this place describes.
     fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
-    /// The same, or more values, where that is being read.
+    /// What the schema at this place describes; while the reader is still in that schema, a shape of more values.
     fn bounds(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
     /// So many more steps of work: an error after too many.
     fn spend(&mut self, steps: usize) -> Result<(), GrammarError>;

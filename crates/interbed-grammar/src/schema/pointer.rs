@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// What a reference leads to: `#/…`, with the escapes of pointers and of addresses, also behind the schema's own name.
+/// The part of a schema that the reference `to` names: `#/…`, behind the schema's own `$id` or nothing. The escapes of
+/// JSON pointers and of URIs are undone.
 pub(crate) fn find<'a>(schema: &'a Value, to: &str) -> Option<&'a Value> {
     let names = names(fragment(schema, to)?)?;
     names.iter().try_fold(schema, |at, name| step(at, name))

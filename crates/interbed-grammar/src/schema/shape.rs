@@ -237,7 +237,7 @@ impl Objects {
         Self { properties, patterns, others, names, required, least, most, is_narrowed, is_part, place }
     }
 
-    /// The same with what `properties` says of a name, from now on.
+    /// These objects, where the property `name` has this shape.
     pub(super) fn with(mut self, name: &str, shape: Rc<Node>) -> Self {
         match self.properties.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = shape,
@@ -246,7 +246,7 @@ impl Objects {
         self
     }
 
-    /// The same where an object has to have this name.
+    /// These objects, where the property `name` is required.
     pub(super) fn requiring(mut self, name: &str) -> Self {
         if !self.required.iter().any(|known| known == name) {
             self.required.push(name.to_owned());

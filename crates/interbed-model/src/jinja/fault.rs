@@ -49,7 +49,7 @@ impl Fault {
         Self { cause: Cause::OutOfFuel, line: None }
     }
 
-    /// The same fault with a line, if it has none.
+    /// Notes the line of a fault that has none.
     pub(crate) fn in_line(mut self, line: usize) -> Self {
         self.line.get_or_insert(line);
         self

@@ -360,7 +360,7 @@ fn message(index: usize, message: Value, media: Media, called: &mut Option<Strin
         Some(_) => drop(message.shift_remove("tool_calls")),
         None => {}
     }
-    if let Some(content) = message.get_mut("content").filter(|content| content.is_array() || is_other(content)) {
+    if let Some(content) = message.get_mut("content").filter(|content| is_other(content)) {
         *content = text_of(content.take(), &format!("{path}.content"), media)?.into();
     }
     // What the assistant refused to say is all that it said.

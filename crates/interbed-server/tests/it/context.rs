@@ -53,11 +53,7 @@ async fn too_long_a_prompt_is_told_in_words_and_a_code_that_agents_know() {
 async fn a_stream_of_a_response_tells_it_in_its_events() {
     let server = server().await;
     let reply = server.post("/v1/responses", &json!({"input": "w".repeat(CONTEXT + 50), "stream": true})).await;
-    let events: Vec<Value> = reply
-        .body
-        .split_terminator("\n\n")
-        .map(|event| serde_json::from_str(event.split_once("\ndata: ").unwrap().1).unwrap())
-        .collect();
+    let events = reply.named_events();
     let names: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(names, ["response.created", "response.in_progress", "response.failed"]);
     assert!(events.iter().zip(0..).all(|(event, number)| event["sequence_number"] == number));

@@ -194,7 +194,14 @@ impl Reply {
         events.map(|event| event.strip_prefix("data: ").expect("an event of data").to_owned()).collect()
     }
 
-    /// The same, as JSON, without the final `[DONE]`.
+    /// The data of all events of a stream whose events have names, as JSON.
+    pub fn named_events(&self) -> Vec<Value> {
+        let data = |event: &str| event.split_once("\ndata: ").expect("a name and data").1.to_owned();
+        let events = self.body.split_terminator("\n\n").map(data);
+        events.map(|data| serde_json::from_str(&data).expect("JSON")).collect()
+    }
+
+    /// The data of all events of a stream, as JSON, without the final `[DONE]`.
     pub fn chunks(&self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop().as_deref(), Some("[DONE]"));

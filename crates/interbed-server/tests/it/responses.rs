@@ -250,11 +250,7 @@ async fn formats_and_choices_bind_the_answer() {
 async fn responses_that_wait_tell_that_they_go_on() {
     let server = slow_server().await;
     let reply = server.post("/v1/responses", &json!({"input": "hi", "stream": true})).await;
-    let events: Vec<Value> = reply
-        .body
-        .split_terminator("\n\n")
-        .map(|event| serde_json::from_str(event.split_once("\ndata: ").unwrap().1).unwrap())
-        .collect();
+    let events = reply.named_events();
     let names: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert!(events.iter().zip(0..).all(|(event, number)| event["sequence_number"] == number), "{names:?}");
     let first = names.iter().position(|name| !name.ends_with("created") && !name.ends_with("in_progress")).unwrap();
