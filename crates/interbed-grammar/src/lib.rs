@@ -11,7 +11,9 @@
 mod binding;
 mod conjunctions;
 mod constraint;
+mod detours;
 mod ebnf;
+mod entries;
 mod error;
 mod lark;
 mod mask;

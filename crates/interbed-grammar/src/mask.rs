@@ -25,13 +25,23 @@ impl TokenMask {
         }
     }
 
-    /// None of these may come, unless nothing else may.
-    pub(crate) fn disallow(&mut self, tokens: &[u32]) {
+    /// None of these may come, unless nothing else may: then it stays as it is, and `false` is returned.
+    pub(crate) fn disallow(&mut self, tokens: &[u32]) -> bool {
+        if tokens.is_empty() {
+            return true;
+        }
         let before = self.allowed.clone();
         tokens.iter().for_each(|&token| self.allowed.disallow_token(token));
-        if self.allowed.num_set() == 0 {
+        let is_left = self.allowed.num_set() > 0;
+        if !is_left {
             self.allowed = before;
         }
+        is_left
+    }
+
+    /// Those that may come.
+    pub(crate) fn allowed(&self) -> impl Iterator<Item = u32> {
+        self.allowed.iter()
     }
 
     /// Those of `other` may come too.

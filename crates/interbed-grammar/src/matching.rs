@@ -1,13 +1,20 @@
 //! A compiled grammar, and how far a text has come in it.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::{Matcher, TokenParser};
 
+use crate::detours;
+use crate::entries::Entries;
 use crate::memory::Holding;
 use crate::names::Names;
+use crate::schema::Places;
 use crate::tokens::Tokens;
 use crate::{GrammarError, Standing, TokenMask};
+
+/// Longest token within a text, in bytes, of which it is asked whether an entry other than an earlier one can follow.
+const ALIKE_MAX: usize = 64;
 
 /// A compiled grammar, and how far a text has come in it. Clones share what they learn about the grammar.
 #[derive(Clone)]
@@ -17,6 +24,8 @@ pub(crate) struct Matching {
     tokens: Arc<Tokens>,
     /// Where all of the text is JSON, or what stands around it: the names so far.
     names: Option<Names>,
+    /// Where schemas have lists without repeated entries: those so far.
+    entries: Option<Entries>,
 }
 
 /// What is known of a grammar: more with each place that a text comes to.
@@ -37,8 +46,8 @@ impl Learned {
 }
 
 impl Matching {
-    /// At the beginning of a text, which `is_json`, or JSON with something around it, in a grammar that takes `bytes`
-    /// beside its tables, which `holding` is for.
+    /// At the beginning of a text, which `is_json`, or JSON with something around it, with lists without repeated entries
+    /// at `places`, in a grammar that takes `bytes` beside its tables, which `holding` is for.
     ///
     /// # Errors
     /// The parser's own; there is no memory for it.
@@ -46,6 +55,7 @@ impl Matching {
         parser: TokenParser,
         tokens: Arc<Tokens>,
         is_json: bool,
+        places: Places,
         bytes: usize,
         holding: Holding,
     ) -> Result<Self, GrammarError> {
@@ -54,28 +64,66 @@ impl Matching {
         let matcher = Matcher::new(Ok(parser));
         match matcher.get_error() {
             Some(error) => Err(too_complex(&error)),
-            None => Ok(Self { matcher, learned, tokens, names: is_json.then(Names::default) }),
+            None => {
+                let entries = (!places.is_empty()).then(|| Entries::new(Arc::new(places)));
+                Ok(Self { matcher, learned, tokens, names: is_json.then(Names::default), entries })
+            }
         }
     }
 
-    /// What may come next: no name that its object has already, unless nothing else may.
+    /// What may come next: nothing that repeats an entry where that is ruled out, or leaves no other; and no name that
+    /// its object has already, unless nothing else may.
     pub(crate) fn mask(&mut self) -> Result<TokenMask, GrammarError> {
         let mask = self.matcher.compute_mask_or_eos().map(TokenMask::new).map_err(|error| too_complex(&error));
         self.learned.hold()?;
         let mut mask = mask?;
+        if let Some(entries) = self.entries.as_ref().filter(|entries| entries.is_within()) {
+            let repeating: Vec<u32> =
+                self.may_repeat(entries, &mask).filter(|&token| !self.may_follow(token)).collect();
+            if !mask.disallow(&repeating) {
+                return Err(GrammarError::TooComplex("no entry is left that a list does not have already".into()));
+            }
+        }
         if let Some(names) = &self.names {
             let is_repeated = |&token: &u32| mask.allows(token) && names.repeats(self.tokens.text(token));
             let repeated: Vec<u32> = self.tokens.quoted(names.quotes_needed()).filter(is_repeated).collect();
-            if !repeated.is_empty() {
-                mask.disallow(&repeated);
-            }
+            mask.disallow(&repeated);
         }
         Ok(mask)
     }
 
+    /// Tokens of `mask`, among them all that may complete an entry of a list, or begin one like an earlier one.
+    fn may_repeat<'m>(&'m self, entries: &'m Entries, mask: &'m TokenMask) -> Box<dyn Iterator<Item = u32> + 'm> {
+        if !entries.is_in_text() {
+            return Box::new(mask.allowed());
+        }
+        // Within a text nearly all tokens may come, of which few matter.
+        let alike = entries.repeating().flat_map(|rest| {
+            let within = &rest[..rest.len().min(ALIKE_MAX)];
+            let ends = 1..=within.iter().position(|&byte| byte == b'"').unwrap_or(within.len());
+            ends.filter_map(move |end| self.tokens.of_text(&within[..end]))
+        });
+        let alike: BTreeSet<u32> = alike.chain(self.tokens.quoted(1)).collect();
+        Box::new(alike.into_iter().filter(|&token| mask.allows(token)))
+    }
+
+    /// Whether `token` repeats no entry, and leaves another if one has begun like an earlier one.
+    fn may_follow(&self, token: u32) -> bool {
+        let Some(mut entries) = self.entries.clone() else { return true };
+        let repeats = entries.push(self.tokens.text(token)).repeats;
+        let is_alike = entries.repeating().next().is_some();
+        !repeats && (!is_alike || detours::is_there(&self.matcher, &self.tokens, token, entries))
+    }
+
     pub(crate) fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         let text = self.tokens.text(token);
-        if self.names.as_ref().is_some_and(|names| names.repeats(text)) && !self.mask()?.allows(token) {
+        let mut entries = self.entries.clone();
+        let may_repeat_entry = entries.as_mut().is_some_and(|entries| {
+            let repeats = entries.push(text).repeats;
+            repeats || entries.repeating().next().is_some()
+        });
+        let repeats_name = self.names.as_ref().is_some_and(|names| names.repeats(text));
+        if (may_repeat_entry || repeats_name) && !self.mask()?.allows(token) {
             return Err(GrammarError::NotAllowed(token));
         }
         let standing = match self.matcher.try_consume_tokens(&[token]) {
@@ -85,6 +133,7 @@ impl Matching {
             Ok(_) => return Err(GrammarError::TooComplex(self.matcher.stop_reason().to_string())),
             Err(error) => return Err(too_complex(&error)),
         };
+        self.entries = entries;
         if let Some(names) = &mut self.names {
             let _ = names.push(self.tokens.text(token));
         }

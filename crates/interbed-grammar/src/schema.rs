@@ -13,6 +13,7 @@ mod digits;
 mod meet;
 mod numbers;
 mod pattern;
+mod places;
 mod pointer;
 mod reader;
 mod rules;
@@ -29,6 +30,7 @@ use crate::sent_json::json_value;
 pub(crate) use blame::blamed;
 use dialect::Dialect;
 use numbers::WholeFormat;
+pub(crate) use places::{Place, Places};
 pub(crate) use pointer::find;
 use pointer::{fragment, pointer, step};
 use rules::Rules;
@@ -125,21 +127,22 @@ pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
     }
 }
 
-/// The grammar of JSON that `schema` describes, in Lark's form.
+/// The grammar of JSON that `schema` describes, in Lark's form, and where its lists without repeated entries are.
 ///
 /// # Errors
 /// As [`checked`].
-pub(crate) fn grammar(schema: &Value) -> Result<String, GrammarError> {
+pub(crate) fn grammar(schema: &Value) -> Result<(String, Places), GrammarError> {
     let mut rules = Rules::default();
     let first = rules.add(&known(schema)?)?;
-    Ok(format!("start: {first}\n{}", rules.text()))
+    Ok((format!("start: {first}\n{}", rules.text()), rules.into_places()))
 }
 
-/// A grammar in Lark's form with rules in place of its schemas, each behind `%json`.
+/// A grammar in Lark's form with rules in place of its schemas, each behind `%json`, and where their lists without
+/// repeated entries are.
 ///
 /// # Errors
 /// As [`checked`].
-pub(crate) fn with_rules(grammar: &str) -> Result<String, GrammarError> {
+pub(crate) fn with_rules(grammar: &str) -> Result<(String, Places), GrammarError> {
     let (mut rules, mut written, mut rest) = (Rules::default(), String::new(), grammar);
     while let Some(at) = directive(rest) {
         let behind = &rest[at + DIRECTIVE.len()..];
@@ -149,7 +152,7 @@ pub(crate) fn with_rules(grammar: &str) -> Result<String, GrammarError> {
         let Some(schema) =
             behind.get(..values.byte_offset()).filter(|_| is_json).and_then(|text| json_value(text).ok())
         else {
-            return Ok(grammar.to_owned());
+            return Ok((grammar.to_owned(), Places::default()));
         };
         written.push_str(&rest[..at]);
         let schema = known(&schema)?;
@@ -158,7 +161,7 @@ pub(crate) fn with_rules(grammar: &str) -> Result<String, GrammarError> {
         rest = &behind[values.byte_offset()..];
     }
     let end = if written.is_empty() || rest.ends_with('\n') { "" } else { "\n" };
-    Ok(format!("{written}{rest}{end}{}", rules.text()))
+    Ok((format!("{written}{rest}{end}{}", rules.text()), rules.into_places().embedded()))
 }
 
 /// What a schema stands behind in a grammar.
@@ -415,13 +418,14 @@ mod tests {
     #[test]
     fn schemas_in_a_grammar_are_found_where_they_are() {
         let grammar = r#"start: "%json {\"" </a> /\/%json [.]/ %json {"const": 1.0} "x" // %json {}"#;
-        let written = with_rules(grammar).expect("a grammar");
+        let (written, _) = with_rules(grammar).expect("a grammar");
         let (before, behind) = written.split_once("json__").expect("a rule");
         assert_eq!(before, r#"start: "%json {\"" </a> /\/%json [.]/ "#);
         assert!(behind.contains(" \"x\" // %json {}\nJSON__") && behind.contains(r"/1\.0/"), "{written}");
         assert!(!is_spelled_out(grammar) && is_spelled_out(r#"start: <a> "." %json {"pattern": "/.*/"} W? "}""#));
         assert!(!is_spelled_out("start: \"a\""));
-        assert_eq!(with_rules("start: \"a\" // %json"), Ok("start: \"a\" // %json".to_owned()));
+        let (written, _) = with_rules("start: \"a\" // %json").expect("a grammar");
+        assert_eq!(written, "start: \"a\" // %json");
     }
 
     #[test]

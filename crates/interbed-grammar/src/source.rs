@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::GrammarError;
 use crate::lark::quoted;
+use crate::schema::Places;
 use crate::{conjunctions, ebnf, schema};
 
 /// Longest schema, regular expression or grammar, in bytes.
@@ -71,23 +72,23 @@ impl GrammarSource {
         }
     }
 
-    /// In the library's form.
+    /// In the library's form, and where the lists without repeated entries of its schemas are.
     ///
     /// # Errors
     /// It exceeds a limit, or asks for what cannot be enforced.
-    pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
-        match self {
-            Self::JsonObject => Ok(TopLevelGrammar::from_lark(schema::grammar(&json!({"type": "object"}))?)),
+    pub(crate) fn grammar(&self) -> Result<(TopLevelGrammar, Places), GrammarError> {
+        let (grammar, places) = match self {
+            Self::JsonObject => schema::grammar(&json!({"type": "object"}))?,
             Self::JsonSchema(schema) => {
                 self.limit("bytes", schema.to_string().len(), SOURCE_BYTES_MAX)?;
                 conjunctions::check(schema)?;
                 self.limit("levels behind references", schema::levels(schema), LEVELS_MAX)?;
-                Ok(TopLevelGrammar::from_lark(schema::grammar(schema)?))
+                schema::grammar(schema)?
             }
             Self::Regex(regex) => {
                 self.limit("bytes", regex.len(), SOURCE_BYTES_MAX)?;
                 self.limit("nested brackets", nesting(regex), NESTING_MAX)?;
-                Ok(TopLevelGrammar::from_regex(regex))
+                return Ok((TopLevelGrammar::from_regex(regex), Places::default()));
             }
             Self::Choice(choices) => {
                 self.limit("texts", choices.len(), CHOICES_MAX)?;
@@ -98,25 +99,31 @@ impl GrammarSource {
                 }
                 let texts: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
                 // One terminal: alternatives of a rule would each be an item of the parser's, which has 2,000.
-                Ok(TopLevelGrammar::from_lark(format!("start: TEXT\nTEXT: {}\n", texts.join(" | "))))
+                (format!("start: TEXT\nTEXT: {}\n", texts.join(" | ")), Places::default())
             }
             Self::Lark(grammar) | Self::Ebnf(grammar) => {
                 self.limit("bytes", grammar.len(), SOURCE_BYTES_MAX)?;
                 self.limit("nested brackets", nesting(grammar), NESTING_MAX)?;
                 self.limit("levels of rules", levels(grammar), LEVELS_MAX)?;
-                let lark = match self {
+                match self {
                     Self::Ebnf(_) => {
                         let wrong = |problem| GrammarError::Invalid { what: self.what(), problem };
-                        ebnf::lark_of(grammar).map_err(wrong)?
+                        (ebnf::lark_of(grammar).map_err(wrong)?, Places::default())
                     }
                     _ => {
                         conjunctions::check_within(grammar)?;
                         schema::with_rules(grammar)?
                     }
-                };
-                Ok(TopLevelGrammar::from_lark(lark))
+                }
             }
+        };
+        if !places.is_empty() && !self.is_json() {
+            let problem = "\"uniqueItems\" cannot be enforced in a grammar that allows any text beside its schemas; \
+                           leave it out"
+                .to_owned();
+            return Err(GrammarError::Invalid { what: self.what(), problem });
         }
+        Ok((TopLevelGrammar::from_lark(grammar), places))
     }
 
     fn limit(&self, unit: &'static str, got: usize, limit: usize) -> Result<(), GrammarError> {

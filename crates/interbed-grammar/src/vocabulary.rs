@@ -161,7 +161,7 @@ impl Vocabulary {
     }
 
     fn matching(&self, source: &GrammarSource) -> Result<Matching, GrammarError> {
-        let grammar = source.grammar()?;
+        let (grammar, places) = source.grammar()?;
         let invalid = |problem: &dyn Display| {
             let problem = GrammarError::told(&problem);
             GrammarError::Invalid { what: source.what(), problem }
@@ -185,7 +185,7 @@ impl Vocabulary {
         let parser = self.factory.create_parser_from_init_default(GrammarInit::Internal(grammar, terminals));
         let parser = parser.map_err(|error| invalid(&error))?;
         let (tokens, is_json) = (self.tokens.clone(), source.is_json());
-        let mut matching = Matching::new(parser, tokens, is_json, bytes, holding)?;
+        let mut matching = Matching::new(parser, tokens, is_json, places, bytes, holding)?;
         // What no token begins cannot be answered.
         match matching.mask() {
             Err(GrammarError::TooComplex(problem)) => return Err(invalid(&problem)),

@@ -14,6 +14,7 @@ use crate::GrammarError;
 use super::meet::{Definitions, is_match, named};
 use super::numbers::{Numbers, Texts};
 use super::pattern;
+use super::places::Places;
 use super::reader::Reader;
 use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 
@@ -48,6 +49,10 @@ pub(super) struct Rules {
     ruled: HashMap<String, String>,
     /// Whether a schema was added: its rules may be those that all schemas share.
     is_used: bool,
+    /// Whether a list without repeated entries was written.
+    pub(super) is_watched: bool,
+    /// Where such lists are.
+    places: Places,
 }
 
 impl Rules {
@@ -74,7 +79,15 @@ impl Rules {
             let value = writer.value(&shape)?;
             writer.rules.push(format!("{rule}: {value}"))?;
         }
+        if writer.rules.is_watched {
+            writer.rules.places.add(&root, &mut writer.reader)?;
+        }
         Ok(name)
+    }
+
+    /// Where the values of all schemas have lists without repeated entries.
+    pub(super) fn into_places(self) -> Places {
+        self.places
     }
 
     /// Whether any value keeps to a schema, which has passed the check of its keywords.
@@ -279,9 +292,8 @@ impl<'r, 'a> Writer<'r, 'a> {
             },
             Part::List(lists) => {
                 let mut is_possible = lists.most.is_none_or(|most| lists.least <= most);
-                if is_possible && lists.unique.is_some() && lists.first.is_empty() {
-                    let values = self.values(&lists.rest)?;
-                    is_possible = values.is_none_or(|values| values.len() as u64 >= lists.least);
+                if is_possible && lists.unique.is_some() {
+                    is_possible = self.count_of_values(lists)?.is_none_or(|count| count >= lists.least);
                 }
                 if let Some(some) = lists.some.as_ref().filter(|_| is_possible) {
                     is_possible = self.has_counted(lists, some)?;
@@ -542,8 +554,9 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 
     pub(super) fn list(&mut self, lists: &Lists) -> Result<String, GrammarError> {
-        if let Some(place) = lists.unique.as_ref().filter(|_| lists.most.is_none_or(|most| most > 1)) {
-            return self.unique_list(lists, &place.clone());
+        if lists.unique.is_some() && lists.most.is_none_or(|most| most > 1) {
+            let lists = self.watched(lists)?;
+            return self.list(&lists);
         }
         if let Some(some) = &lists.some {
             return self.counted_list(lists, some);
@@ -688,7 +701,7 @@ impl<'r, 'a> Writer<'r, 'a> {
 
     /// One or more of `pairs` in their order, of which some are required, and behind them others; none if the counts
     /// cannot be kept to. Others may have one name, so one of them counts at most.
-    pub(super) fn pairs(
+    fn pairs(
         &mut self,
         pairs: &[(String, bool)],
         other: Option<&str>,
@@ -764,9 +777,9 @@ impl OtherTexts {
 
 /// How many names beside the required ones there have to be, and may be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Counts {
-    pub(super) needed: u64,
-    pub(super) room: Option<u64>,
+struct Counts {
+    needed: u64,
+    room: Option<u64>,
 }
 
 impl Counts {

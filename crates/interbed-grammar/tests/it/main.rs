@@ -8,6 +8,7 @@ mod keywords;
 mod parts;
 mod published;
 mod refusals;
+mod unique;
 mod walks;
 
 use interbed_grammar::{TokenText, Vocabulary};
