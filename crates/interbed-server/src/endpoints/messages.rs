@@ -167,7 +167,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let mut sequences = submit(&app, asked, &common).await?;
     let (id, model) = (unique_id("msg_"), common.model.clone());
     let (outline, more) = (Outline::default(), ("text_delta", "text"));
-    let mut writer = Writer { id, model, is_cut, has_called: false, outline, more, cause: None };
+    let mut writer =
+        Writer { id, model, is_cut, has_begun: false, pings: 0, has_called: false, outline, more, cause: None };
     if common.stream {
         return Ok(stream::events(&app, sequences, writer));
     }
@@ -539,11 +540,18 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
 /// What blocks begin or end with that tell of tools that the API's servers ran, and of what these did to the context.
 const PAST: [&str; 4] = ["server_tool_use", "mcp_tool_use", "_tool_result", "compaction"];
 
+/// Pings that follow each other before another event tells that the answer goes on: Claude Code does not count pings as
+/// life, and gives up after five minutes without another event.
+const PINGS_MAX: usize = 5;
+
 /// Makes events of what comes.
 struct Writer {
     id: String,
     model: String,
     is_cut: bool,
+    has_begun: bool,
+    /// How many were sent since the last event of another kind.
+    pings: usize,
     has_called: bool,
     outline: Outline,
     /// Of the last block, what its deltas are.
@@ -552,6 +560,12 @@ struct Writer {
 }
 
 impl Writer {
+    /// The event that begins the message.
+    fn begin(&mut self, sequences: &Sequences) -> String {
+        self.has_begun = true;
+        named("message_start", json!({"message": self.message(sequences)}))
+    }
+
     /// The message before its first token.
     fn message(&self, sequences: &Sequences) -> Value {
         json!({
@@ -628,8 +642,8 @@ impl Events for Writer {
     fn delta(&mut self, _: usize, delta: Delta, sequences: &Sequences) -> Vec<String> {
         let Delta { text: delta, pieces, .. } = delta;
         let mut events = Vec::new();
-        if delta.prompt.is_some() {
-            events.push(named("message_start", json!({"message": self.message(sequences)})));
+        if delta.prompt.is_some() && !self.has_begun {
+            events.push(self.begin(sequences));
             events.push(named("ping", Value::Null));
         }
         for (index, change) in self.changes(pieces) {
@@ -637,6 +651,9 @@ impl Events for Writer {
         }
         if let Some(Ok(cause)) = delta.finished {
             self.cause = Some(cause);
+        }
+        if !events.is_empty() {
+            self.pings = 0;
         }
         events
     }
@@ -655,7 +672,17 @@ impl Events for Writer {
         vec![named("error", json!({"error": error_json(error)["error"]}))]
     }
 
-    fn idle(&mut self, _: &Sequences) -> Vec<String> {
-        vec![named("ping", Value::Null)]
+    fn idle(&mut self, sequences: &Sequences) -> Vec<String> {
+        if self.pings < PINGS_MAX {
+            self.pings += 1;
+            return vec![named("ping", Value::Null)];
+        }
+        self.pings = 0;
+        if !self.has_begun {
+            return vec![self.begin(sequences)];
+        }
+        let delta = json!({"stop_reason": null, "stop_sequence": null});
+        let usage = json!({"output_tokens": sequences.completion_tokens()});
+        vec![named("message_delta", json!({"delta": delta, "usage": usage}))]
     }
 }
