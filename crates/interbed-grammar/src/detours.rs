@@ -20,25 +20,31 @@ pub(crate) fn is_there(matcher: &Matcher, tokens: &Tokens, next: u32, entries: E
         if !matches!(matcher.try_consume_tokens(&[next]), Ok(1)) {
             continue;
         }
-        let mut is_text = false;
-        for &byte in TRIED {
-            let Some(token) = tokens.of_text(&[byte]) else { continue };
+        let tried: Vec<u32> = TRIED.iter().filter_map(|&byte| tokens.of_text(&[byte])).collect();
+        let mut next = valid(&mut matcher, &tried);
+        if next.is_empty() {
+            // Within a character, or before one that is not among them.
+            let Ok(mask) = matcher.compute_mask() else { return true };
+            next = mask.iter().collect();
+        }
+        for token in next {
+            let (text, mut entries) = (tokens.text(token), entries.clone());
             // What is white space to the grammar would be tried without end.
-            if byte == b' ' && !entries.is_in_text() || !matches!(matcher.validate_tokens(&[token]), Ok(1)) {
+            if !entries.is_in_text() && text.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            is_text = true;
-            let mut entries = entries.clone();
-            match entries.push(&[byte]) {
+            match entries.push(text) {
                 Pushed { repeats: true, .. } => {}
                 Pushed { completes: true, .. } => return true,
                 _ if entries.repeating().next().is_none() => return true,
                 _ => open.push((matcher.clone(), token, entries)),
             }
         }
-        if !is_text {
-            return true;
-        }
     }
     true
+}
+
+/// Those of `tokens` that may come next.
+fn valid(matcher: &mut Matcher, tokens: &[u32]) -> Vec<u32> {
+    tokens.iter().copied().filter(|&token| matches!(matcher.validate_tokens(&[token]), Ok(1))).collect()
 }

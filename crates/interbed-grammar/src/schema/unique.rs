@@ -12,6 +12,9 @@ use super::meet::Definitions;
 use super::rules::{LISTED, Writer, literal};
 use super::shape::{Lists, Node, Part, Shape, smaller};
 
+/// Most lists and objects of a shape that are counted.
+const COMBINED_MAX: usize = 1024;
+
 impl Writer<'_, '_> {
     /// Lists without repeated entries as the grammar has them: with no more entries than there are values. That none is
     /// repeated is watched while an answer comes.
@@ -66,7 +69,20 @@ impl Writer<'_, '_> {
                     are_listed = self.add_values(&shape, values)?;
                     self.reader.ascend();
                 }
-                Part::List(_) | Part::Object(_) => are_listed = false,
+                Part::List(lists) => {
+                    let count = Some(lists.first.len() as u64);
+                    let is_fixed = lists.most == count && lists.least == lists.first.len() as u64;
+                    are_listed = is_fixed && lists.some.is_none() && self.add_combined(&lists.first, "[", values)?;
+                }
+                Part::Object(objects) => {
+                    let is_fixed = objects.required.len() == objects.properties.len()
+                        && objects.properties.iter().all(|(name, _)| objects.required.contains(name))
+                        && objects.patterns.is_empty()
+                        && objects.others.is_nothing();
+                    let names: Vec<&str> = objects.properties.iter().map(|(name, _)| name.as_str()).collect();
+                    let shapes: Vec<Rc<Node>> = objects.properties.iter().map(|(_, shape)| shape.clone()).collect();
+                    are_listed = is_fixed && self.add_combined(&shapes, &format!("{{{names:?}"), values)?;
+                }
             }
             self.reader.spend((values.len() - before) / LISTED)?;
             if !are_listed {
@@ -74,5 +90,28 @@ impl Writer<'_, '_> {
             }
         }
         Ok(are_listed)
+    }
+
+    /// Adds what is of `kind` and has one value of each of `shapes`, if the schema lists these and they are not many.
+    fn add_combined(
+        &mut self,
+        shapes: &[Rc<Node>],
+        kind: &str,
+        values: &mut HashSet<String>,
+    ) -> Result<bool, GrammarError> {
+        let mut all = vec![kind.to_owned()];
+        for shape in shapes {
+            let mut one = HashSet::new();
+            self.reader.descend()?;
+            let are_listed = self.add_values(shape, &mut one)?;
+            self.reader.ascend();
+            if !are_listed || one.len() * all.len() > COMBINED_MAX {
+                return Ok(false);
+            }
+            self.reader.spend(one.len() * all.len() / LISTED)?;
+            all = all.iter().flat_map(|begun| one.iter().map(move |value| format!("{begun}\n{value}"))).collect();
+        }
+        values.extend(all);
+        Ok(true)
     }
 }

@@ -67,6 +67,7 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
         (json!({"minItems": 9_000_000, "type": "array"}), "#/minItems"),
         // Nobody keeps to these: the keyword is named without which there are values.
         (json!({"type": "integer", "minimum": 3, "maximum": 2}), "#/minimum"),
+        (json!({"items": {"const": {"a": [1]}}, "minItems": 2, "type": "array", "uniqueItems": true}), "#/items/const"),
         (json!({"properties": {"a": {"enum": []}}, "required": ["a"], "type": "object"}), "#/properties/a/enum"),
         (json!({"allOf": [{"type": "string"}, {"type": "null"}]}), "#/allOf/0/type"),
         (

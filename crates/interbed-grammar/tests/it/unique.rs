@@ -117,6 +117,7 @@ fn no_way_ends_where_values_are_left() {
         (json!({"type": "array", "items": flag, "minItems": 1, "maxItems": 2}), 6),
         (json!({"type": ["null", "boolean"]}), 3),
         (json!({"enum": ["a", "b", 1, 2, null, "ab"]}), 6),
+        (json!({"enum": ["x-1", 2, "gr\u{fc}n", "gr\u{e9}n"], "type": "string"}), 3),
     ]
     .into_iter()
     .enumerate()
