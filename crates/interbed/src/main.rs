@@ -5,6 +5,7 @@ mod audience;
 mod bench;
 mod budget;
 mod chat;
+mod colours;
 mod device_option;
 mod devices;
 mod erase;
@@ -64,10 +65,10 @@ use tracing_subscriber::EnvFilter;
     name = "interbed",
     version,
     after_help = "Examples:\n  \
-        interbed run --prompt \"Once upon a time\"     # the small storyteller that ships with Interbed\n  \
+        interbed run                                 # chat with the small storyteller that ships with Interbed\n  \
         interbed serve                               # OpenAI-compatible, on http://127.0.0.1:8000/v1\n  \
         interbed serve path/to/hf-model --memory 6G  # any supported Hugging Face directory\n  \
-        interbed run path/to/model.gguf --prompt Hi  # or GGUF file\n  \
+        interbed run path/to/model.gguf --prompt Hi  # or GGUF file; one question, one answer\n  \
         interbed serve ORG/NAME                      # a model on the Hub, fetched; ORG/NAME:Q4_K_M for a GGUF file\n  \
         interbed info path/to/hf-model               # what it is and what it needs\n\n\
         `interbed COMMAND --help` tells more of each. Data goes to stdout, reports and logs to stderr. Exit codes: 2 \
@@ -159,7 +160,7 @@ fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
         })?,
         None => EnvFilter::new(usual),
     };
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let colours = colours::are_wanted(std::io::stderr().is_terminal());
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     match as_json {
         // One flat object a line, as collectors of logs want it.

@@ -5,10 +5,14 @@ use crate::support::{interbed, repository, succeeded};
 #[test]
 fn it_tells_a_story() {
     // Found from the binary's place, whatever the working directory is.
-    let text = succeeded(&["run", "--prompt", "Once upon a time", "--max-tokens", "128"]);
+    let args = ["run", "--raw", "--prompt", "Once upon a time", "--max-tokens", "128"];
+    let text = succeeded(&args);
     assert!(text.starts_with("Once upon a time"), "{text}");
     assert!(text.matches('.').count() >= 2, "{text}");
-    assert_eq!(succeeded(&["run", "--prompt", "Once upon a time", "--max-tokens", "128"]), text);
+    assert_eq!(succeeded(&args), text);
+    // Asked, it answers.
+    let answer = succeeded(&["run", "--prompt", "Tell me a story about a fox named Pip.", "-n", "64"]);
+    assert!(answer.contains("Pip") && !answer.contains("Tell me"), "{answer}");
 }
 
 #[test]

@@ -26,3 +26,4 @@ mod schemas;
 mod serve;
 mod stream;
 mod support;
+mod terminal;

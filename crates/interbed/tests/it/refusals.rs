@@ -163,7 +163,6 @@ fn prompts_that_cannot_be_served() {
 #[test]
 fn usage() {
     refused(&["ruin"], &["ruin"]);
-    refused(&["run", tiny(), "--system", "x", "--prompt", "y"], &["--chat"]);
     let help = ended(&["run", "--help"]);
     assert_eq!((help.code, help.stdout.contains("Examples:")), (Some(0), true));
 }
