@@ -14,6 +14,7 @@ mod failure;
 mod fingerprint;
 mod footprint;
 mod gpu;
+mod habits;
 mod hub;
 mod identity;
 mod info;
@@ -34,20 +35,25 @@ mod plan;
 mod printable;
 mod progress;
 mod prompt;
+mod pull;
 mod quiet_panics;
+mod remove;
 mod replay;
 mod report;
 mod routing;
 mod run;
+mod running;
 mod sampling;
 mod secret_files;
 mod seed;
 mod serve;
+mod short_names;
 mod small_files;
 mod streaming;
 mod swap;
 mod synth;
 mod timeline;
+mod usage;
 mod user_folders;
 mod verify;
 
@@ -55,7 +61,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use interbed_server::{SCHEMA_WORKER, run_schema_worker};
 use tracing_subscriber::EnvFilter;
 
@@ -92,8 +98,15 @@ enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
     Serve(Box<serve::ServeArgs>),
+    #[command(visible_alias = "show")]
     Info(info::InfoArgs),
+    #[command(visible_aliases = ["list", "ls"])]
     Models(models::ModelsArgs),
+    Pull(pull::PullArgs),
+    #[command(name = "rm", visible_alias = "remove")]
+    Remove(remove::RemoveArgs),
+    #[command(name = "ps")]
+    Running(running::RunningArgs),
     Devices(devices::DevicesArgs),
     Plan(plan::PlanArgs),
     Synth(synth::SynthArgs),
@@ -110,8 +123,7 @@ fn main() -> ExitCode {
         return run_schema_worker();
     }
     set_panic_hook();
-    let cli = Cli::parse();
-    match dispatch(cli) {
+    match parse().and_then(|(cli, notes)| dispatch(cli, &notes)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(message) = failure::message(&error) {
@@ -122,7 +134,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(cli: Cli) -> anyhow::Result<()> {
+/// The command line, and what of it was translated. Help, and what cannot be parsed, ends the program.
+fn parse() -> anyhow::Result<(Cli, Vec<String>)> {
+    let mut command = Cli::command();
+    let habits::Translated { args, notes } = habits::translate(std::env::args_os().collect(), &command)?;
+    let matches = command.try_get_matches_from_mut(args);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
+    Ok((cli.unwrap_or_else(|error| usage::mended(error).exit()), notes))
+}
+
+fn dispatch(cli: Cli, notes: &[String]) -> anyhow::Result<()> {
     let usual = match cli.command {
         _ if cli.quiet => 0,
         Command::Serve(_) => 2,
@@ -133,12 +154,16 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     }
     let as_json = matches!(&cli.command, Command::Serve(args) if args.log_format == serve::LogFormat::Json);
     start_logging(cli.verbose.saturating_add(usual), as_json)?;
+    notes.iter().for_each(|note| report::report!("note: {note}"));
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Serve(args) => serve::run(*args),
         Command::Info(args) => info::run(args),
         Command::Models(args) => models::run(args),
+        Command::Pull(args) => pull::run(args),
+        Command::Remove(args) => remove::run(args),
+        Command::Running(args) => running::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Synth(args) => synth::run(args),
@@ -192,10 +217,10 @@ fn set_panic_hook() {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
     }
 }

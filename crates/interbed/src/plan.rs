@@ -16,7 +16,7 @@ use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::hub;
 use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
-use crate::options::{HubOptions, LimitOptions};
+use crate::options::{HubOptions, LimitOptions, size};
 use crate::printable::printable;
 use crate::progress::Bars;
 use crate::synth::DTypeArg;
@@ -97,7 +97,8 @@ pub struct MachineOptions {
     pub flops: Option<f64>,
 
     /// Memory of a GPU. Without it there is none. Needs --pcie-bw and --hbm-bw
-    #[arg(long, value_name = "SIZE", help_heading = "Another machine", requires_all = ["pcie_bw", "hbm_bw"])]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Another machine",
+          requires_all = ["pcie_bw", "hbm_bw"])]
     pub gpu_memory: Option<Bytes>,
 
     /// Bytes a second from host to GPU
@@ -201,7 +202,7 @@ fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> 
         match Subject::imagined(model, dtype) {
             Ok(Some(subject)) => return Ok(subject),
             // Shapes that are known by heart come first: they need no network.
-            Err(refusal) if hub::name_of(Some(model)).is_none() => return Err(refusal.into()),
+            Err(refusal) if hub::names_of(Some(model)).is_empty() => return Err(refusal.into()),
             Ok(None) | Err(_) => {}
         }
     }

@@ -322,7 +322,7 @@ fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<Serv
     let (any, named): (Vec<_>, Vec<_>) = args.served_model_name.iter().cloned().partition(|name| name == ANY_NAME);
     let mut model_names: Vec<String> = match named.is_empty() {
         // Clients may use the name that the model was asked for by, too.
-        true => std::iter::once(name).chain(hub::name_of(args.model.model.as_deref())).collect(),
+        true => std::iter::once(name).chain(hub::names_of(args.model.model.as_deref())).collect(),
         false => named,
     };
     let mut seen = HashSet::new();

@@ -6,6 +6,7 @@ mod bundled;
 mod chat;
 mod gguf;
 mod gpu;
+mod habits;
 mod help;
 mod house;
 mod hub;
