@@ -4,6 +4,7 @@ mod answer;
 mod audience;
 mod bench;
 mod budget;
+mod bundled;
 mod chat;
 mod colours;
 mod device_option;
