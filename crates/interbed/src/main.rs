@@ -7,6 +7,8 @@ mod budget;
 mod bundled;
 mod chat;
 mod colours;
+mod completions;
+mod config_file;
 mod device_option;
 mod devices;
 mod erase;
@@ -117,6 +119,8 @@ enum Command {
     Bench(bench::BenchArgs),
     Replay(replay::ReplayArgs),
     Logits(logits::LogitsArgs),
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -124,11 +128,14 @@ fn main() -> ExitCode {
         return run_schema_worker();
     }
     set_panic_hook();
+    if logs_json() {
+        report::be_json();
+    }
     match parse().and_then(|(cli, notes)| dispatch(cli, &notes)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(message) = failure::message(&error) {
-                eprintln!("{message}");
+                report::fail(&message);
             }
             ExitCode::from(failure::exit_code(&error))
         }
@@ -137,11 +144,28 @@ fn main() -> ExitCode {
 
 /// The command line, and what of it was translated. Help, and what cannot be parsed, ends the program.
 fn parse() -> anyhow::Result<(Cli, Vec<String>)> {
-    let mut command = Cli::command();
+    let command = command_line();
     let habits::Translated { args, notes } = habits::translate(std::env::args_os().collect(), &command)?;
+    let mut command = config_file::apply(command, &args)?;
     let matches = command.try_get_matches_from_mut(args);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
-    Ok((cli.unwrap_or_else(|error| usage::mended(error).exit()), notes))
+    Ok((cli.unwrap_or_else(|error| usage::exit(usage::mended(error))), notes))
+}
+
+/// The commands and their options.
+fn command_line() -> clap::Command {
+    config_file::offer(Cli::command()).mut_subcommand("serve", serve::arrange_help)
+}
+
+/// Whether logs are to be JSON. That is looked for ahead, so that a command line which is refused is told so, too.
+fn logs_json() -> bool {
+    let mut words = std::env::args_os().skip(1).map_while(|word| (word != "--").then_some(word));
+    while let Some(word) = words.next() {
+        if word == "--log-format=json" || (word == "--log-format" && words.next().is_some_and(|next| next == "json")) {
+            return true;
+        }
+    }
+    false
 }
 
 fn dispatch(cli: Cli, notes: &[String]) -> anyhow::Result<()> {
@@ -154,6 +178,9 @@ fn dispatch(cli: Cli, notes: &[String]) -> anyhow::Result<()> {
         report::be_quiet();
     }
     let as_json = matches!(&cli.command, Command::Serve(args) if args.log_format == serve::LogFormat::Json);
+    if as_json {
+        report::be_json();
+    }
     start_logging(cli.verbose.saturating_add(usual), as_json)?;
     notes.iter().for_each(|note| report::report!("note: {note}"));
     match cli.command {
@@ -174,6 +201,8 @@ fn dispatch(cli: Cli, notes: &[String]) -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Logits(args) => logits::run(args),
+        Command::Completions(args) => completions::complete(&args, command_line()),
+        Command::Man(args) => completions::man(&args, command_line()),
     }
 }
 
@@ -211,6 +240,7 @@ fn set_panic_hook() {
         }
         match panic.location().filter(|location| location.file().contains("/tokenizers-")) {
             Some(location) => tracing::warn!("the tokenizer library gave up at {location}"),
+            None if report::is_json() => report::fail(&panic.to_string()),
             None => usual(panic),
         }
     }));
@@ -222,6 +252,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command_line().debug_assert();
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
+use crate::report;
+
 /// Mends what the parser advises. It takes every unknown option for text that begins with a hyphen, and says how such
 /// text is written; and it knows no models.
 pub fn mended(mut error: Error) -> Error {
@@ -33,6 +35,15 @@ pub fn mended(mut error: Error) -> Error {
         _ => {}
     }
     error
+}
+
+/// Ends the program with help on stdout, or with what is wrong on stderr.
+pub fn exit(error: Error) -> ! {
+    if report::is_json() && error.use_stderr() {
+        report::fail(&error.render().to_string());
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
 }
 
 fn names_a_model(word: &str) -> bool {

@@ -4,6 +4,7 @@ mod agent;
 mod bench;
 mod bundled;
 mod chat;
+mod config_file;
 mod gguf;
 mod gpu;
 mod habits;
