@@ -2,7 +2,7 @@
 """Draws what a command prints as a picture of a terminal, an SVG. The picture in README.md is made by
 
     cargo build --release
-    tools/picture.py docs/run.svg target/release/interbed run --prompt "Once upon a time" --memory 64M --stats
+    tools/picture.py docs/run.svg target/release/interbed run --raw --prompt "Once upon a time" --memory 64M --stats
 
 Output and reports appear in the order in which they are written."""
 

@@ -15,6 +15,7 @@ mod report;
 mod settings;
 mod shape;
 mod subject;
+mod verdict;
 mod work;
 
 use std::num::NonZeroUsize;
@@ -37,6 +38,7 @@ use work::Work;
 pub use machine::KnownFigures;
 pub use mixture::MixturePlan;
 pub use subject::{Subject, WeightBytes};
+pub use verdict::Verdict;
 
 /// The most sequences in one batch.
 const BATCH_MAX: usize = 1 << 16;

@@ -1,8 +1,8 @@
-//! One answer: submitted, streamed to stdout as it comes, and measured.
+//! One answer: submitted, shown as it comes, and measured.
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{IsTerminal, Write};
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -52,11 +52,16 @@ pub struct Stats {
     stream: Option<StreamStats>,
 }
 
-/// Submits `question`, and writes the answer to `out` as it comes. Ctrl-C cancels the request and keeps what came.
+/// Submits `question`, and shows the answer as it comes. Ctrl-C cancels the request and keeps what came.
 ///
 /// # Errors
-/// The request is refused or fails, or `out` cannot be written.
-pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out: &mut dyn Write) -> Result<Answer> {
+/// The request is refused or fails, or the answer cannot be shown.
+pub fn answer(
+    loaded: &Loaded,
+    question: Question,
+    interrupts: &Interrupts,
+    show: &mut dyn FnMut(&str) -> io::Result<()>,
+) -> Result<Answer> {
     let Question { prompt, params, text, echo } = question;
     let mut answer = Answer::default();
     answer.stats.prompt_tokens = prompt.len();
@@ -75,8 +80,7 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
         if let Some(echo) = &echo {
             // Only now: a request that is refused prints nothing but its error, and Ctrl-C ends the line of what was
             // printed.
-            write_shown(out, echo)?;
-            out.flush()?;
+            show(echo)?;
         }
         while let Some(delta) = stream.next().await {
             if let Some(prompt) = &delta.prompt {
@@ -93,11 +97,10 @@ pub fn answer(loaded: &Loaded, question: Question, interrupts: &Interrupts, out:
             if !delta.text.is_empty() {
                 if answer.text.is_empty() && first.is_some_and(|id| first_space(id, &delta.text)) {
                     answer.text.push(' ');
-                    out.write_all(b" ")?;
+                    show(" ")?;
                 }
                 answer.text.push_str(&delta.text);
-                write_shown(out, &delta.text)?;
-                out.flush()?;
+                show(&delta.text)?;
             }
             if let Some(finished) = delta.finished {
                 answer.cause = Some(finished?);
@@ -127,18 +130,9 @@ fn by_flag(refused: SubmitError) -> SubmitError {
     }
 }
 
-/// Writes text, which on a terminal must not be more than text: control characters could change the terminal's title,
-/// colours or clipboard, so they are spelled out. Files and pipes get what the model made.
-fn write_shown(out: &mut dyn Write, text: &str) -> std::io::Result<()> {
-    if std::io::stdout().is_terminal() {
-        out.write_all(without_controls(text).as_bytes())
-    } else {
-        out.write_all(text.as_bytes())
-    }
-}
-
-/// Control characters but newline and tab as `\u{1b}`.
-fn without_controls(text: &str) -> Cow<'_, str> {
+/// Text for a terminal, where it must not be more than text: control characters but newline and tab could change the
+/// terminal's title, colours or clipboard, so they are spelled out as `\u{1b}`.
+pub fn without_controls(text: &str) -> Cow<'_, str> {
     let is_control = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
     if !text.contains(is_control) {
         return text.into();

@@ -19,6 +19,7 @@ use crate::model_dir::ModelDir;
 use crate::options::{HubOptions, LimitOptions};
 use crate::progress;
 use crate::report::{is_quiet, report};
+use crate::short_names;
 
 /// Pace of the lines that tell how far a download is where no bar can be drawn, as in logs.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
@@ -72,10 +73,31 @@ pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     Ok(dir)
 }
 
-/// The name that `model` is on the Hub, for clients that use it: `org/name`.
-pub fn name_of(model: Option<&Path>) -> Option<String> {
-    let model = model.filter(|model| !model.exists())?;
-    HubName::read(model.to_str()?).map(|name| name.repository())
+/// The names that clients may use for `model`, which is one on the Hub: `org/name`, and the short one if it was asked
+/// for by that.
+pub fn names_of(model: Option<&Path>) -> Vec<String> {
+    let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Vec::new() };
+    let long = |text: &str| HubName::read(text).map(|name| name.repository());
+    match short_names::find(text) {
+        Ok(Some(model)) => long(&model).into_iter().chain([text.to_owned()]).collect(),
+        _ => long(text).into_iter().collect(),
+    }
+}
+
+/// The repository that `model` names, and whether it is meant as a whole and not one revision or file of it. `None` if
+/// it is no name.
+///
+/// # Errors
+/// A short name that stands for nothing.
+pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
+    let Some(text) = model.to_str() else { return Ok(None) };
+    if let Some(model) = short_names::find(text)? {
+        return Ok(HubName::read(&model).map(|name| (name, true)));
+    }
+    Ok(HubName::read(text).map(|name| {
+        let is_whole = name.revision.is_none() && name.tag.is_none();
+        (name, is_whole)
+    }))
 }
 
 /// The settings of the environment, and what options say beside them.
@@ -95,7 +117,12 @@ fn open(options: &HubOptions) -> Result<Hub> {
 
 /// The name that `model` is; `None` if it is a path. What lies in the file system wins.
 fn named(model: Option<&Path>, options: &HubOptions) -> Result<Option<HubName>> {
-    let name = model.filter(|model| !model.exists()).and_then(|model| HubName::read(model.to_str()?));
+    let text = model.filter(|model| !model.exists()).and_then(Path::to_str);
+    let long = text.map(short_names::find).transpose()?.flatten();
+    if let (Some(short), Some(long)) = (text, &long) {
+        report!("{short} is {long}");
+    }
+    let name = long.as_deref().or(text).and_then(HubName::read);
     match (name, &options.revision) {
         (Some(name), revision) => Ok(Some(name.at(revision.as_deref())?)),
         (None, None) => Ok(None),

@@ -1,6 +1,7 @@
 //! `interbed info`: what a model is, and what it needs.
 
 mod memory;
+mod shape;
 
 use std::io::{Write, stdout};
 
@@ -31,6 +32,7 @@ use memory::Memory;
     interbed info models/8b --memory 20G           # what this budget gives\n  \
     interbed info models/8b --memory 6G            # less than the weights: what would be streamed\n  \
     interbed info models/8b --max-model-len 8192   # what a shorter context needs\n  \
+    interbed info llama-3-8b                       # a well-known shape, without weights\n  \
     interbed info models/8b --json | jq .memory")]
 pub struct InfoArgs {
     #[command(flatten)]
@@ -46,6 +48,17 @@ pub struct InfoArgs {
 /// # Errors
 /// The directory holds no supported model.
 pub fn run(args: InfoArgs) -> Result<()> {
+    if let Some(name) = shape::named(args.model.model.as_deref()) {
+        let (text, json) = shape::told(name, &args.model.limits)?;
+        let mut out = stdout().lock();
+        if args.json {
+            writeln!(out, "{json:#}")?
+        } else {
+            write!(out, "{}", printable(&text))?
+        }
+        out.flush()?;
+        return Ok(());
+    }
     let mut dir = hub::glance(args.model.model.as_deref(), &args.model.limits.hub)?;
     let tokenizer = match dir.tokenizer() {
         Ok(tokenizer) => Ok(tokenizer),
@@ -77,24 +90,10 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     let config = &dir.config;
     let mut text = format!("{}\n", dir.path.display());
     let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<14}{value}\n"));
-    row("architecture", format!("{:?}", config.architecture));
-    row("parameters", format!("{} ({})", short(config.num_parameters()), grouped(config.num_parameters())));
+    rows_of_config(config, &mut row);
     if let Some(mixture) = &config.mixture {
-        row("of a token", format!("{} ({})", short(config.active_parameters()), grouped(config.active_parameters())));
-        row("experts", experts(config, mixture));
-        row("", format!("{} in all, of which a token needs {}", memory.experts, of_token(memory, mixture)));
+        row("experts", format!("{} in all, of which a token needs {}", memory.experts, of_token(memory, mixture)));
     }
-    row("layers", config.num_layers.to_string());
-    row("hidden", format!("{}, feed-forward {}", config.hidden_size, config.intermediate_size));
-    let keys = if config.num_kv_heads == config.num_heads {
-        String::new()
-    } else {
-        format!(", {} of keys and values", config.num_kv_heads)
-    };
-    row("heads", format!("{}{keys}, each {} wide", config.num_heads, config.head_dim));
-    row("context", format!("{} tokens", grouped(config.context() as u64)));
-    row("window", windows(config));
-    row("rope", rope(config));
     let head = match dir.head {
         HeadSource::Own => "of its own",
         HeadSource::OwnDespiteTie => "of its own: it differs from the embedding, to which config.json ties it",
@@ -102,7 +101,6 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
         HeadSource::ForEmbedding => "the embedding too: no other is stored",
     };
     row("head", head.into());
-    row("vocabulary", format!("{} tokens", grouped(config.vocab_size as u64)));
     row(
         "tokenizer",
         match tokenizer {
@@ -158,6 +156,28 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
         ));
     }
     text
+}
+
+/// The rows that a configuration fills, without weights.
+fn rows_of_config(config: &ModelConfig, row: &mut dyn FnMut(&str, String)) {
+    row("architecture", format!("{:?}", config.architecture));
+    row("parameters", format!("{} ({})", short(config.num_parameters()), grouped(config.num_parameters())));
+    if let Some(mixture) = &config.mixture {
+        row("of a token", format!("{} ({})", short(config.active_parameters()), grouped(config.active_parameters())));
+        row("experts", experts(config, mixture));
+    }
+    row("layers", config.num_layers.to_string());
+    row("hidden", format!("{}, feed-forward {}", config.hidden_size, config.intermediate_size));
+    let keys = if config.num_kv_heads == config.num_heads {
+        String::new()
+    } else {
+        format!(", {} of keys and values", config.num_kv_heads)
+    };
+    row("heads", format!("{}{keys}, each {} wide", config.num_heads, config.head_dim));
+    row("context", format!("{} tokens", grouped(config.context() as u64)));
+    row("window", windows(config));
+    row("rope", rope(config));
+    row("vocabulary", format!("{} tokens", grouped(config.vocab_size as u64)));
 }
 
 fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, memory: &Memory) -> Value {

@@ -4,7 +4,11 @@ mod answer;
 mod audience;
 mod bench;
 mod budget;
+mod bundled;
 mod chat;
+mod colours;
+mod completions;
+mod config_file;
 mod device_option;
 mod devices;
 mod erase;
@@ -13,6 +17,7 @@ mod failure;
 mod fingerprint;
 mod footprint;
 mod gpu;
+mod habits;
 mod hub;
 mod identity;
 mod info;
@@ -33,20 +38,25 @@ mod plan;
 mod printable;
 mod progress;
 mod prompt;
+mod pull;
 mod quiet_panics;
+mod remove;
 mod replay;
 mod report;
 mod routing;
 mod run;
+mod running;
 mod sampling;
 mod secret_files;
 mod seed;
 mod serve;
+mod short_names;
 mod small_files;
 mod streaming;
 mod swap;
 mod synth;
 mod timeline;
+mod usage;
 mod user_folders;
 mod verify;
 
@@ -54,7 +64,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use interbed_server::{SCHEMA_WORKER, run_schema_worker};
 use tracing_subscriber::EnvFilter;
 
@@ -64,10 +74,10 @@ use tracing_subscriber::EnvFilter;
     name = "interbed",
     version,
     after_help = "Examples:\n  \
-        interbed run --prompt \"Once upon a time\"     # the small storyteller that ships with Interbed\n  \
+        interbed run                                 # chat with the small storyteller that ships with Interbed\n  \
         interbed serve                               # OpenAI-compatible, on http://127.0.0.1:8000/v1\n  \
         interbed serve path/to/hf-model --memory 6G  # any supported Hugging Face directory\n  \
-        interbed run path/to/model.gguf --prompt Hi  # or GGUF file\n  \
+        interbed run path/to/model.gguf --prompt Hi  # or GGUF file; one question, one answer\n  \
         interbed serve ORG/NAME                      # a model on the Hub, fetched; ORG/NAME:Q4_K_M for a GGUF file\n  \
         interbed info path/to/hf-model               # what it is and what it needs\n\n\
         `interbed COMMAND --help` tells more of each. Data goes to stdout, reports and logs to stderr. Exit codes: 2 \
@@ -91,8 +101,15 @@ enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
     Serve(Box<serve::ServeArgs>),
+    #[command(visible_alias = "show")]
     Info(info::InfoArgs),
+    #[command(visible_aliases = ["list", "ls"])]
     Models(models::ModelsArgs),
+    Pull(pull::PullArgs),
+    #[command(name = "rm", visible_alias = "remove")]
+    Remove(remove::RemoveArgs),
+    #[command(name = "ps")]
+    Running(running::RunningArgs),
     Devices(devices::DevicesArgs),
     Plan(plan::PlanArgs),
     Synth(synth::SynthArgs),
@@ -102,6 +119,8 @@ enum Command {
     Bench(bench::BenchArgs),
     Replay(replay::ReplayArgs),
     Logits(logits::LogitsArgs),
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -109,19 +128,47 @@ fn main() -> ExitCode {
         return run_schema_worker();
     }
     set_panic_hook();
-    let cli = Cli::parse();
-    match dispatch(cli) {
+    if logs_json() {
+        report::be_json();
+    }
+    match parse().and_then(|(cli, notes)| dispatch(cli, &notes)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(message) = failure::message(&error) {
-                eprintln!("{message}");
+                report::fail(&message);
             }
             ExitCode::from(failure::exit_code(&error))
         }
     }
 }
 
-fn dispatch(cli: Cli) -> anyhow::Result<()> {
+/// The command line, and what of it was translated. Help, and what cannot be parsed, ends the program.
+fn parse() -> anyhow::Result<(Cli, Vec<String>)> {
+    let command = command_line();
+    let habits::Translated { args, notes } = habits::translate(std::env::args_os().collect(), &command)?;
+    let mut command = config_file::apply(command, &args)?;
+    let matches = command.try_get_matches_from_mut(args);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
+    Ok((cli.unwrap_or_else(|error| usage::exit(usage::mended(error))), notes))
+}
+
+/// The commands and their options.
+fn command_line() -> clap::Command {
+    config_file::offer(Cli::command()).mut_subcommand("serve", serve::arrange_help)
+}
+
+/// Whether logs are to be JSON. That is looked for ahead, so that a command line which is refused is told so, too.
+fn logs_json() -> bool {
+    let mut words = std::env::args_os().skip(1).map_while(|word| (word != "--").then_some(word));
+    while let Some(word) = words.next() {
+        if word == "--log-format=json" || (word == "--log-format" && words.next().is_some_and(|next| next == "json")) {
+            return true;
+        }
+    }
+    false
+}
+
+fn dispatch(cli: Cli, notes: &[String]) -> anyhow::Result<()> {
     let usual = match cli.command {
         _ if cli.quiet => 0,
         Command::Serve(_) => 2,
@@ -131,13 +178,20 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         report::be_quiet();
     }
     let as_json = matches!(&cli.command, Command::Serve(args) if args.log_format == serve::LogFormat::Json);
+    if as_json {
+        report::be_json();
+    }
     start_logging(cli.verbose.saturating_add(usual), as_json)?;
+    notes.iter().for_each(|note| report::report!("note: {note}"));
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Serve(args) => serve::run(*args),
         Command::Info(args) => info::run(args),
         Command::Models(args) => models::run(args),
+        Command::Pull(args) => pull::run(args),
+        Command::Remove(args) => remove::run(args),
+        Command::Running(args) => running::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Synth(args) => synth::run(args),
@@ -147,6 +201,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Logits(args) => logits::run(args),
+        Command::Completions(args) => completions::complete(&args, command_line()),
+        Command::Man(args) => completions::man(&args, command_line()),
     }
 }
 
@@ -159,7 +215,7 @@ fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
         })?,
         None => EnvFilter::new(usual),
     };
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let colours = colours::are_wanted(std::io::stderr().is_terminal());
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     match as_json {
         // One flat object a line, as collectors of logs want it.
@@ -184,6 +240,7 @@ fn set_panic_hook() {
         }
         match panic.location().filter(|location| location.file().contains("/tokenizers-")) {
             Some(location) => tracing::warn!("the tokenizer library gave up at {location}"),
+            None if report::is_json() => report::fail(&panic.to_string()),
             None => usual(panic),
         }
     }));
@@ -191,10 +248,10 @@ fn set_panic_hook() {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        command_line().debug_assert();
     }
 }

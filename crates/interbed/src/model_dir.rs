@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use interbed_device::Bytes;
 use interbed_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
 use interbed_kernels::{DType, KvLayout};
@@ -19,6 +19,7 @@ use interbed_weights::{
 };
 
 use crate::audience::Surroundings;
+use crate::bundled::bundled_model;
 use crate::failure::Advised;
 use crate::identity::WeightsIdentity;
 use crate::lower_tiers::LowerTiers;
@@ -27,9 +28,6 @@ use crate::options::LimitOptions;
 use crate::printable::plain_name;
 use crate::quiet_panics::quietly;
 use crate::{small_files, swap};
-
-/// The model that ships with the repository, as seen from its root.
-const BUNDLED_MODEL: &str = "models/storyteller";
 
 /// Bytes of the embedding and the head that are compared where the weights are not here.
 const COMPARED_ELSEWHERE: u64 = 64 << 10;
@@ -301,20 +299,6 @@ pub struct Division {
     pub plan: MemoryPlan,
     /// Tokens of one pass.
     pub batched_tokens: usize,
-}
-
-/// Looks for the bundled model below the working directory and below the folders that the program lies in, so that it
-/// is found from a checkout's root, from a folder inside it, and by the built binary wherever it is called from; an
-/// installed one has it in `share` beside its `bin`.
-fn bundled_model() -> Result<PathBuf> {
-    let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
-    starts
-        .iter()
-        .flatten()
-        .flat_map(|start| start.ancestors())
-        .flat_map(|folder| [folder.join(BUNDLED_MODEL), folder.join("share/interbed").join(BUNDLED_MODEL)])
-        .find(|path| path.join("config.json").exists())
-        .with_context(|| format!("the bundled model ({BUNDLED_MODEL}) was not found; give a model as the argument"))
 }
 
 /// `NAME` of a folder `models--ORG--NAME/snapshots/COMMIT`.

@@ -18,8 +18,8 @@ use crate::printable::printable;
 #[command(after_help = "Examples:\n  \
     interbed models\n  \
     interbed models --json | jq -r '.models[].path'\n\n\
-    The cache is that of Python's huggingface_hub too, in HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub. A \
-    model is removed with its folder: rm -r FOLDER.")]
+    The cache is that of Python's huggingface_hub too, in HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub. \
+    `interbed pull NAME` fetches a model, `interbed rm NAME` removes one.")]
 pub struct ModelsArgs {
     /// One JSON object instead of the table
     #[arg(long)]
@@ -47,7 +47,7 @@ pub fn run(args: ModelsArgs) -> Result<()> {
 fn table(cache: &HubCache, models: &[CachedModel]) -> String {
     let root = cache.root().display();
     if models.is_empty() {
-        return format!("{root} has no models; `interbed run ORG/NAME --prompt Hi` fetches one\n");
+        return format!("{root} has no models; `interbed pull ORG/NAME` fetches one\n");
     }
     let width = models.iter().map(|model| model.name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -68,7 +68,7 @@ fn table(cache: &HubCache, models: &[CachedModel]) -> String {
             "{unfinished} in {folder} were not fetched to the end; they are taken up when named again\n"
         ));
     }
-    text.push_str(&format!("\nTo remove one: rm -r {root}/models--ORG--NAME\n"));
+    text.push_str(&format!("\nTo remove one: interbed rm ORG/NAME, or rm -r {root}/models--ORG--NAME\n"));
     text
 }
 

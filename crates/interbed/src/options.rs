@@ -27,12 +27,16 @@ const THREADS_MAX: usize = 1024;
 /// Largest `--max-model-len`: more positions than any model has.
 const POSITIONS_MAX: usize = 1 << 30;
 
+/// Sizes below this need a unit.
+const LEAST_WITHOUT_UNIT: u64 = 1 << 20;
+
 /// Which model, and what it may use of this machine.
 #[derive(Debug, Clone, Args)]
 pub struct ModelOptions {
     /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), a GGUF file (of a split one, any part), a
     /// packed store, or the name of a model on the Hub, which is fetched: ORG/NAME, ORG/NAME@REVISION, or
-    /// ORG/NAME:QUANT for one of several GGUF files. Without it: the small storyteller that ships with Interbed
+    /// ORG/NAME:QUANT for one of several GGUF files; or a short name of it, such as llama3.2:1b. Without it: the small
+    /// storyteller that ships with Interbed
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
@@ -54,12 +58,12 @@ pub struct LimitOptions {
     /// Memory that Interbed may use in all: weights, KV cache, scratch and the process itself. Weights that do not fit
     /// are read from disk in each pass. Binary units: 6G is 6 GiB. Without it: the lesser of 97 % of the cgroup's limit
     /// and 90 % of what is available
-    #[arg(long, value_name = "SIZE", help_heading = MEMORY)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = MEMORY)]
     pub memory: Option<Bytes>,
 
     /// The most of it that keys and values take, with the buffers that bring them to disk and back. Without it: what
     /// all else leaves, as far as that is of use. With --kv-disk a request may have more KV than fits into it
-    #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = MEMORY, hide_short_help = true)]
     pub kv_memory: Option<Bytes>,
 
     /// Accept a --memory beyond what this machine, or the cgroup, has
@@ -176,7 +180,7 @@ pub struct ComputeOptions {
     pub device: DeviceOption,
 
     /// The GPU's memory that Interbed may use in all. Without it: 90 % of it, or 40 % if the processor shares it
-    #[arg(long, value_name = "SIZE", help_heading = MEMORY, hide_short_help = true)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = MEMORY, hide_short_help = true)]
     pub gpu_memory: Option<Bytes>,
 
     /// How a GPU multiplies with quantised weights. `float` rounds nothing; `integer` rounds activations to bytes, as
@@ -356,7 +360,7 @@ pub struct KvDiskOptions {
     pub kv_disk: Option<PathBuf>,
 
     /// Disk space that it may take. Without it: an eighth of what is free there, at most 100G
-    #[arg(long, value_name = "SIZE", requires = "kv_disk", help_heading = "KV on disk")]
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "kv_disk", help_heading = "KV on disk")]
     pub kv_disk_size: Option<Bytes>,
 
     /// What is written: `evict`, what memory has no room for any more; `eager`, prompts as soon as they are computed as
@@ -501,8 +505,20 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A size, or 0.
-fn size_or_none(text: &str) -> Result<Bytes, BadSize> {
-    if text.trim() == "0" { Ok(Bytes(0)) } else { text.parse() }
+fn size_or_none(text: &str) -> Result<Bytes, String> {
+    if text.trim() == "0" { Ok(Bytes(0)) } else { size(text) }
+}
+
+/// A size of memory or disk. A small number without a unit is hardly a number of bytes.
+pub fn size(text: &str) -> Result<Bytes, String> {
+    let bytes: Bytes = text.parse().map_err(|error: BadSize| error.to_string())?;
+    let text = text.trim();
+    let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic());
+    if !has_unit && bytes.0 < LEAST_WITHOUT_UNIT {
+        let unit = if bytes.0 < 1024 { "G" } else { "M" };
+        return Err(format!("that is {text} bytes: is {text}{unit} meant?"));
+    }
+    Ok(bytes)
 }
 
 pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
@@ -525,5 +541,20 @@ mod tests {
         assert_eq!(per_day("100G/day"), Ok(Bytes(100 << 30)));
         assert_eq!(per_day("2M"), Ok(Bytes(2 << 20)));
         assert!(per_day("fast").is_err());
+    }
+
+    #[test]
+    fn numbers_without_a_unit_are_asked_about() {
+        assert_eq!(size("6G"), Ok(Bytes(6 << 30)));
+        assert_eq!(size("1K"), Ok(Bytes(1 << 10)));
+        assert_eq!(size("6442450944"), Ok(Bytes(6 << 30)));
+        for (text, meant) in [("6", "6G"), (" 0.5G", ""), ("12.5", "12.5G"), ("4096", "4096M")] {
+            match size(text) {
+                Ok(_) => assert!(meant.is_empty(), "{text}"),
+                Err(why) => assert!(why.contains(&format!("is {meant} meant?")), "{text}: {why}"),
+            }
+        }
+        assert_eq!(size_or_none("0"), Ok(Bytes(0)));
+        assert!(size_or_none("4").is_err());
     }
 }

@@ -1,5 +1,7 @@
 //! `interbed plan`: what lies where, what bounds it, and how fast it will be, before any weight is read.
 
+mod shapes;
+
 use std::io::{Write, stdout};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -16,16 +18,21 @@ use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::hub;
 use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
-use crate::options::{HubOptions, LimitOptions};
+use crate::options::{HubOptions, LimitOptions, size};
 use crate::printable::printable;
 use crate::progress::Bars;
 use crate::synth::DTypeArg;
 
 /// Show what would lie where, what bounds the speed, and how fast it would be, on this machine or another
 ///
-/// Nothing but headers is read, and no weights are needed. The window planners themselves run over simulated hardware.
-#[derive(Debug, Args)]
+/// The first two lines say whether it fits, how fast it will be, and what limits that; then come the figures. Nothing
+/// but headers is read, and no weights are needed. The window planners themselves run over simulated hardware.
+///
+/// Without a model, a table says what this machine can run: the shapes that Interbed knows, mixtures first, by tokens a
+/// second.
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
+    interbed plan                                     # what can this machine run?\n  \
     interbed plan models/8b --memory 6G               # this machine, measured in about two seconds\n  \
     interbed plan llama-3-70b --dtype q4_k            # a well-known model; no weights needed\n  \
     interbed plan path/to/config.json --memory 32G\n  \
@@ -36,11 +43,12 @@ use crate::synth::DTypeArg;
     docs/plan.md shows plans of four machines and what they mean.")]
 pub struct PlanArgs {
     /// A Hugging Face directory, a GGUF file, a packed store, a config.json (or a directory with nothing else), or the
-    /// name of a well-known model, such as llama-3-8b. Without it: the small storyteller that ships with Interbed
+    /// name of a well-known model, such as llama-3-8b, or of one on the Hub. Without it: all well-known ones
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// How weights are stored, where there are none to tell; without it as the configuration says
+    /// How weights are stored, where there are none to tell; without it as the configuration says, and q4_k for all
+    /// well-known models
     #[arg(long, value_enum)]
     pub dtype: Option<DTypeArg>,
 
@@ -97,7 +105,8 @@ pub struct MachineOptions {
     pub flops: Option<f64>,
 
     /// Memory of a GPU. Without it there is none. Needs --pcie-bw and --hbm-bw
-    #[arg(long, value_name = "SIZE", help_heading = "Another machine", requires_all = ["pcie_bw", "hbm_bw"])]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Another machine",
+          requires_all = ["pcie_bw", "hbm_bw"])]
     pub gpu_memory: Option<Bytes>,
 
     /// Bytes a second from host to GPU
@@ -121,6 +130,9 @@ pub struct MachineOptions {
 /// # Errors
 /// There is no such model, figures contradict each other, a memory is too small, or a disk cannot be measured.
 pub fn run(args: PlanArgs) -> Result<()> {
+    if args.model.is_none() {
+        return shapes::run(&args);
+    }
     let (plan, padding) = make(&args)?;
     let mut out = stdout().lock();
     if args.json {
@@ -154,9 +166,21 @@ enum Made {
 
 /// The plan, and how many bytes of each KV block only fill its last page.
 fn make(args: &PlanArgs) -> Result<(Made, usize)> {
+    // What cannot be planned is refused before anything is fetched.
+    Batches::new(&args.batch)?;
+    let subject = subject(args.model.as_deref(), args.dtype.map(DType::from), &args.limits.hub)?;
+    plan_of(args, subject, args.machine.known(args.limits.memory), args.routing.clone())
+}
+
+/// The same for this subject and machine.
+fn plan_of(
+    args: &PlanArgs,
+    subject: Subject,
+    machine: KnownFigures,
+    routing: Option<PathBuf>,
+) -> Result<(Made, usize)> {
     let limits = &args.limits;
     let batches = Batches::new(&args.batch)?;
-    let subject = subject(args.model.as_deref(), args.dtype.map(DType::from), &limits.hub)?;
     let bytes = subject.weight_bytes()?;
     let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
     // For a server, where the memory of the process is a constant.
@@ -165,7 +189,7 @@ fn make(args: &PlanArgs) -> Result<(Made, usize)> {
     let config = subject.config.clone();
     let layout = needs::kv_layout(&config, subject.dtype, limits);
     let request = PlanRequest {
-        machine: args.machine.known(limits.memory),
+        machine,
         threads: needs::threads(limits),
         needs,
         passes: Passes {
@@ -182,7 +206,7 @@ fn make(args: &PlanArgs) -> Result<(Made, usize)> {
         gpu_weights: args.gpu_weights,
         subject,
     };
-    let (progress, routing) = (&mut Bars::default(), args.routing.clone());
+    let progress = &mut Bars::default();
     let made = match (config.mixture.is_some(), routing) {
         (true, routing) => Made::Mixture(Box::new(MixturePlan::make(request, routing, progress)?)),
         (false, None) => Made::Dense(Box::new(Plan::make(request, progress)?)),
@@ -201,7 +225,7 @@ fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> 
         match Subject::imagined(model, dtype) {
             Ok(Some(subject)) => return Ok(subject),
             // Shapes that are known by heart come first: they need no network.
-            Err(refusal) if hub::name_of(Some(model)).is_none() => return Err(refusal.into()),
+            Err(refusal) if hub::names_of(Some(model)).is_empty() => return Err(refusal.into()),
             Ok(None) | Err(_) => {}
         }
     }

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use interbed_server::LoadProgress;
 use interbed_sim::Progress;
 
-use crate::report::is_quiet;
+use crate::report::{is_json, is_quiet};
 
 /// Bars for what follows each other, one at a time.
 #[derive(Default)]
@@ -85,5 +85,5 @@ pub fn steps(what: &'static str, total: u64) -> ProgressBar {
 }
 
 fn new(total: u64) -> ProgressBar {
-    if is_quiet() { ProgressBar::hidden() } else { ProgressBar::new(total) }
+    if is_quiet() || is_json() { ProgressBar::hidden() } else { ProgressBar::new(total) }
 }

@@ -32,6 +32,11 @@ pub struct PromptOptions {
 }
 
 impl PromptOptions {
+    /// Whether an option says where the prompt comes from.
+    pub fn is_given(&self) -> bool {
+        self.prompt.is_some() || self.prompt_file.is_some()
+    }
+
     /// The prompt's text. Without any option it is read from stdin, unless a person sits there.
     ///
     /// # Errors
@@ -46,9 +51,11 @@ impl PromptOptions {
                 })?;
                 read_text(file, &name)
             }
-            (None, None) if stdin().is_terminal() => {
-                Err(Advised::input("there is no prompt", "give one with --prompt TEXT or --prompt-file FILE"))
-            }
+            (None, None) if stdin().is_terminal() => Err(Advised::input(
+                "there is no prompt",
+                "give one with --prompt TEXT or --prompt-file FILE; a chat takes no --raw, --stats and the like, and \
+                 needs a terminal for its answers, too",
+            )),
             _ => match read_text(stdin().lock(), "stdin")? {
                 text if text.is_empty() => {
                     Err(Advised::input("stdin holds no prompt", "give one with --prompt TEXT or --prompt-file FILE"))
@@ -57,6 +64,20 @@ impl PromptOptions {
             },
         }
     }
+}
+
+/// The prompt that stands on the command line without an option, and behind it what is piped in, such as the text that
+/// it asks about.
+///
+/// # Errors
+/// What is piped in cannot be read, is too long, or is no UTF-8.
+pub fn of_words(words: &[String]) -> Result<String> {
+    let text = words.join(" ");
+    if stdin().is_terminal() {
+        return Ok(text);
+    }
+    let piped = read_text(stdin().lock(), "stdin")?;
+    Ok(if piped.trim().is_empty() { text } else { format!("{text}\n\n{piped}") })
 }
 
 /// The limits that a prompt must fit into.

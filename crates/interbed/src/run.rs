@@ -1,7 +1,8 @@
-//! `interbed run`: one prompt, one text.
+//! `interbed run`: one prompt and its answer, or on a terminal a chat.
 
-use std::io::{Write, stdout};
+use std::io::{IsTerminal, Write, stdin, stdout};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
@@ -10,20 +11,22 @@ use interbed_engine::{SamplingParams, TokenId};
 use interbed_model::chat_template::ChatTemplate;
 use serde_json::{Map, json};
 
-use crate::answer::{Question, answer};
+use crate::answer::{Question, answer, without_controls};
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
-use crate::failure::Interrupted;
+use crate::chat::{self, ChatArgs};
+use crate::failure::{Advised, Interrupted};
 use crate::hub;
 use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
 use crate::options::{ComputeOptions, ExpertCountsOption, LimitOptions, ModelOptions, TimelineOption};
-use crate::prompt::{PromptLimits, PromptOptions, encode};
+use crate::prompt::{self, PromptLimits, PromptOptions, encode};
+use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
 
-/// Tokens to generate by default, if the context leaves room.
+/// Tokens that continue a text by default, if the context leaves room. An answer ends by itself.
 const MAX_TOKENS: usize = 256;
 
 /// Bytes of text that most tokens stand for, or fewer.
@@ -32,33 +35,43 @@ const BYTES_PER_TOKEN: usize = 4;
 /// Bytes that a token of the prompt takes, in this list and in the engine's own lists.
 const BYTES_PER_ID: usize = 32;
 
-/// Continue a prompt, and print the text as it is made
+/// Ask a model, or continue a text; without a prompt, on a terminal: chat
 ///
-/// The prompt is printed too, so that the whole reads as one text. Greedy (temperature 0) unless --temperature is
-/// given, so that the same prompt always gives the same text; with a temperature, the other settings default to those
-/// of the model's generation_config.json, and --seed to 0. Without --max-tokens, at most 256 tokens are made.
+/// The prompt goes through the model's chat template, and the answer is printed as it is made. --raw continues the
+/// prompt as it stands, which is what a model without a chat template does anyway; the prompt is printed too then, so
+/// that the whole reads as one text, and at most 256 tokens are made without --max-tokens.
+///
+/// Greedy (temperature 0) unless --temperature is given, so that the same prompt always gives the same text; with a
+/// temperature, the other settings default to those of the model's generation_config.json, and --seed to 0. A chat
+/// samples as `interbed chat` does.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    interbed run --prompt \"Once upon a time\"\n  \
-    interbed run models/1b --prompt \"The sea is\" --temperature 0.8 --seed 7 --max-tokens 64\n  \
-    interbed run models/1b-instruct --chat --system \"Answer in French.\" --prompt \"What is rust?\"\n  \
-    interbed run models/1b --memory 4G --prompt-file notes.txt --no-echo --stats > summary.txt\n  \
-    git log -1 | interbed run models/1b --prompt - --stop $'\\n\\n'\n  \
+    interbed run models/1b-instruct                                       # a chat\n  \
+    interbed run models/1b-instruct \"What is rust?\"\n  \
+    interbed run models/1b-instruct --prompt \"What is rust?\" --system \"Answer in French.\"\n  \
+    interbed run --raw --prompt \"Once upon a time\"                       # the bundled model goes on\n  \
+    interbed run models/1b --raw --prompt \"The sea is\" --temperature 0.8 --seed 7 --max-tokens 64\n  \
+    interbed run models/1b-instruct --memory 4G --prompt-file notes.txt --stats > summary.txt\n  \
+    git log -1 | interbed run models/1b --raw --prompt - --stop $'\\n\\n'\n  \
     interbed run models/70b --memory 20G --prompt Hi --stats       # larger than memory: weights are streamed\n  \
     interbed run models/70b --memory 20G --prompt Hi --timeline t.json    # every read and wait, for ui.perfetto.dev")]
 pub struct RunArgs {
     #[command(flatten)]
     pub prompt: PromptOptions,
 
-    /// Take the prompt as a message, and wrap it in the model's chat template; it is not printed then
+    /// Continue the prompt as it stands, without the model's chat template
     #[arg(long)]
+    pub raw: bool,
+
+    /// Refuse a model that has no chat template
+    #[arg(long, hide = true, conflicts_with = "raw")]
     pub chat: bool,
 
     /// Instructions that go before the message
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
 
-    /// Print the new text only
+    /// Where a text is continued, print what is new only
     #[arg(long)]
     pub no_echo: bool,
 
@@ -69,14 +82,17 @@ pub struct RunArgs {
     #[command(flatten)]
     pub timeline: TimelineOption,
 
-    /// Of a mixture of experts, write down which experts each token goes through, for `interbed replay` and
-    /// `interbed plan
-    /// --routing`
+    /// Of a mixture of experts, write down which experts each token goes through, for `interbed replay` and `interbed
+    /// plan --routing`
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub record_routing: Option<PathBuf>,
 
     #[command(flatten)]
     pub model: ModelOptions,
+
+    /// The prompt, as --prompt; what is piped in follows it
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "prompt_file"])]
+    pub words: Vec<String>,
 
     #[command(flatten)]
     pub counts: ExpertCountsOption,
@@ -94,7 +110,11 @@ pub struct RunArgs {
 /// # Errors
 /// A model, a prompt or a parameter that cannot be served; a failed pass; Ctrl-C.
 pub fn run(args: RunArgs) -> Result<()> {
-    let text = args.prompt.read()?;
+    if args.is_chat() {
+        let RunArgs { system, model, counts, compute, sampling, .. } = args;
+        return chat::run(ChatArgs { system, model, counts, compute, sampling });
+    }
+    let text = if args.words.is_empty() { args.prompt.read()? } else { prompt::of_words(&args.words)? };
     let options = SamplingOptions { seed: args.sampling.seed.or(Some(0)), ..args.sampling.clone() };
     // Checked before anything large is loaded.
     options.over(SamplingParams::default())?;
@@ -109,23 +129,34 @@ pub fn run(args: RunArgs) -> Result<()> {
     for_one.make_for_one(Some((text.len() / BYTES_PER_TOKEN).max(1)));
     let path = hub::local(model.model.as_deref(), &for_one, Audience::Prompt(Bytes(0)))?;
     let opened = Opened::open(path.as_deref())?;
-    let (prompt_text, add_special) = match args.chat {
-        true => (message(&*opened.chat_template()?, args.system.as_deref(), &text)?, false),
-        false => (text.clone(), true),
+    let template = template(&opened, args.raw, args.chat, args.system.is_some())?;
+    let is_raw = template.is_none();
+    let prompt_text = match template {
+        Some(template) => message(&template, args.system.as_deref(), &text)?,
+        None => text.clone(),
     };
-    let prompt = tokenize(&opened, &model.limits, &prompt_text, add_special)?;
+    // A template writes the special tokens itself.
+    let prompt = tokenize(&opened, &model.limits, &prompt_text, is_raw)?;
     model.limits.make_for_one(Some(prompt.len()));
     let texts = Bytes((text.len() + prompt_text.len() + prompt.len() * BYTES_PER_ID) as u64);
     let loaded = load::load(opened, &model.limits, Audience::Prompt(texts), MAX_WAITING)?;
     let defaults = SamplingParams { temperature: 0.0, ..model_defaults(&loaded.generation) };
     let mut params = options.over(defaults)?;
-    params.max_tokens = options.max_tokens.map_or_else(|| room(&loaded, prompt.len()), usize::from);
+    let most = if is_raw { MAX_TOKENS } else { usize::MAX };
+    params.max_tokens = options.max_tokens.map_or_else(|| room(&loaded, prompt.len()).min(most), usize::from);
 
-    let echo = (!args.no_echo && !args.chat).then_some(text);
+    let echo = (is_raw && !args.no_echo).then_some(text);
     let interrupts = Interrupts::listen()?;
     let mut out = stdout().lock();
+    let on_terminal = out.is_terminal();
+    let mut show = |text: &str| {
+        // Files and pipes get what the model made.
+        let text = if on_terminal { without_controls(text) } else { text.into() };
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    };
     let question = Question { prompt, params, text: options.text_options(&loaded), echo };
-    let answer = answer(&loaded, question, &interrupts, &mut out)?;
+    let answer = answer(&loaded, question, &interrupts, &mut show)?;
     if !answer.text.ends_with('\n') {
         out.write_all(b"\n")?;
     }
@@ -141,10 +172,38 @@ pub fn run(args: RunArgs) -> Result<()> {
     if answer.cause.is_none() { Err(Interrupted.into()) } else { Ok(()) }
 }
 
-/// The default of `--max-tokens`. Where there is no room at all, the engine says why.
+impl RunArgs {
+    /// Whether a person is there to talk, and asks for nothing that needs a prompt.
+    fn is_chat(&self) -> bool {
+        let needs_prompt =
+            self.raw || self.no_echo || self.stats || self.timeline.timeline.is_some() || self.record_routing.is_some();
+        !self.prompt.is_given()
+            && self.words.is_empty()
+            && !needs_prompt
+            && stdin().is_terminal()
+            && stdout().is_terminal()
+    }
+}
+
+/// The template that makes a message of the prompt, if it is not to be continued as it stands.
+fn template(opened: &Opened, raw: bool, needed: bool, has_system: bool) -> Result<Option<Arc<ChatTemplate>>> {
+    if needed {
+        return opened.chat_template().map(Some);
+    }
+    let template = opened.template.clone().filter(|_| !raw);
+    if template.is_none() && has_system {
+        let message = format!("{} has no chat template, so it takes no --system", opened.dir.name());
+        return Err(Advised::input(message, "leave --system out, and write what it says into the prompt"));
+    }
+    if template.is_none() && !raw {
+        report!("note: {} has no chat template, so it continues the prompt", opened.dir.name());
+    }
+    Ok(template)
+}
+
+/// Tokens that the context leaves to an answer. Where there is no room at all, the engine says why.
 fn room(loaded: &Loaded, prompt_tokens: usize) -> usize {
-    let left = loaded.engine.handle().limits().max_model_len.saturating_sub(prompt_tokens);
-    left.clamp(1, MAX_TOKENS)
+    loaded.engine.handle().limits().max_model_len.saturating_sub(prompt_tokens).max(1)
 }
 
 /// The prompt's tokens, before weights and KV are there: until then tokenizing has the whole budget.

@@ -1,10 +1,11 @@
 //! `interbed serve`: the OpenAI-compatible server.
 
+mod help;
 mod secrets;
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +34,8 @@ use crate::printable::is_command;
 use crate::report::report;
 use crate::sampling::model_defaults;
 use secrets::Secrets;
+
+pub use help::arrange as arrange_help;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -185,8 +188,8 @@ pub struct ServeArgs {
     )]
     pub drain_seconds: u64,
 
-    /// How logs on stderr are written: as text, or as one JSON object a line. Each request has a line at its end; its
-    /// texts and its key are never in it
+    /// How logs and reports on stderr are written: as text, or as one JSON object a line. Each request has a line at
+    /// its end; its texts and its key are never in it
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Server", hide_short_help = true)]
     pub log_format: LogFormat,
 
@@ -322,7 +325,7 @@ fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<Serv
     let (any, named): (Vec<_>, Vec<_>) = args.served_model_name.iter().cloned().partition(|name| name == ANY_NAME);
     let mut model_names: Vec<String> = match named.is_empty() {
         // Clients may use the name that the model was asked for by, too.
-        true => std::iter::once(name).chain(hub::name_of(args.model.model.as_deref())).collect(),
+        true => std::iter::once(name).chain(hub::names_of(args.model.model.as_deref())).collect(),
         false => named,
     };
     let mut seen = HashSet::new();
@@ -474,6 +477,12 @@ impl Stop {
     }
 }
 
+/// The address that a browser on this machine opens.
+fn browsable(address: SocketAddr) -> SocketAddr {
+    let here: IpAddr = if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    if address.ip().is_unspecified() { SocketAddr::new(here, address.port()) } else { address }
+}
+
 /// Tells where, and how to try it.
 fn announce(name: &str, scheme: &str, address: SocketAddr, keyed: bool, chats: bool) {
     let url = format!("{scheme}://{address}/v1");
@@ -484,6 +493,7 @@ fn announce(name: &str, scheme: &str, address: SocketAddr, keyed: bool, chats: b
         ("completions", r#"{"prompt": "Once upon a time", "max_tokens": 64}"#)
     };
     report!("Serving {name} on {url}");
+    report!("  the live page: {scheme}://{}/", browsable(address));
     report!("  curl {url}/{path} {header}-H 'Content-Type: application/json' -d '{body}'");
     if !keyed && !address.ip().is_loopback() {
         report!("note: whoever reaches this address can use the model; --api-key-file FILE asks for a key");

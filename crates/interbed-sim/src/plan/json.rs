@@ -21,6 +21,7 @@ impl Plan {
         let device = self.division.device.as_ref();
         let two = device.is_some();
         json!({
+            "verdict": self.verdict().to_json(),
             "model": {
                 "name": self.subject.name,
                 "note": self.subject.note,

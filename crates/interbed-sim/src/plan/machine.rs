@@ -43,6 +43,22 @@ pub struct KnownFigures {
     pub memory_here: Bytes,
 }
 
+impl KnownFigures {
+    /// The same with the rates of this machine's cores for what is unknown of them, for weights of `dtype`: several
+    /// plans then need one measurement.
+    ///
+    /// # Errors
+    /// No memory to measure with.
+    pub fn with_measured_cores(self, threads: NonZeroUsize, dtype: DType) -> Result<Self, Refusal> {
+        if self.host_bw.is_some() && self.flops.is_some() {
+            return Ok(self);
+        }
+        let cores = measure::cores(threads, dtype)?;
+        let (host_bw, flops) = (Some(cores.bandwidth.value), Some(cores.flops.value));
+        Ok(Self { host_bw: self.host_bw.or(host_bw), flops: self.flops.or(flops), ..self })
+    }
+}
+
 /// A GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Gpu {

@@ -22,6 +22,7 @@ impl MixturePlan {
     fn write(&self, out: &mut String) -> fmt::Result {
         let (config, sizes) = (&self.subject.config, &self.sizes);
         let Some(mixture) = &config.mixture else { return Ok(()) };
+        writeln!(out, "{}", self.verdict())?;
         writeln!(
             out,
             "{}: {} parameters, {} of them for a token, mostly {}; KV {} a token",
@@ -116,6 +117,7 @@ impl MixturePlan {
             })
         };
         json!({
+            "verdict": self.verdict().to_json(),
             "model": {
                 "name": self.subject.name,
                 "note": self.subject.note,

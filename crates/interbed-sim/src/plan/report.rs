@@ -23,6 +23,7 @@ impl Plan {
     }
 
     fn write(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "{}", self.verdict())?;
         self.write_model(out)?;
         write_machine(out, &self.machine)?;
         self.write_placement(out)?;

@@ -9,10 +9,24 @@ fn each_line_is_a_message() {
     assert_eq!(one.code, Some(0), "{}", one.stderr);
     assert!(one.stdout.ends_with('\n') && one.stdout.len() > 1, "{:?}", one.stdout);
     // The first answer is the same with another message after it, and again after a reset.
-    let more = ended_with_input(&args, b"hello\n\n/stats\n/reset\nhello\n/exit\nnever asked\n");
+    let more = ended_with_input(&args, b"hello\n\n/stats\n/clear\nhello\n/bye\nnever asked\n");
     assert_eq!(more.code, Some(0), "{}", more.stderr);
     assert_eq!(more.stdout, one.stdout.repeat(2));
     assert!(more.stderr.contains("output  6 tokens"), "{}", more.stderr);
+}
+
+#[test]
+fn lines_between_quotes_are_one_message() {
+    let args = ["chat", tiny(), "--temperature", "0", "--max-tokens", "6", "--ignore-eos"];
+    let one = ended_with_input(&args, b"\"\"\"\nhello\n/bye\n\"\"\"\n/?\n/nothing\n");
+    assert_eq!((one.code, one.stdout.lines().count()), (Some(0), 1), "{one:?}");
+    for part in ["/system TEXT", "/clear", "/bye", "There is no /nothing"] {
+        assert!(one.stderr.contains(part), "{part}: {}", one.stderr);
+    }
+    assert_ne!(ended_with_input(&args, b"hello\n").stdout, one.stdout, "its second line counts");
+    let open = ended_with_input(&args, b"\"\"\"\nhello\n");
+    assert_eq!((open.code, open.stdout.as_str()), (Some(2), ""), "{}", open.stderr);
+    assert!(open.stderr.contains("in its line 1") && open.stderr.contains("hint: end"), "{}", open.stderr);
 }
 
 #[test]

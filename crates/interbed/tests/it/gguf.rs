@@ -14,7 +14,7 @@ fn a_quantised_file_runs_by_itself() {
     let names: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["model.gguf"], "one file is the whole model");
     let file = format!("{out}/model.gguf");
-    let run = |model: &str| succeeded(&["run", model, "--prompt", "the other", "-n", "6", "--ignore-eos"]);
+    let run = |model: &str| succeeded(&["run", model, "--raw", "--prompt", "the other", "-n", "6", "--ignore-eos"]);
     let answer = run(&file);
     assert!(answer.starts_with("the other") && answer.len() > "the other\n".len(), "{answer:?}");
     assert_eq!(run(&out), answer);

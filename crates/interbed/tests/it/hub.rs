@@ -105,7 +105,10 @@ fn a_name_is_fetched_once_and_then_runs_like_a_path() {
     place.refused(&["info", tiny(), "--revision", "v1"], &["--revision is for models by name"]);
 
     let listed = place.succeeded(&["models"]);
-    assert!(listed.contains("org/tiny") && listed.contains("01234567  main") && listed.contains("rm -r"), "{listed}");
+    assert!(
+        listed.contains("org/tiny") && listed.contains("01234567  main") && listed.contains("interbed rm"),
+        "{listed}"
+    );
     let json: serde_json::Value = serde_json::from_str(&place.succeeded(&["models", "--json"])).unwrap();
     let snapshot = place.model().join("snapshots").join(COMMIT);
     assert_eq!(json["models"][0]["path"], text(&snapshot));
@@ -247,4 +250,34 @@ fn permissions_and_networks_that_lack_are_told() {
     let here = place.command(&["info", "org/tiny"]).current_dir(folder.path()).output().expect("the binary starts");
     assert!(String::from_utf8_lossy(&here.stdout).contains("Qwen2"), "{here:?}");
     assert!(place.hub.seen().is_empty());
+}
+
+#[test]
+fn models_are_pulled_listed_and_removed_by_short_names_too() {
+    let place = Place::new();
+    let name = "HuggingFaceTB/SmolLM2-135M-Instruct";
+    place.hub.add_folder(name, Path::new(tiny()));
+    let pulled = place.ended(&["pull", "smollm2:135m"]);
+    assert_eq!(pulled.code, Some(0), "{}", pulled.stderr);
+    assert!(pulled.stderr.contains(&format!("smollm2:135m is {name}")), "{}", pulled.stderr);
+    let path = PathBuf::from(pulled.stdout.trim_end());
+    assert!(path.join("model.safetensors").exists() && path.starts_with(place.cache.path()), "{path:?}");
+    place.succeeded(&["pull", "org/tiny"]);
+    let listed = place.succeeded(&["list"]);
+    assert!(listed.contains(name) && listed.contains("org/tiny"), "{listed}");
+    let run = place.run("smollm2:135m");
+    assert_eq!(run.stdout, succeeded(&[&["run", tiny()][..], &PROMPT].concat()), "{}", run.stderr);
+    assert!(place.succeeded(&["show", "smollm2:135m", "--offline"]).contains("It needs --memory"));
+
+    // One name that is not there, and nothing goes.
+    place.refused(&["rm", "smollm2:135m", "org/other"], &["nothing of org/other"]);
+    place.refused(&["rm", "org/tiny@main"], &["interbed rm org/tiny"]);
+    place.refused(&["rm", tiny()], &["is no model's name", "rm -r"]);
+    assert!(path.exists() && place.model().exists());
+    let removed = place.ended(&["rm", "smollm2:135m"]);
+    assert!(removed.code == Some(0) && removed.stderr.contains(&format!("removed {name}, ")), "{removed:?}");
+    assert!(!path.exists() && place.model().exists());
+    place.refused(&["info", "smollm2:135m", "--offline"], &["it is not in the cache"]);
+    let ended = place.ended(&["pull", "smollm2:9b"]);
+    assert!(ended.code == Some(2) && ended.stderr.contains("smollm2:135m"), "{ended:?}");
 }

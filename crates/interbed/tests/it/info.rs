@@ -40,3 +40,22 @@ fn a_budget_is_judged() {
     assert_eq!(budgets[0]["context"], 512);
     refused(&["info", tiny(), "--memory", "10M"], &["--memory"]);
 }
+
+#[test]
+fn well_known_shapes_are_told_of_without_weights() {
+    let text = succeeded(&["info", "gpt-oss-20b"]);
+    for part in
+        ["20.91 B", "a token", "32 in each layer, 4 for each token", "BF16", "Q4_K", "interbed plan gpt-oss-20b"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let info = json(&["info", "llama-3-8b", "--json"]);
+    assert_eq!((&info["layers"], &info["kv_heads"], &info["context"]), (&32.into(), &8.into(), &8192.into()));
+    let types = info["types"].as_array().unwrap();
+    // 8.03 billion numbers of 2 bytes, and a server that streams them.
+    let bytes = types[0]["weight_bytes"].as_u64().unwrap();
+    assert!((16_060_000_000..16_200_000_000).contains(&bytes), "{bytes}");
+    assert!(types[0]["serve_least_bytes"].as_u64().unwrap() < bytes / 4);
+    assert_eq!(types[0]["kv_bytes_per_token"], 131_072);
+    refused(&["info", "llama-9-8b"], &["neither a directory nor a file"]);
+}

@@ -43,7 +43,8 @@ fn a_mixture_says_the_same_in_any_memory_and_its_routing_is_replayed() {
     let least = info["memory"]["least_bytes"].as_u64().unwrap().div_ceil(1 << 20);
     let said = |memory: &str, trace: &str| {
         let trace = dir.path().join(trace).display().to_string();
-        let args = ["run", &model, "--prompt", "what goes where", "-n", "24", "--temperature", "1.5", "--seed", "3"];
+        let args =
+            ["run", &model, "--raw", "--prompt", "what goes where", "-n", "24", "--temperature", "1.5", "--seed", "3"];
         let text = succeeded(&[&args[..], &["--memory", memory, "--record-routing", &trace]].concat());
         (text, fs::read_to_string(trace).unwrap())
     };
@@ -70,7 +71,8 @@ fn a_mixture_says_the_same_in_any_memory_and_its_routing_is_replayed() {
     assert!(replayed.contains("Belady"), "{replayed}");
     // In chunks, nothing is recorded of the rows that the last layer leaves out, and no expert is read for them.
     let chunked = dir.path().join("chunked.csv").display().to_string();
-    let args = ["run", &model, "--prompt", "what goes where", "-n", "24", "--temperature", "1.5", "--seed", "3"];
+    let args =
+        ["run", &model, "--raw", "--prompt", "what goes where", "-n", "24", "--temperature", "1.5", "--seed", "3"];
     let in_chunks = ["--memory", "1G", "--max-num-batched-tokens", "4", "--record-routing", &chunked];
     assert_eq!(succeeded(&[&args[..], &in_chunks].concat()), want);
     let mut rows = [routes(&in_memory), routes(&fs::read_to_string(&chunked).unwrap())];
@@ -79,7 +81,7 @@ fn a_mixture_says_the_same_in_any_memory_and_its_routing_is_replayed() {
     // A stored model computes the same.
     let store = dir.path().join("mixture.interbed").display().to_string();
     succeeded(&["pack", &model, &store]);
-    let args = ["--prompt", "what goes where", "-n", "24", "--temperature", "1.5", "--seed", "3"];
+    let args = ["--raw", "--prompt", "what goes where", "-n", "24", "--temperature", "1.5", "--seed", "3"];
     let memory = format!("{least}M");
     assert_eq!(succeeded(&[&["run", &store, "--memory", &memory][..], &args].concat()), want);
 }

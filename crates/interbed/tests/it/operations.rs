@@ -32,7 +32,9 @@ impl Serving {
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut serving = Self { child, stderr, address: String::new() };
         let line = serving.line("Listening on ");
-        serving.address = line["Listening on ".len()..].split(';').next().unwrap().to_owned();
+        // As JSON, the line is an object.
+        let said = line.split("Listening on ").nth(1).unwrap();
+        serving.address = said.split(';').next().unwrap().to_owned();
         serving
     }
 

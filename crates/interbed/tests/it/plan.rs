@@ -94,6 +94,51 @@ fn one_tier_reads_what_does_not_stay() {
 }
 
 #[test]
+fn two_lines_say_what_it_comes_to() {
+    let of = |model: &str, memory: &str| {
+        let text = succeeded(&with(&["plan"], &with(CPU, &[model, "--memory", memory, "--batch", "1,32"])));
+        let (first, second) = text.split_once('\n').expect("two lines");
+        (first.to_owned(), second.lines().next().expect("two lines").to_owned())
+    };
+    let (fits, speed) = of("llama-3-8b", "24G");
+    assert!(fits.starts_with("llama-3-8b fits: its 15.0 GB of weights"), "{fits}");
+    assert!(speed.starts_with("It makes 1.3") && speed.contains("of 32 sequences together"), "{speed}");
+    assert!(speed.ends_with("what limits it is how fast memory is read."), "{speed}");
+    let (fits, speed) = of("llama-3-8b", "6G");
+    assert!(fits.starts_with("llama-3-8b runs, but does not fit: of its 15.0 GB of weights, 9."), "{fits}");
+    assert!(speed.ends_with("what limits it is the disk."), "{speed}");
+    let (fits, speed) = of("qwen3-30b-a3b", "24G");
+    assert!(fits.starts_with("qwen3-30b-a3b runs, but") && speed.ends_with("the disk."), "{fits} {speed}");
+    let json = plan(&with(CPU, &["llama-3-8b", "--memory", "6G"]));
+    assert_eq!((&json["verdict"]["fits"], &json["verdict"]["limited_by"]), (&false.into(), &"the disk".into()));
+    assert_eq!(json["verdict"]["tokens_per_s"], json["resident"]["decode"][0]["tokens_per_s"]);
+}
+
+#[test]
+fn without_a_model_all_shapes_are_listed_by_speed() {
+    let args = with(CPU, &["--memory", "24G"]);
+    let list = plan(&args);
+    let models = list["models"].as_array().unwrap();
+    assert!(models.len() > 15 && list["dtype"] == "Q4_K", "{list:#}");
+    let mixtures = models.iter().filter(|model| model["mixture"] == true).count();
+    let (first, rest) = models.split_at(mixtures);
+    let rate = |model: &Value| model["tokens_per_s"].as_f64().unwrap_or(0.0);
+    assert!(mixtures >= 6 && first.iter().all(|model| model["mixture"] == true), "{list:#}");
+    assert!(first.is_sorted_by(|one, other| rate(one) >= rate(other)), "{list:#}");
+    assert!(rest.is_sorted_by(|one, other| rate(one) >= rate(other)), "{list:#}");
+    let named = |name: &str| models.iter().find(|model| model["name"] == name).unwrap();
+    assert_eq!(named("llama-3-8b")["fits"], true);
+    assert_eq!(named("llama-3-70b")["fits"], false);
+    // One plan says the same as its row.
+    let one = plan(&with(&args, &["llama-3-8b", "--dtype", "q4_k"]));
+    assert_eq!(one["verdict"]["tokens_per_s"], named("llama-3-8b")["tokens_per_s"]);
+    let table = succeeded(&with(&["plan"], &with(CPU, &["--memory", "400M"])));
+    for part in ["qwen3-30b-a3b", "tokens/s", "weights in Q4_K", "cannot work"] {
+        assert!(table.contains(part), "{part} in {table}");
+    }
+}
+
+#[test]
 fn more_memory_helps_until_everything_fits() {
     let mut before = f64::INFINITY;
     for memory in ["3G", "6G", "12G", "24G"] {

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-use crate::support::{copy_of_tiny, ended, ended_with_input, interbed, succeeded, text, tiny};
+use crate::support::{copy_of_tiny, ended, ended_with_input, interbed, refused, succeeded, text, tiny};
 
 #[test]
 fn the_same_prompt_gives_the_same_text_however_it_is_computed() {
     let run = |more: &[&str]| {
-        let mut args = vec!["run", tiny(), "--prompt", "Once upon a time", "--max-tokens", "8", "--ignore-eos"];
+        let mut args = vec!["run", tiny(), "--raw", "--prompt", "Once upon a time", "-n", "8", "--ignore-eos"];
         args.extend(more);
         succeeded(&args)
     };
@@ -39,10 +39,54 @@ fn prompts_come_from_anywhere() {
     fs::write(&file, "hello there").unwrap();
     let told = succeeded(&["run", tiny(), "--prompt", "hello there", "-n", "4"]);
     assert_eq!(succeeded(&["run", tiny(), "--prompt-file", file.to_str().unwrap(), "-n", "4"]), told);
+    assert_eq!(succeeded(&["run", tiny(), "hello", "there", "-n", "4"]), told);
+    let asked = ended_with_input(&["run", tiny(), "--raw", "-n", "4", "tell", "it:"], b"hello there");
+    assert!(asked.stdout.starts_with("tell it:\n\nhello there"), "{asked:?}");
+    refused(&["run", tiny(), "hello", "--prompt", "there"], &["cannot be used with"]);
     for args in [&["run", tiny(), "--prompt", "-", "-n", "4"][..], &["run", tiny(), "-n", "4"]] {
         let piped = ended_with_input(args, b"hello there");
         assert_eq!((piped.code, &piped.stdout), (Some(0), &told), "{}", piped.stderr);
     }
+}
+
+#[test]
+fn a_prompt_is_a_message_where_the_model_has_a_template() {
+    let asked = |more: &[&str]| {
+        let args = ["run", tiny(), "--prompt", "hello there", "-n", "8", "--ignore-eos"];
+        ended(&[&args[..], more].concat())
+    };
+    let answer = asked(&[]);
+    assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+    assert!(!answer.stdout.contains("hello there"), "the prompt is not part of an answer: {}", answer.stdout);
+    assert_eq!(asked(&["--no-echo"]).stdout, answer.stdout);
+    assert_eq!(asked(&["--chat"]).stdout, answer.stdout);
+    assert_ne!(asked(&["--system", "Be terse."]).stdout, answer.stdout);
+    // The same tokens as those of a conversation's first message.
+    let talk = ["chat", tiny(), "-n", "8", "--ignore-eos", "--temperature", "0"];
+    assert_eq!(
+        ended_with_input(
+            &talk,
+            b"hello there
+"
+        )
+        .stdout,
+        answer.stdout
+    );
+    let raw = asked(&["--raw"]).stdout;
+    assert!(raw.starts_with("hello there") && !raw.contains(answer.stdout.trim_end()), "{raw}");
+    refused(&["run", tiny(), "--raw", "--system", "x", "--prompt", "y"], &["--raw", "--system"]);
+
+    // Without a template it is continued, and that is said.
+    let base = copy_of_tiny(&["tokenizer_config.json", "chat_template.jinja"]);
+    let base = text(base.path());
+    let args = ["run", &base, "--prompt", "hello there", "-n", "8", "--ignore-eos"];
+    let continued = ended(&args);
+    assert!(continued.stdout.starts_with("hello there"), "{continued:?}");
+    assert!(continued.stderr.contains("no chat template, so it continues"), "{}", continued.stderr);
+    let raw = ended(&[&args[..], &["--raw"]].concat());
+    assert!(raw.stdout == continued.stdout && !raw.stderr.contains("chat template"), "{raw:?}");
+    refused(&["run", &base, "--system", "x", "--prompt", "y"], &["no chat template", "--system"]);
+    refused(&["run", &base, "--chat", "--prompt", "y"], &["no chat template"]);
 }
 
 #[test]

@@ -1,0 +1,9 @@
+//! When text on a terminal may have colours.
+
+/// Whether colours may be written to a stream that is a terminal or none: never where `NO_COLOR` is set, or where the
+/// terminal says that it knows none.
+pub fn are_wanted(is_terminal: bool) -> bool {
+    let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+    is_terminal && !is_set("NO_COLOR") && !is_dumb
+}

@@ -1,0 +1,65 @@
+//! `interbed completions` and `interbed man`: what shells and `man` know of the command line.
+
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use clap::{Args, Command};
+use clap_complete::Shell;
+
+use crate::failure::Advised;
+
+/// Write completions for a shell: what Tab offers
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed completions bash > ~/.local/share/bash-completion/completions/interbed\n  \
+    interbed completions zsh > ~/.zfunc/_interbed              # with fpath+=~/.zfunc before compinit in ~/.zshrc\n  \
+    interbed completions fish > ~/.config/fish/completions/interbed.fish")]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Write a manual page
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    interbed man | man -l -\n  \
+    interbed man serve > ~/.local/share/man/man1/interbed-serve.1")]
+pub struct ManArgs {
+    /// The command that the page is of; without it, of all
+    pub command: Option<String>,
+}
+
+/// Runs `interbed completions` for the command line `root`.
+///
+/// # Errors
+/// Stdout cannot be written.
+pub fn complete(args: &CompletionsArgs, mut root: Command) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut root, "interbed", &mut script);
+    write_out(&script)
+}
+
+/// Runs `interbed man` for the command line `root`.
+///
+/// # Errors
+/// There is no such command, or stdout cannot be written.
+pub fn man(args: &ManArgs, mut root: Command) -> Result<()> {
+    root.build();
+    let page = match &args.command {
+        None => root,
+        Some(name) => root
+            .find_subcommand(name)
+            .cloned()
+            .ok_or_else(|| Advised::input(format!("there is no command {name}"), "`interbed --help` lists them"))?,
+    };
+    let mut text = Vec::new();
+    clap_mangen::Man::new(page).render(&mut text)?;
+    write_out(&text)
+}
+
+fn write_out(bytes: &[u8]) -> Result<()> {
+    let mut out = stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()?;
+    Ok(())
+}

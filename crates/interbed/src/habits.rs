@@ -1,0 +1,286 @@
+//! What people type who come from llama.cpp, ollama or vLLM: done, translated, or answered by name.
+//!
+//! The command line is looked through before it is parsed. An option that the command has itself is left alone, but for
+//! single values that mean something elsewhere, such as `-n -1`.
+
+mod commands;
+mod memory;
+mod models;
+mod sampling;
+mod server;
+
+use std::ffi::{OsStr, OsString};
+
+use clap::{Arg, Command};
+
+use crate::failure::Advised;
+
+/// An option of another program.
+pub struct Habit {
+    /// How it is spelled.
+    pub typed: &'static [&'static str],
+    /// Whether a value follows.
+    pub takes: Takes,
+    /// What becomes of it.
+    pub answer: Meaning,
+}
+
+impl Habit {
+    const fn of(typed: &'static [&'static str], takes: Takes, answer: Meaning) -> Self {
+        Self { typed, takes, answer }
+    }
+}
+
+/// What a server is told of settings that choose tokens.
+const BY_REQUEST: &str = "requests say it in their JSON, such as {\"temperature\": 0.7, \"top_k\": 40, \"max_tokens\": \
+                          256}; what they leave out comes from the model's generation_config.json or GGUF file";
+
+/// Whether a value follows an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// None does.
+    Nothing,
+    /// One does.
+    Value,
+    /// One does if it is among these.
+    Perhaps(&'static [&'static str]),
+}
+
+/// What becomes of an option of another program.
+#[derive(Debug, Clone, Copy)]
+pub enum Meaning {
+    /// It is this option of ours, with the same value.
+    Ours(&'static str),
+    /// It is this option of ours, for commands that have it; the others are told what to do.
+    OursOr(&'static str, &'static str),
+    /// Its value is MODEL.
+    Model,
+    /// These words stand for it.
+    Words(&'static [&'static str]),
+    /// It asks for what is so anyway: this says why.
+    Already(&'static str),
+    /// There is nothing like it: this says what to use.
+    Instead(&'static str),
+    /// It depends on the value; `*` is any. Values before `*` hold where the command has an option of this name, too.
+    ByValue(&'static [(&'static str, Meaning)]),
+}
+
+/// A command line in Interbed's own words.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Translated {
+    pub args: Vec<OsString>,
+    /// What was translated or left out, for the person to know.
+    pub notes: Vec<String>,
+}
+
+/// Translates `args`, the first of which is the program, for the command line that `root` describes.
+///
+/// # Errors
+/// A command or an option of another program that Interbed has nothing like: the message says what to use.
+pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translated> {
+    let mut words = args.into_iter().peekable();
+    let mut done = Translated { args: words.next().into_iter().collect(), notes: Vec::new() };
+    let mut place = Place { root, command: root, name: "interbed".into(), model_at: 1 };
+    // Up to the command, and to one below it.
+    while let Some(word) = words.peek().and_then(|word| word.to_str()) {
+        if let Some(found) = place.command.find_subcommand(word) {
+            place.name = format!("{} {}", place.name, found.get_name());
+            place.command = found;
+            place.model_at = done.args.len() + 1;
+        } else if !has_option(root, word) {
+            if !place.has_command() && !word.starts_with('-') {
+                elsewhere(word)?;
+            }
+            break;
+        }
+        done.args.extend(words.next());
+    }
+    while let Some(word) = words.next() {
+        if word == "--" {
+            done.args.push(word);
+            done.args.extend(words);
+            break;
+        }
+        let word = with_hyphens(word, place.command);
+        let Some((habit, typed, attached)) = habit_of(&word) else {
+            done.args.push(word);
+            continue;
+        };
+        let following = words.peek().filter(|_| attached.is_none()).map(|next| next.to_string_lossy().into_owned());
+        let following = following.filter(|next| habit.takes.may_be(next));
+        let takes_next = following.is_some();
+        let value = attached.or(following);
+        match habit.answer.for_value(value.as_deref(), has_option(place.command, &typed)) {
+            None => done.args.push(word),
+            Some(answer) => {
+                place.take(&mut done, &typed, value, habit.takes, answer)?;
+                if takes_next {
+                    words.next();
+                }
+            }
+        }
+    }
+    Ok(done)
+}
+
+impl Takes {
+    /// Whether the word that follows is the value.
+    fn may_be(self, next: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Value => !next.starts_with('-') || next.parse::<f64>().is_ok(),
+            Self::Perhaps(values) => values.contains(&next),
+        }
+    }
+}
+
+/// Where in the command line a translation is.
+struct Place<'r> {
+    root: &'r Command,
+    /// The command, or the root before there is one.
+    command: &'r Command,
+    /// What the person typed up to it.
+    name: String,
+    /// Where MODEL goes: behind the command.
+    model_at: usize,
+}
+
+impl Place<'_> {
+    fn has_command(&self) -> bool {
+        !std::ptr::eq(self.command, self.root)
+    }
+
+    /// Does what `answer` says of an option and its value.
+    fn take(
+        &mut self,
+        done: &mut Translated,
+        typed: &str,
+        value: Option<String>,
+        takes: Takes,
+        answer: Meaning,
+    ) -> anyhow::Result<()> {
+        let shown = value.as_ref().map_or_else(|| typed.to_owned(), |value| format!("{typed} {value}"));
+        let refused = |hint: &str| Err(Advised::input(format!("`{}` has no {shown}", self.name), hint));
+        if let Meaning::Instead(hint) = answer {
+            return refused(hint);
+        }
+        if !self.has_command() {
+            return Err(Advised::input(
+                format!("{typed} goes behind a command, and there is none"),
+                "`interbed run MODEL` chats or answers a --prompt, `interbed serve MODEL` is the server; `interbed \
+                 --help` lists the others",
+            ));
+        }
+        if takes == Takes::Value && value.is_none() {
+            let hint = format!("write {typed} VALUE; `{} --help` lists the options", self.name);
+            return Err(Advised::input(format!("{typed} needs a value"), hint));
+        }
+        match answer {
+            Meaning::Ours(ours) | Meaning::OursOr(ours, _) if has_option(self.command, ours) => {
+                done.args.push(ours.into());
+                let valued = value.as_ref().map_or_else(String::new, |value| format!(" {value}"));
+                done.notes.push(format!("{shown} is {ours}{valued} here"));
+                done.args.extend(value.map(OsString::from));
+            }
+            Meaning::OursOr(_, hint) => return refused(hint),
+            Meaning::Ours(ours) => return refused(&self.where_it_is(ours)),
+            Meaning::Model => {
+                let value = value.unwrap_or_default();
+                done.notes.push(format!("{shown} is the argument {value} here"));
+                done.args.insert(self.model_at, value.into());
+                self.model_at += 1;
+            }
+            Meaning::Words(words) if !words.iter().take(1).all(|first| has_option(self.command, first)) => {
+                return refused(&self.where_it_is(words[0]));
+            }
+            Meaning::Words(words) => {
+                // Two options may say the same, such as the types of keys and of values.
+                if !done.args.windows(words.len()).any(|window| window == words) {
+                    done.args.extend(words.iter().map(OsString::from));
+                }
+                done.notes.push(format!("{shown} is {} here", words.join(" ")));
+            }
+            Meaning::Already(why) => done.notes.push(format!("{shown} is left out: {why}")),
+            // An answer for a value is none of these.
+            Meaning::Instead(_) | Meaning::ByValue(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Which commands have an option of ours.
+    fn where_it_is(&self, ours: &str) -> String {
+        let having: Vec<String> = self
+            .root
+            .get_subcommands()
+            .filter(|command| has_option(command, ours))
+            .map(|command| format!("`interbed {}`", command.get_name()))
+            .collect();
+        format!("it is {ours} here, an option of {}", having.join(", "))
+    }
+}
+
+impl Meaning {
+    /// The answer for a value; `None` if the command's own option is meant, or nothing is said of this value.
+    fn for_value(self, value: Option<&str>, own: bool) -> Option<Self> {
+        let Self::ByValue(cases) = self else { return (!own).then_some(self) };
+        let exact = cases.iter().find(|(case, _)| value == Some(case));
+        let any = || cases.iter().find(|(case, _)| *case == "*").filter(|_| !own);
+        exact.or_else(any).map(|(_, answer)| *answer)
+    }
+}
+
+/// The word with `-` for `_` in the name of a long option, if the command has that.
+fn with_hyphens(word: OsString, command: &Command) -> OsString {
+    let Some(text) = word.to_str().filter(|text| text.starts_with("--")) else { return word };
+    let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+    let name = name.replace('_', "-");
+    if has_option(command, &name) { format!("{name}{value}").into() } else { word }
+}
+
+/// The habit that `word` is an option of, how it is spelled, and the value behind `=`. Long options may have `_` for
+/// `-`.
+fn habit_of(word: &OsStr) -> Option<(&'static Habit, String, Option<String>)> {
+    let text = word.to_str().filter(|text| text.starts_with('-') && text.len() > 1)?;
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
+    let name = if name.starts_with("--") { name.replace('_', "-") } else { name.to_owned() };
+    let habit = tables().find(|habit| habit.typed.contains(&name.as_str()))?;
+    Some((habit, name, value))
+}
+
+fn tables() -> impl Iterator<Item = &'static Habit> {
+    [models::HABITS, memory::HABITS, sampling::HABITS, server::HABITS].into_iter().flatten()
+}
+
+/// Whether a command has the option `typed`, such as `-n` or `--memory`.
+fn has_option(command: &Command, typed: &str) -> bool {
+    let mut letters = typed.chars().skip(1);
+    let letter = letters.next().filter(|_| letters.next().is_none());
+    let is_it = |arg: &Arg| match typed.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|all| all.contains(&long)),
+        None => letter.is_some() && arg.get_short() == letter,
+    };
+    typed.starts_with('-') && command.get_arguments().any(is_it)
+}
+
+/// Refuses the commands of other programs that have no like here.
+fn elsewhere(word: &str) -> anyhow::Result<()> {
+    let known = commands::COMMANDS.iter().find(|(command, _)| word == *command);
+    known.map_or(Ok(()), |(command, hint)| Err(Advised::input(format!("Interbed has no command {command}"), *hint)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_spelling_is_listed_twice() {
+        let mut seen = HashSet::new();
+        for typed in tables().flat_map(|habit| habit.typed) {
+            assert!(seen.insert(*typed), "{typed}");
+            assert!(typed.starts_with('-') && !typed.contains(['_', '=']), "{typed}");
+        }
+        assert!(seen.len() > 150, "{}", seen.len());
+    }
+}

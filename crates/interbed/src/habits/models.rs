@@ -1,0 +1,101 @@
+//! Options that say which model, and how it is stored.
+
+use super::Habit;
+use super::Meaning::{self, Already, ByValue, Instead, Model};
+use super::Takes::{Nothing, Perhaps, Value};
+
+const NO_LORA: &str = "adapters are not loaded: merge them into the weights first, such as with peft's \
+                       merge_and_unload()";
+
+const ROPE: &str = "rope is scaled as the model's config.json or GGUF file says: set rope_scaling there";
+
+const LOADING: &str = "how a model is stored is seen from its files: leave it out";
+
+const IMAGES: &str = "models are computed for text alone: leave it out";
+
+const STORED: &str = "weights are computed with as they are stored: take files of the type that you want, such as \
+                      ORG/NAME-GGUF:Q4_K_M";
+
+const QUANTISED: &[(&str, Meaning)] = &[
+    ("awq", Instead(STORED)),
+    ("gptq", Instead(STORED)),
+    ("fp8", Instead(STORED)),
+    ("gguf", Instead(STORED)),
+    ("bitsandbytes", Instead(STORED)),
+];
+
+/// What becomes of each.
+pub static HABITS: &[Habit] = &[
+    Habit::of(&["-m", "--model"], Value, Model),
+    Habit::of(&["-hf", "-hfr", "--hf-repo"], Value, Model),
+    Habit::of(&["-hff", "--hf-file"], Value, Instead("write the file behind the model's name: ORG/NAME:FILE.gguf")),
+    Habit::of(&["-hft", "--hf-token"], Value, Instead("set HF_TOKEN, which the list of processes does not show")),
+    Habit::of(
+        &["-mu", "--model-url"],
+        Value,
+        Instead("give a name on the Hub (ORG/NAME), or fetch the file and give its path"),
+    ),
+    Habit::of(&["--download-dir"], Value, Instead("set HF_HUB_CACHE to the folder; huggingface_hub uses it too")),
+    Habit::of(
+        &["--tokenizer", "--tokenizer-revision"],
+        Value,
+        Instead("the tokenizer is the one in the model's directory or file"),
+    ),
+    Habit::of(&["--tokenizer-mode"], Value, ByValue(&[("auto", Already("there is one way")), ("*", Instead(LOADING))])),
+    Habit::of(
+        &["--load-format", "--config-format"],
+        Value,
+        ByValue(&[("auto", Already(LOADING)), ("*", Instead(LOADING))]),
+    ),
+    Habit::of(&["--trust-remote-code"], Nothing, Already("code of models is never run, and supported ones need none")),
+    Habit::of(&["-q"], Perhaps(&["awq", "gptq", "fp8", "gguf", "bitsandbytes"]), ByValue(QUANTISED)),
+    Habit::of(&["--quantization"], Value, ByValue(&[("*", Instead(STORED))])),
+    Habit::of(
+        &["--dtype"],
+        Value,
+        ByValue(&[("auto", Already("weights are computed with as they are stored")), ("*", Instead(STORED))]),
+    ),
+    Habit::of(&["-mm", "--mmproj"], Value, Instead(IMAGES)),
+    Habit::of(&["--limit-mm-per-prompt", "--mm-processor-kwargs"], Value, Instead(IMAGES)),
+    Habit::of(&["--image"], Value, Instead("models are computed for text alone")),
+    Habit::of(
+        &["--lora", "--lora-scaled", "--control-vector", "--lora-modules", "--max-lora-rank", "--max-loras"],
+        Value,
+        Instead(NO_LORA),
+    ),
+    Habit::of(&["--enable-lora"], Nothing, Instead(NO_LORA)),
+    Habit::of(
+        &["--task", "--runner", "--convert"],
+        Value,
+        ByValue(&[
+            ("auto", Already("each model is served for all that it can do")),
+            ("generate", Already("each model is served for all that it can do")),
+            ("embed", Already("/v1/embeddings is there for each model that makes embeddings")),
+            ("*", Instead("/v1/completions, /v1/chat/completions and /v1/embeddings are served: leave it out")),
+        ]),
+    ),
+    Habit::of(
+        &["--embedding", "--embeddings"],
+        Nothing,
+        Already("/v1/embeddings is there for each model that makes embeddings"),
+    ),
+    Habit::of(&["--pooling"], Value, Instead("hidden states are pooled as the model's own files say: leave it out")),
+    Habit::of(&["--rerank", "--reranking"], Nothing, Instead("there is no /rerank: compare what /v1/embeddings gives")),
+    Habit::of(
+        &[
+            "--rope-scaling",
+            "--rope-scale",
+            "--rope-freq-base",
+            "--rope-freq-scale",
+            "--rope-theta",
+            "--yarn-orig-ctx",
+            "--yarn-ext-factor",
+            "--yarn-attn-factor",
+            "--yarn-beta-slow",
+            "--yarn-beta-fast",
+            "--hf-overrides",
+        ],
+        Value,
+        Instead(ROPE),
+    ),
+];

@@ -1,0 +1,100 @@
+//! `interbed info` of a shape that Interbed knows by name, without weights.
+
+use std::path::Path;
+
+use anyhow::Result;
+use interbed_device::Bytes;
+use interbed_engine::MemoryPlan;
+use interbed_kernels::DType;
+use interbed_model::presets::preset_names;
+use interbed_sim::plan::Subject;
+use interbed_sim::words::grouped;
+use serde_json::{Value, json};
+
+use super::{flag, rows_of_config};
+use crate::audience::{Audience, Surroundings};
+use crate::footprint::Footprint;
+use crate::needs::{self, WeightNeeds};
+use crate::options::LimitOptions;
+
+/// Types that weights of such a shape are told in, besides its own.
+const QUANTISED: [DType; 2] = [DType::Q8_0, DType::Q4K];
+
+/// The shape that `model` names; what lies in the file system wins.
+pub fn named(model: Option<&Path>) -> Option<&'static str> {
+    let model = model.filter(|model| !model.exists())?.to_str()?;
+    preset_names().find(|name| *name == model)
+}
+
+/// A type that weights may be stored in, with what they take then.
+struct Stored {
+    dtype: DType,
+    weights: Bytes,
+    kv_token: Bytes,
+    least: Bytes,
+}
+
+/// What is told of the shape `name`: a table, and the same as JSON.
+///
+/// # Errors
+/// Options that contradict the model.
+pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
+    let of = |dtype: Option<DType>| Subject::imagined(Path::new(name), dtype);
+    let Some(own) = of(None)? else { anyhow::bail!("{name} is no shape that Interbed knows") };
+    let config = own.config.clone();
+    let mut stored = vec![stored(&own, limits)?];
+    for dtype in QUANTISED {
+        if let Some(subject) = of(Some(dtype))? {
+            stored.push(self::stored(&subject, limits)?);
+        }
+    }
+    let mut text = format!("{name} (a shape that Interbed knows, without weights)\n");
+    rows_of_config(&config, &mut |name, value| text.push_str(&format!("  {name:<14}{value}\n")));
+    let context = grouped(config.context() as u64);
+    text.push_str(&format!("\n  {:<8}{:>12}{:>16}  {}\n", "", "weights", "KV a token", "--memory, at the least"));
+    for Stored { dtype, weights, kv_token, least } in &stored {
+        let (dtype, weights, kv_token) = (dtype.to_string(), weights.to_string(), kv_token.to_string());
+        text.push_str(&format!("  {dtype:<8}{weights:>12}{kv_token:>16}  {}\n", flag(*least)));
+    }
+    text.push_str(&format!(
+        "\nWith less memory than the weights take, they are streamed; KV of the whole context is that of {context} \
+         tokens.\n`interbed plan {name}` says how fast it would be here.\n"
+    ));
+    let types: Vec<Value> = stored
+        .iter()
+        .map(|stored| {
+            json!({
+                "dtype": stored.dtype.name(),
+                "weight_bytes": stored.weights.0,
+                "kv_bytes_per_token": stored.kv_token.0,
+                "serve_least_bytes": stored.least.0,
+            })
+        })
+        .collect();
+    let json = json!({
+        "name": name,
+        "architecture": format!("{:?}", config.architecture),
+        "parameters": config.num_parameters(),
+        "active_parameters": config.active_parameters(),
+        "layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "heads": config.num_heads,
+        "kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "context": config.context(),
+        "vocab_size": config.vocab_size,
+        "types": types,
+    });
+    Ok((text, json))
+}
+
+fn stored(subject: &Subject, limits: &LimitOptions) -> Result<Stored> {
+    let bytes = subject.weight_bytes()?;
+    let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
+    // As a plan has it: the memory of the process is a constant.
+    let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
+    let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
+    let kv_token = Bytes(needs::kv_layout(&subject.config, subject.dtype, limits).token_bytes() as u64);
+    let least = Bytes(MemoryPlan::least(&needs).0.div_ceil(1 << 20) << 20);
+    Ok(Stored { dtype: subject.dtype, weights: bytes.whole, kv_token, least })
+}

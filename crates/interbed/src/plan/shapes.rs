@@ -1,0 +1,137 @@
+//! `interbed plan` without a model: the shapes that Interbed knows, by how fast this machine would run them.
+
+use std::io::{Write, stdout};
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use anyhow::Result;
+use interbed_kernels::DType;
+use interbed_model::presets::preset_names;
+use interbed_sim::plan::{Subject, Verdict};
+use interbed_sim::words::{bytes, number, scaled, short};
+use serde_json::{Value, json};
+
+use super::{Made, PlanArgs, plan_of};
+use crate::needs;
+use crate::printable::printable;
+use crate::report::report;
+
+/// How weights are taken to be stored: in 4 bits, as most people take them.
+const DTYPE: DType = DType::Q4K;
+
+/// The models that come in MXFP4 alone begin so.
+const IN_MXFP4: &str = "gpt-oss";
+
+/// Shapes that are for tests, or other names of ones that are listed.
+const LEFT_OUT: [&str; 2] = ["tiny", "jiuge-7b"];
+
+/// A shape, and what its plan comes to; or why it cannot run.
+struct Row {
+    name: &'static str,
+    parameters: u64,
+    active: u64,
+    is_mixture: bool,
+    verdict: Result<Verdict, String>,
+}
+
+impl Row {
+    fn rate(&self) -> f64 {
+        self.verdict.as_ref().map_or(0.0, |verdict| verdict.tokens_per_s)
+    }
+}
+
+/// Prints the table.
+///
+/// # Errors
+/// The machine cannot be measured.
+pub fn run(args: &PlanArgs) -> Result<()> {
+    let asked = args.dtype.map(DType::from);
+    let dtype = asked.unwrap_or(DTYPE);
+    // One sequence is what the table tells of.
+    let args = &PlanArgs { batch: vec![NonZeroUsize::MIN], ..args.clone() };
+    let machine = args.machine.known(args.limits.memory);
+    let machine = machine.with_measured_cores(needs::threads(&args.limits), dtype)?;
+    let mut rows = Vec::new();
+    for name in preset_names().filter(|name| !LEFT_OUT.contains(name)) {
+        let Some(subject) = Subject::imagined(Path::new(name), Some(asked.unwrap_or_else(|| usual_dtype(name))))?
+        else {
+            continue;
+        };
+        let config = &subject.config;
+        let (parameters, active) = (config.num_parameters(), config.active_parameters());
+        let is_mixture = config.mixture.is_some();
+        let verdict = plan_of(args, subject, machine.clone(), None).map(|(made, _)| match made {
+            Made::Dense(plan) => plan.verdict(),
+            Made::Mixture(plan) => plan.verdict(),
+        });
+        rows.push(Row { name, parameters, active, is_mixture, verdict: verdict.map_err(|error| error.to_string()) });
+    }
+    // Mixtures first: of models of a size they are the fastest.
+    rows.sort_by(|one, other| other.is_mixture.cmp(&one.is_mixture).then(other.rate().total_cmp(&one.rate())));
+    let mut out = stdout().lock();
+    if args.json {
+        let rows: Vec<Value> = rows.iter().map(to_json).collect();
+        writeln!(out, "{:#}", json!({ "dtype": dtype.name(), "models": rows }))?;
+    } else {
+        let memory = args.limits.memory.unwrap_or(machine.memory_here);
+        let mxfp4 = if asked.is_none() { ", gpt-oss in MXFP4" } else { "" };
+        writeln!(out, "What {memory} of memory on this machine run, with weights in {dtype}{mxfp4}\n")?;
+        write!(out, "{}", printable(&table(&rows)))?;
+    }
+    out.flush()?;
+    drop(out);
+    let rate = |known: Option<f64>, unit: &str| known.map_or_else(|| "unknown".into(), |value| scaled(value, unit));
+    let disk = machine.disk_bw.map_or_else(|| "taken to give 2 GB/s (--disk-bw)".into(), |rate| scaled(rate, "B/s"));
+    report!(
+        "memory {}, arithmetic {}, disk {disk}; `interbed plan NAME` tells more of one, `interbed pull NAME` fetches \
+         a model",
+        rate(machine.host_bw, "B/s"),
+        rate(machine.flops, "FLOP/s")
+    );
+    Ok(())
+}
+
+fn usual_dtype(name: &str) -> DType {
+    if name.starts_with(IN_MXFP4) { DType::Mxfp4 } else { DTYPE }
+}
+
+fn table(rows: &[Row]) -> String {
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let mut text = format!(
+        "  {:width$}{:>13}{:>11}{:>11}{:>11}{:>14}  limited by\n",
+        "", "parameters", "a token", "weights", "tokens/s", "from disk"
+    );
+    for row in rows {
+        let sizes = format!("{:>13}{:>11}", short(row.parameters), short(row.active));
+        let name = row.name;
+        match &row.verdict {
+            Ok(verdict) => {
+                let disk = if verdict.fits() { "nothing".into() } else { bytes(verdict.read_bytes) };
+                text.push_str(&format!(
+                    "  {name:width$}{sizes}{:>11}{:>11}{disk:>14}  {}\n",
+                    bytes(verdict.weight_bytes),
+                    number(verdict.tokens_per_s),
+                    verdict.limit
+                ));
+            }
+            Err(why) => text.push_str(&format!("  {name:width$}{sizes}  {why}\n")),
+        }
+    }
+    text
+}
+
+fn to_json(row: &Row) -> Value {
+    let verdict = row.verdict.as_ref();
+    json!({
+        "name": row.name,
+        "parameters": row.parameters,
+        "active_parameters": row.active,
+        "mixture": row.is_mixture,
+        "fits": verdict.is_ok_and(Verdict::fits),
+        "weight_bytes": verdict.ok().map(|verdict| verdict.weight_bytes),
+        "disk_bytes_per_token": verdict.ok().map(|verdict| verdict.read_bytes),
+        "tokens_per_s": verdict.ok().map(|verdict| verdict.tokens_per_s),
+        "limited_by": verdict.ok().map(|verdict| verdict.limit),
+        "refused": row.verdict.as_ref().err(),
+    })
+}

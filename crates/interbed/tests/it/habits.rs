@@ -1,0 +1,137 @@
+//! What people type who come from llama.cpp, ollama or vLLM: it does what is meant, or is answered by name.
+
+use crate::support::{Ended, ended, tiny};
+
+/// What becomes of a command line.
+enum Expect {
+    /// It works, and stderr says how it was understood.
+    Works(&'static str),
+    /// It is refused, with exit code 2, and the answer has these words.
+    Answered(&'static [&'static str]),
+}
+
+use Expect::{Answered, Works};
+
+/// Command lines, with `MODEL` for a small model.
+const HABITS: &[(&str, Expect)] = &[
+    // llama.cpp
+    ("run -m MODEL -p hi -n 2", Works("-m ")),
+    ("run -m MODEL -p hi -n 2 -c 256", Works("-c 256 is --max-model-len 256 here")),
+    ("run -m MODEL -p hi -n 2 --ctx-size 256", Works("--ctx-size 256 is --max-model-len 256")),
+    ("run MODEL -p hi -n 2 -c 0", Works("-c 0 is left out: without --max-model-len")),
+    ("run MODEL -p hi -n 2 -t 1", Works("-t 1 is --threads 1 here")),
+    ("run MODEL -p hi -n 2 --temp 0.5", Works("--temp 0.5 is --temperature 0.5")),
+    ("run MODEL -p hi --n-predict 2", Works("--n-predict 2 is --max-tokens 2")),
+    ("run MODEL -p hi -n 2 --repeat-penalty=1.1", Works("--repeat-penalty 1.1 is --repetition-penalty 1.1")),
+    ("run MODEL -p hi -n 2 -s 4", Works("-s 4 is --seed 4")),
+    ("run MODEL -p hi -n 2 -sys Terse.", Works("-sys Terse. is --system Terse.")),
+    ("run MODEL -p hi -n 2 -no-cnv", Works("-no-cnv is --raw here")),
+    ("run MODEL -p hi -n 2 -fa", Works("-fa is left out: attention")),
+    ("run MODEL -p hi -n 2 -fa on", Works("-fa on is left out: attention")),
+    ("run MODEL -p hi -n 2 -ctk q8_0 -ctv q8_0", Works("-ctv q8_0 is --kv-dtype q8")),
+    ("run MODEL -p hi -n 2 -b 64", Works("-b 64 is --max-num-batched-tokens 64")),
+    ("run MODEL -p hi -n 2 -ngl 0", Works("-ngl 0 is --device cpu")),
+    ("run MODEL -p hi -n 2 --mlock --no-mmap", Works("weights are never mapped")),
+    ("run MODEL -p hi -n 2 --color", Works("NO_COLOR")),
+    ("info -m MODEL", Works("-m ")),
+    ("run MODEL -p hi -ub 64", Answered(&["-ub 64", "--max-num-batched-tokens"])),
+    ("run MODEL -p hi -tb 4", Answered(&["-tb 4", "--threads"])),
+    ("run MODEL -p hi --mirostat 2", Answered(&["--mirostat 2", "--top-p"])),
+    ("run MODEL -p hi --grammar root", Answered(&["--grammar", "structured_outputs"])),
+    ("run MODEL -p hi --lora a.gguf", Answered(&["--lora a.gguf", "merge"])),
+    ("run MODEL -p hi --numa distribute", Answered(&["numactl"])),
+    ("run -hff tiny.gguf -p hi", Answered(&["-hff tiny.gguf", "ORG/NAME:FILE.gguf"])),
+    ("run -hf none/such --offline -p hi", Answered(&["none/such: it is not in the cache"])),
+    ("-hf none/such", Answered(&["-hf goes behind a command", "interbed run MODEL"])),
+    ("-m MODEL -p hi", Answered(&["-m goes behind a command", "interbed serve MODEL"])),
+    ("serve MODEL --temp 0.5", Answered(&["--temp 0.5", "requests", "\"temperature\""])),
+    ("serve MODEL -c", Answered(&["-c needs a value"])),
+    ("info MODEL --host 0.0.0.0", Answered(&["unexpected argument '--host'"])),
+    // vLLM
+    ("serve MODEL --gpu-memory-utilization 0.9", Answered(&["--gpu-memory-utilization 0.9", "--memory 20G"])),
+    ("serve MODEL --tensor-parallel-size 2", Answered(&["--tensor-parallel-size 2", "one device"])),
+    ("serve MODEL -tp 2", Answered(&["-tp 2", "one device"])),
+    ("serve MODEL --quantization awq", Answered(&["--quantization awq", "Q4_K_M"])),
+    ("serve MODEL -q awq", Answered(&["-q awq", "Q4_K_M"])),
+    ("serve MODEL --dtype bfloat16", Answered(&["--dtype bfloat16", "as they are stored"])),
+    ("serve MODEL --swap-space 4", Answered(&["--swap-space", "is 4G meant?"])),
+    ("serve MODEL --cpu-offload-gb 10", Answered(&["--memory"])),
+    ("serve MODEL --chat-template x.jinja", Answered(&["chat_template.jinja"])),
+    ("serve MODEL --speculative-config {}", Answered(&["--speculative-config", "leave it out"])),
+    ("serve MODEL --kv_transfer_config {}", Answered(&["--kv-transfer-config", "--kv-disk"])),
+    ("info MODEL --tensor-parallel-size 1 --trust-remote-code --dtype auto", Works("code of models is never run")),
+    ("info MODEL --enable-prefix-caching", Works("--no-prefix-caching")),
+    ("info MODEL --max_model_len 256", Works("")),
+    ("info MODEL --no-enable-prefix-caching", Works("--no-enable-prefix-caching is --no-prefix-caching")),
+    ("info --model MODEL --enforce-eager", Works("no graphs are compiled")),
+    ("info MODEL --kv-cache-dtype fp8", Answered(&["--kv-cache-dtype fp8", "q8"])),
+    ("complete", Answered(&["no command complete", "--raw"])),
+    // ollama
+    ("show MODEL", Works("")),
+    ("run MODEL hi there -n 2", Works("")),
+    ("list", Works("")),
+    ("ls", Works("")),
+    ("pull MODEL", Answered(&["is a path that is here"])),
+    ("pull none", Answered(&["neither a directory nor a file", "ORG/NAME"])),
+    ("rm none/such", Answered(&["the cache has nothing of none/such", "interbed list"])),
+    ("rm none/such:Q4_K_M", Answered(&["interbed rm none/such"])),
+    ("stop llama3.2", Answered(&["no command stop", "Ctrl-C"])),
+    ("create mine -f Modelfile", Answered(&["no command create", "--system"])),
+    ("cp a b", Answered(&["no command cp", "--served-model-name"])),
+    ("push a", Answered(&["no command push", "hf upload"])),
+    ("run gemma3:4b -p hi", Answered(&["architecture", "qwen3:4b"])),
+    ("run llama3.2:11b -p hi", Answered(&["no short name", "llama3.2:1b"])),
+    ("llama3.2:1b", Answered(&["interbed run llama3.2:1b"])),
+    ("run MODEL -p hi --format json", Answered(&["--format json", "response_format"])),
+    ("run MODEL -p hi --keepalive 5m", Answered(&["--keepalive 5m", "interbed serve"])),
+    // Sizes.
+    ("run MODEL -p hi --memory 6", Answered(&["--memory", "is 6G meant?"])),
+    ("serve MODEL --memory 4096", Answered(&["is 4096M meant?"])),
+];
+
+#[test]
+fn every_habit_is_done_or_answered_by_name() {
+    assert!(HABITS.len() >= 40);
+    for (line, expect) in HABITS {
+        let args: Vec<&str> = line.split(' ').map(|word| if word == "MODEL" { tiny() } else { word }).collect();
+        let Ended { code, stdout, stderr } = ended(&args);
+        match expect {
+            Works(part) => {
+                assert_eq!(code, Some(0), "{line}: {stderr}");
+                assert!(!stdout.is_empty() && stderr.contains(part), "{line}: {part} in {stderr}");
+            }
+            Answered(parts) => {
+                assert_eq!((code, stdout.as_str()), (Some(2), ""), "{line}: {stderr}");
+                for part in *parts {
+                    assert!(stderr.contains(part), "{line}: {part} in {stderr}");
+                }
+                // The parser takes every unknown option for a text.
+                assert!(!stderr.contains("as a value"), "{line}: {stderr}");
+            }
+        }
+    }
+}
+
+#[test]
+fn translations_are_no_data_and_are_not_said_quietly() {
+    let args = ["run", "-m", tiny(), "-p", "hi", "-n", "4", "--temp", "0", "--ignore-eos"];
+    let usual = ended(&args);
+    assert!(usual.stderr.contains("note: --temp 0 is --temperature 0 here"), "{}", usual.stderr);
+    let quiet = ended(&[&args[..], &["-q"]].concat());
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(0), ""));
+    assert_eq!(quiet.stdout, usual.stdout);
+    let plain = ["run", tiny(), "-p", "hi", "-n", "4", "--temperature", "0", "--ignore-eos"];
+    assert_eq!(ended(&plain).stdout, usual.stdout);
+    // What follows `--` is no option, but a prompt.
+    let text = ended(&["run", tiny(), "--raw", "-n", "2", "--", "-m"]);
+    assert!(text.code == Some(0) && text.stdout.starts_with("-m"), "{text:?}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told_by_its_address() {
+    let Ended { code, stdout, stderr } = ended(&["ps", "--url", "http://127.0.0.1:9"]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+    for part in ["no server answers at 127.0.0.1:9", "hint: `interbed serve MODEL`", "--url"] {
+        assert!(stderr.contains(part), "{part} in {stderr}");
+    }
+}
