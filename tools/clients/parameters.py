@@ -1,6 +1,6 @@
 """Sends each parameter of the official clients that a server without a memory of its own can serve, with a value that
-asks for something: all are taken, or refused by name as docs/guide/api.md says. Parameters that a newer client adds must be
-put into the tables below."""
+asks for something: all are taken, or refused by name as docs/guide/api.md says. Parameters that a newer client adds
+must be put into the tables below."""
 
 import inspect
 
