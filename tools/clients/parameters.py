@@ -1,6 +1,6 @@
 """Sends each parameter of the official clients that a server without a memory of its own can serve, with a value that
-asks for something: all are taken, or refused by name as docs/api.md says. Parameters that a newer client adds must be
-put into the tables below."""
+asks for something: all are taken, or refused by name as docs/guide/api.md says. Parameters that a newer client adds
+must be put into the tables below."""
 
 import inspect
 
@@ -127,7 +127,7 @@ MESSAGE = {
     "tool_choice": {"type": "auto"},
     "tools": [{"name": "time", "input_schema": {"type": "object"}}, {"type": "web_search_20250305", "name": "s"}],
 }
-# Refused by name, as docs/api.md says.
+# Refused by name, as docs/guide/api.md says.
 REFUSED = {"audio", "functions", "suffix", "top_logprobs of a response", "truncation", "compaction"}
 # What has no effect by itself.
 BESIDE = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": True}}

@@ -224,7 +224,7 @@ async fn wrong_method(method: Method, request: Request) -> ApiError {
     let taken = operations().into_iter().find(|operation| operation.path == path);
     let next = match taken.is_none_or(|operation| operation.parts.is_empty()) {
         true => "send GET, without a body",
-        false => "send POST, with a JSON object as the body; /openapi.json and docs/api.md tell its fields",
+        false => "send POST, with a JSON object as the body; /openapi.json and docs/guide/api.md tell its fields",
     };
     ApiError::wrong_method(format!("{method} is not what {path} answers to; {next}"))
 }

@@ -67,7 +67,7 @@ const LAG_MAX: f64 = 86_400.0;
     The first trace lies in FAST25-release/traces of github.com/kvcache-ai/Mooncake, the other in\n\
     data of github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how,\n\
     docs/fleet.md what follows for a fleet. Routings lie in docs/bench-data of github.com/Helldez/BigMoeOnEdge;\n\
-    docs/experts.md says what follows from them.")]
+    docs/internals/experts.md says what follows from them.")]
 pub struct ReplayArgs {
     /// Mooncake's JSON lines (timestamp, input_length, output_length, hash_ids), or Azure's CSV (TIMESTAMP,
     /// ContextTokens, GeneratedTokens), which has no hashes and so gives no hit rates; or a CSV of routings (turn,

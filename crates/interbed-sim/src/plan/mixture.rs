@@ -25,7 +25,8 @@ const TOKENS_BEFORE: u64 = 16;
 /// Most sequences of a pass: a layer of so many needs nearly all experts.
 const BATCH_MAX: usize = 256;
 
-/// How unevenly a router is taken to choose of which nothing is known: about as those of the traces in docs/experts.md.
+/// How unevenly a router chooses, where nothing is known of it: about as those of the traces in
+/// docs/internals/experts.md.
 const SKEW: f64 = 1.2;
 
 /// From the last byte of a read to its use.

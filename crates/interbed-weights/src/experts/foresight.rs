@@ -15,7 +15,7 @@ const STEP: f32 = 1.0 / 32.0;
 
 /// How many of the experts that a layer's visits want have to be missing on average before it is worth guessing which:
 /// a guess costs as much as the layer's router, about a quarter of a read, and reading beside computing slows both
-/// (docs/experts.md tells what was measured).
+/// (docs/internals/experts.md tells what was measured).
 const MISSING_MIN: f32 = 4.0;
 
 /// A layer whose guesses were not likely enough is guessed again after so many visits.
