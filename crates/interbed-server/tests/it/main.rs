@@ -14,6 +14,8 @@ mod live;
 mod loading;
 mod messages;
 mod model_names;
+mod ollama;
+mod ollama_models;
 mod openapi;
 mod origins;
 mod prefill;
