@@ -102,6 +102,28 @@ fn links_lead_to_pages_that_are_there() {
     assert!(links > 20, "{links} links were read");
 }
 
+/// Most lines of ARCHITECTURE.md, which is read in one sitting.
+const MAP_LINES_MAX: usize = 300;
+
+#[test]
+fn each_crate_has_a_page_that_names_files_which_are_there() {
+    let map = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("the map");
+    assert!(map.lines().count() <= MAP_LINES_MAX, "ARCHITECTURE.md has more than {MAP_LINES_MAX} lines");
+    let sources = files(&["rs"]);
+    let mut named = 0;
+    for folder in crates() {
+        let page = format!("docs/internals/{}.md", name(&folder));
+        assert!(map.contains(&page), "ARCHITECTURE.md should name {page}");
+        let text = fs::read_to_string(repository().join(&page)).unwrap_or_else(|_| panic!("{page} is missing"));
+        // What stands between two backticks.
+        for file in text.split('`').skip(1).step_by(2).filter(|code| code.ends_with(".rs")) {
+            assert!(sources.iter().any(|source| source.ends_with(file)), "{page} names {file}, which is not there");
+            named += 1;
+        }
+    }
+    assert!(named > 100, "{named} files were named");
+}
+
 /// All files of these kinds, but for fixtures and what is built.
 fn files(endings: &[&str]) -> Vec<PathBuf> {
     let mut folders = vec![repository().to_owned()];
