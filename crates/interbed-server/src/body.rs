@@ -72,7 +72,8 @@ impl ReceivedBody {
 pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received, ApiError> {
     let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
     // A page may send texts, forms and bodies without a type to anybody, but no JSON without having asked.
-    if !content_type.is_some_and(is_json) {
+    let is_taken = |kind: &str| is_json(kind) || (takes_forms(request.uri().path()) && is_form(kind));
+    if !content_type.is_some_and(is_taken) {
         return Err(ApiError::not_json(content_type));
     }
     let extensions = request.extensions();
@@ -93,8 +94,23 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
     Ok(Received { caller, body: ReceivedBody { bytes, share: memory } })
 }
 
+/// Whether JSON that is called a form is taken here: Ollama's clients send it so, `curl -d` before all. A page can send
+/// a form to anybody, too, but its browser says so (see [`crate::browsers`]).
+fn takes_forms(path: &str) -> bool {
+    path.starts_with("/api/")
+}
+
+fn is_form(content_type: &str) -> bool {
+    essence(content_type).eq_ignore_ascii_case("application/x-www-form-urlencoded")
+}
+
+/// A content type without its parameters.
+fn essence(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
 fn is_json(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let essence = essence(content_type);
     essence.eq_ignore_ascii_case("application/json")
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }

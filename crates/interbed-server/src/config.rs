@@ -7,6 +7,7 @@ use interbed_engine::{Pooling, SamplingParams};
 
 use crate::api_keys::ApiKeys;
 use crate::guests::Network;
+use crate::model_facts::ModelFacts;
 use crate::schemas::COMPILING_MAX;
 use crate::tls::Tls;
 use crate::traces::OtlpEndpoint;
@@ -18,6 +19,8 @@ pub struct ServerConfig {
     pub model_names: Vec<String>,
     /// Whether clients may ask for any other name too. Answers then carry the name that was asked for.
     pub any_model_name: bool,
+    /// What the server tells of the model.
+    pub model: ModelFacts,
     /// Defaults for fields that a request leaves out: the model's `generation_config.json` over those of the API.
     pub default_sampling: SamplingParams,
     /// End-of-sequence tokens of the model besides the tokenizer's own.
@@ -88,6 +91,7 @@ impl Default for ServerConfig {
         Self {
             model_names: vec!["interbed".into()],
             any_model_name: false,
+            model: ModelFacts::default(),
             default_sampling: SamplingParams::default(),
             eos_token_ids: Vec::new(),
             tool_parser: None,

@@ -8,6 +8,7 @@ mod live;
 mod loading;
 mod messages;
 mod models;
+mod ollama;
 mod openapi;
 mod page;
 mod responses;
@@ -17,10 +18,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::http::{Method, header};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
+use serde_json::Value;
 use tracing::Instrument;
 
 use crate::app::App;
@@ -46,17 +48,21 @@ fn guarded() -> Vec<Route> {
         ("/server_info", get(models::info)),
         ("/v1/completions", post(completions::handle)),
         ("/v1/chat/completions", post(chat::handle)),
+        ("/v1/messages", post(messages::handle)),
+        ("/v1/messages/count_tokens", post(messages::count_tokens)),
         ("/v1/responses", post(responses::handle)),
         ("/v1/responses/input_tokens", post(responses::input_tokens)),
         ("/v1/embeddings", post(embeddings::handle)),
         ("/tokenize", post(tokens::tokenize)),
         ("/detokenize", post(tokens::detokenize)),
+        ("/api/chat", post(ollama::chat)),
+        ("/api/generate", post(ollama::generate)),
+        ("/api/embed", post(ollama::embed)),
+        ("/api/embeddings", post(ollama::embeddings)),
+        ("/api/tags", get(ollama::tags)),
+        ("/api/ps", get(ollama::ps)),
+        ("/api/show", post(ollama::show)),
     ]
-}
-
-/// The same, for an API whose errors have a form of their own.
-fn messages() -> Vec<Route> {
-    vec![("/v1/messages", post(messages::handle)), ("/v1/messages/count_tokens", post(messages::count_tokens))]
 }
 
 /// Routes for monitoring, open to all.
@@ -64,6 +70,7 @@ fn open() -> Vec<Route> {
     vec![
         ("/health", get(health::health)),
         ("/version", get(health::version)),
+        ("/api/version", get(ollama::version)),
         ("/metrics", get(health::metrics)),
         ("/openapi.json", get(openapi::handle)),
     ]
@@ -72,6 +79,11 @@ fn open() -> Vec<Route> {
 /// The page for people: its files, open to all.
 fn page<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S>)> {
     vec![("/", get(page::index)), ("/page/{name}", get(page::asset))]
+}
+
+/// Paths of Ollama's that this server has something else for: open to all, since they only say what.
+fn elsewhere<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S>)> {
+    ollama::ELSEWHERE.iter().map(|&(path, _)| (path, any(ollama::elsewhere))).collect()
 }
 
 /// What the page is fed by, for which a client needs a key.
@@ -114,6 +126,17 @@ pub(crate) fn operations() -> Vec<Operation> {
         Operation { required: &["input"], ..post("/v1/embeddings", "Texts as vectors", embeddings::parts()) },
         post("/tokenize", "A text, or a conversation, to token ids", tokens::tokenize_parts()),
         Operation { required: &["tokens"], ..post("/detokenize", "Token ids to a text", tokens::detokenize_parts()) },
+        Operation { lines: true, ..post("/api/chat", "Answer a conversation, as Ollama does", ollama::chat_parts()) },
+        Operation { lines: true, ..post("/api/generate", "Answer a prompt, as Ollama does", ollama::generate_parts()) },
+        Operation {
+            required: &["input"],
+            ..post("/api/embed", "Texts as vectors, as Ollama makes them", ollama::embed_parts())
+        },
+        post("/api/embeddings", "A text as a vector, as Ollama makes it", ollama::embeddings_parts()),
+        post("/api/show", "What the model is, as Ollama tells it", ollama::show_parts()),
+        Operation::get("/api/tags", "The model's names, as Ollama lists them", true),
+        Operation::get("/api/ps", "The model in memory, as Ollama lists it", true),
+        Operation::get("/api/version", "The version of Ollama whose API this is, and the server's", false),
         Operation::get("/v1/models", "The model's names", true),
         Operation::get("/v1/models/{model}", "One of them", true),
         Operation::get("/model_info", "The model and its limits, for routers", true),
@@ -133,17 +156,10 @@ pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let places = middleware::from_fn(refuse_without_room);
     let routes = with(open())
         .merge(with(page()))
-        .merge(with(guarded()).merge(with(live())).route_layer(accept.clone()).route_layer(guard.clone()))
-        .route_layer(places.clone())
-        .route_layer(browsers.clone())
-        .merge(
-            with(messages())
-                .route_layer(accept)
-                .route_layer(guard)
-                .route_layer(places)
-                .route_layer(browsers)
-                .route_layer(middleware::from_fn(messages::in_its_form)),
-        )
+        .merge(with(elsewhere()))
+        .merge(with(guarded()).merge(with(live())).route_layer(accept).route_layer(guard))
+        .route_layer(places)
+        .route_layer(browsers)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);
     around(routes, &app.config.allow_origins, observers).with_state(app)
@@ -157,19 +173,15 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
     let routes = Router::new()
         .route("/health", get(loading::health))
         .route("/version", get(health::version))
+        .route("/api/version", get(ollama::version))
         .route("/metrics", get(loading::metrics))
         .route("/openapi.json", get(openapi::handle))
         .merge(with(page()))
+        .merge(with(elsewhere()))
         .merge(refused(guarded()))
         .merge(refused(live()))
-        .route_layer(places.clone())
-        .route_layer(browsers.clone())
-        .merge(
-            refused(messages())
-                .route_layer(places)
-                .route_layer(browsers)
-                .route_layer(middleware::from_fn(messages::in_its_form)),
-        )
+        .route_layer(places)
+        .route_layer(browsers)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method);
     let model = config.model_names.first().cloned().unwrap_or_default();
@@ -179,6 +191,7 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
 
 /// What is around all routes.
 fn around<S: Clone + Send + Sync + 'static>(routes: Router<S>, origins: &[String], observers: Observers) -> Router<S> {
+    let routes = routes.layer(middleware::from_fn(in_its_form));
     let routes = match cors::layer(origins) {
         Some(layer) => routes.layer(layer),
         None => routes,
@@ -212,8 +225,32 @@ async fn refuse_without_room(request: Request, next: Next) -> Result<Response, A
     }
 }
 
+/// Writes a refusal, given the request's id, in the form of an API.
+type Form = fn(&ApiError, Option<&str>) -> Value;
+
+/// The form of refusals at `path`, where it is not OpenAI's.
+fn form_at(path: &str) -> Option<Form> {
+    match path {
+        _ if path.starts_with("/v1/messages") => Some(messages::refusal),
+        _ if path.starts_with("/api/") => Some(|error, _| ollama::refusal(error)),
+        _ => None,
+    }
+}
+
+/// Gives refusals the form that the API of their path has for them.
+async fn in_its_form(request: Request, next: Next) -> Response {
+    let Some(form) = form_at(request.uri().path()) else { return next.run(request).await };
+    let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let response = next.run(request).await;
+    let Some(error) = response.extensions().get::<ApiError>() else { return response };
+    let body = form(error, id.as_deref());
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    (parts, axum::Json(body)).into_response()
+}
+
 async fn unknown_route(request: Request) -> ApiError {
-    let paths = guarded().into_iter().chain(messages()).chain(open()).map(|(path, _)| path);
+    let paths = guarded().into_iter().chain(open()).map(|(path, _)| path);
     // Each route with a variable part has one without it beside it.
     let paths: Vec<_> = paths.filter(|path| !path.contains('{')).collect();
     ApiError::not_found(format!("there is no {}; this server has {}", request.uri().path(), paths.join(", ")))
@@ -265,7 +302,7 @@ mod tests {
 
     #[test]
     fn each_route_is_described() {
-        let routes = guarded().into_iter().chain(messages()).chain(open()).map(|(path, _)| path.replace("{*", "{"));
+        let routes = guarded().into_iter().chain(open()).map(|(path, _)| path.replace("{*", "{"));
         let described = operations().into_iter().map(|operation| operation.path.to_owned());
         assert_eq!(routes.collect::<BTreeSet<_>>(), described.collect::<BTreeSet<_>>());
     }
@@ -290,9 +327,11 @@ mod tests {
     #[test]
     fn no_struct_of_fields_is_left_out() {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let entries = std::fs::read_dir(directory.join("endpoints")).expect("the endpoints");
-        let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
-        files.push(directory.join("sampling.rs"));
+        let mut files = vec![directory.join("sampling.rs")];
+        for folder in ["endpoints", "endpoints/ollama"] {
+            let entries = std::fs::read_dir(directory.join(folder)).expect("the endpoints");
+            files.extend(entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()));
+        }
         let mut found = 0;
         for file in files {
             let source = std::fs::read_to_string(&file).expect("a source file");

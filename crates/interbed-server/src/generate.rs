@@ -107,6 +107,7 @@ struct Timing {
     queued: Option<Duration>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
+    ended: Option<Instant>,
 }
 
 /// A sequence that has ended.
@@ -365,6 +366,17 @@ impl Sequences {
         self.streams.iter().map(|stream| stream.text.tokens()).sum()
     }
 
+    /// How long the first sequence's prompt was computed behind the queue, and how long its tokens came after that.
+    pub(crate) fn durations(&self) -> (Duration, Duration) {
+        let Some(Timing { queued, first_token, ended, .. }) = self.streams.first().map(|stream| &stream.timing) else {
+            return <_>::default();
+        };
+        let begun = self.observed.started + queued.unwrap_or_default();
+        let end = ended.unwrap_or_else(Instant::now);
+        let first = first_token.unwrap_or(end);
+        (first.saturating_duration_since(begun), end.saturating_duration_since(first))
+    }
+
     /// `usage` so far. A prompt counts once, whatever `n`; all generated tokens count, chosen or not.
     pub(crate) fn usage(&self) -> Value {
         let (completion, cached) = (self.completion_tokens(), self.cached_tokens());
@@ -485,7 +497,8 @@ impl Stream {
     /// Notes that it ended, for this reason.
     fn end(&mut self, reason: &'static str, now: Instant, observed: &Observed) {
         self.ended = true;
-        let Timing { queued, first_token, last_token } = self.timing;
+        self.timing.ended = Some(now);
+        let Timing { queued, first_token, last_token, .. } = self.timing;
         let tokens = self.text.tokens();
         observed.metrics.finished(Finished {
             reason,

@@ -1,4 +1,4 @@
-//! HTTP: the OpenAI API, streaming, metrics.
+//! HTTP: the APIs of OpenAI, Anthropic and Ollama, streaming, metrics.
 //!
 //! A request is read and checked here, becomes token ids, and goes to the engine through its handle; text comes back
 //! through `interbed_engine::text`. The server knows no devices and no files.
@@ -34,6 +34,7 @@ mod load_progress;
 mod logprobs;
 mod memory;
 mod metrics;
+mod model_facts;
 mod notes;
 mod openapi;
 mod outline;
@@ -66,6 +67,7 @@ mod traces;
 mod truncation;
 mod turns;
 mod unsupported;
+mod utc;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -92,6 +94,7 @@ pub use guests::Network;
 pub use hosts::check_host;
 pub use listener::Drained;
 pub use load_progress::LoadProgress;
+pub use model_facts::ModelFacts;
 pub use schema_worker::{SCHEMA_WORKER, run_schema_worker};
 pub use schemas::{COMPILED_BYTES, COMPILING_BYTES, COMPILING_MAX};
 pub use speech::tool_parsers;

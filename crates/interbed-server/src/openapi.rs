@@ -46,6 +46,8 @@ pub(crate) struct Operation {
     pub(crate) required: &'static [&'static str],
     /// Whether answers may come as a stream of events.
     pub(crate) streams: bool,
+    /// Whether answers may come as lines of JSON.
+    pub(crate) lines: bool,
     /// Whether a client needs a key, where keys are set.
     pub(crate) guarded: bool,
 }
@@ -53,12 +55,12 @@ pub(crate) struct Operation {
 impl Operation {
     /// One that is asked for with GET.
     pub(crate) fn get(path: &'static str, summary: &'static str, guarded: bool) -> Self {
-        Self { path, summary, parts: Vec::new(), required: &[], streams: false, guarded }
+        Self { path, summary, parts: Vec::new(), required: &[], streams: false, lines: false, guarded }
     }
 
     /// One that takes a body.
     pub(crate) fn post(path: &'static str, summary: &'static str, parts: Vec<Part>) -> Self {
-        Self { path, summary, parts, required: &[], streams: false, guarded: true }
+        Self { path, summary, parts, required: &[], streams: false, lines: false, guarded: true }
     }
 }
 
@@ -83,7 +85,11 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
-            "schemas": {"Error": error_schema(), "MessagesError": messages_error_schema()},
+            "schemas": {
+                "Error": error_schema(),
+                "MessagesError": messages_error_schema(),
+                "OllamaError": ollama_error_schema(),
+            },
         },
     })
 }
@@ -94,11 +100,18 @@ fn describe(operation: &Operation) -> Value {
     if operation.streams {
         content.insert("text/event-stream".into(), json!({}));
     }
+    if operation.lines {
+        content.insert("application/x-ndjson".into(), json!({}));
+    }
     let mut described = json!({
         "summary": operation.summary,
         "responses": {"200": {"description": "The answer.", "content": content}},
     });
-    let form = if operation.path.starts_with("/v1/messages") { "MessagesError" } else { "Error" };
+    let form = match operation.path {
+        path if path.starts_with("/v1/messages") => "MessagesError",
+        path if path.starts_with("/api/") => "OllamaError",
+        _ => "Error",
+    };
     for (status, when) in errors(operation) {
         described["responses"][status.to_string()] = json!({
             "description": when,
@@ -172,6 +185,11 @@ fn messages_error_schema() -> Value {
         },
         "request_id": {"type": "string"},
     }})
+}
+
+/// The form of errors in Ollama's API.
+fn ollama_error_schema() -> Value {
+    json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}})
 }
 
 /// A value of each type that JSON knows.

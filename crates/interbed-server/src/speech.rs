@@ -33,4 +33,14 @@ impl Speech {
         let family = family.or_else(|| Family::named(TOLD_AS).filter(|_| !shows_tools));
         Self { harmony, thinking: Tags::of_template(template), family }
     }
+
+    /// Whether the model can think before it answers.
+    pub(crate) fn thinks(&self) -> bool {
+        self.harmony || self.thinking.is_some()
+    }
+
+    /// Whether it is known how the model calls tools.
+    pub(crate) fn calls(&self) -> bool {
+        self.harmony || self.family.is_some()
+    }
 }

@@ -1,4 +1,4 @@
-//! Server-sent events: chunks of an answer as they come.
+//! Streams: what comes of an answer, as it comes, in server-sent events or in lines of JSON.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -130,8 +130,16 @@ pub(crate) fn answer(
     events(app, sequences, Chunks { envelope, include_usage, choices })
 }
 
-/// Turns what comes for the sequences of a request into events, each the text of one: [`data`], or [`named`].
+/// The content type of server-sent events.
+pub(crate) const SSE: &str = "text/event-stream; charset=utf-8";
+/// The content type of JSON values, one a line.
+pub(crate) const LINES: &str = "application/x-ndjson";
+
+/// Turns what comes for the sequences of a request into events, each the text of one: [`data`], [`named`], or [`line`].
 pub(crate) trait Events: Send + 'static {
+    /// The content type of the stream.
+    const KIND: &'static str = SSE;
+
     /// Something has come for a sequence; no failure.
     fn delta(&mut self, index: usize, delta: Delta, sequences: &Sequences) -> Vec<String>;
 
@@ -149,6 +157,11 @@ pub(crate) trait Events: Send + 'static {
 /// An event without a name.
 pub(crate) fn data(data: &str) -> String {
     format!("data: {data}\n\n")
+}
+
+/// An event that is a line of JSON, for streams of [`LINES`].
+pub(crate) fn line(value: &Value) -> String {
+    format!("{value}\n")
 }
 
 /// An event whose name is the `type` of its data too.
@@ -205,7 +218,7 @@ impl<C: Choices> Events for Chunks<C> {
 }
 
 /// Answers with a stream. When the client goes away, the answer's body is dropped, and with it the sequences.
-pub(crate) fn events(app: &Arc<App>, mut sequences: Sequences, events: impl Events) -> Response {
+pub(crate) fn events<E: Events>(app: &Arc<App>, mut sequences: Sequences, events: E) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let share = sequences.take_share();
     let (write_timeout, silence_max) = (app.config.write_timeout, app.config.silence_max);
@@ -220,7 +233,7 @@ pub(crate) fn events(app: &Arc<App>, mut sequences: Sequences, events: impl Even
     };
     // Its log lines carry the request's id, as those of its handler do.
     tokio::spawn(writing.in_current_span());
-    response(receiver, share)
+    response(receiver, share, E::KIND)
 }
 
 /// Answers with these events alone.
@@ -228,14 +241,14 @@ pub(crate) fn ended(events: &[String]) -> Response {
     let (sender, receiver) = mpsc::channel(1);
     // There is room for one, and the receiver is here.
     let _ = sender.try_send(Bytes::from(events.concat()));
-    response(receiver, None)
+    response(receiver, None, SSE)
 }
 
-/// An answer of events that are written elsewhere. `share` is given back when it has ended.
-pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>) -> Response {
+/// An answer of events of this content type that are written elsewhere. `share` is given back when it has ended.
+pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>, kind: &'static str) -> Response {
     let mut response = Body::new(EventBody { chunks, _share: share }).into_response();
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies that buffer would make a stream no stream.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));

@@ -14,7 +14,8 @@ use crate::fields::shown;
 use crate::notes::Notes;
 
 /// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
-const NOWHERE: [&str; 32] = [
+const NOWHERE: [&str; 33] = [
+    "_debug_render_only",
     "audio",
     "chat_template",
     "documents",
@@ -49,15 +50,31 @@ const NOWHERE: [&str; 32] = [
     "vllm_xargs",
 ];
 
+/// What becomes of fields that say how a model is loaded.
+const SETTLED: &str = "which was settled when the server started";
+
 /// Fields that ask for something which changes no answer here, and what becomes of it.
-const TOLD: [(&str, &str); 9] = [
+const TOLD: [(&str, &str); 22] = [
     ("container", "whose tools this server does not run"),
     ("context_management", "and this server leaves the context as it was sent"),
+    ("draft_num_predict", "which changes no answer here"),
+    ("f16_kv", SETTLED),
     ("fallbacks", "but this server has one model"),
+    ("low_vram", SETTLED),
+    ("main_gpu", SETTLED),
     ("mcp_servers", "whose tools this server does not run and leaves out"),
     ("moderation", "but this server has no moderation"),
+    ("num_batch", SETTLED),
+    ("num_gpu", SETTLED),
+    ("num_keep", "but this server never drops the beginning of a context"),
+    ("num_thread", SETTLED),
+    ("numa", SETTLED),
     ("prediction", "which this server does without"),
+    ("shift", "but an answer ends where the context does"),
     ("store", "but this server keeps no answers"),
+    ("truncate", "but a prompt that the context cannot hold is refused"),
+    ("use_mlock", SETTLED),
+    ("use_mmap", SETTLED),
     ("verbosity", "of which this server's models know nothing"),
     ("web_search_options", "but this server does not search"),
 ];

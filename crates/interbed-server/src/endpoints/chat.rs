@@ -119,14 +119,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let mut common = common::<Chats>(app, preparing.share.tenant(), body.json())?;
     common.constraint = constraint(body.json(), &mut preparing.share)?;
     let fields: Fields = read(body.json())?;
-    let top_logprobs = sent(fields.top_logprobs);
-    common.params.logprobs = match (sent(fields.logprobs).unwrap_or(false), top_logprobs) {
-        (true, top) => Some(top.unwrap_or(0)),
-        (false, None | Some(0)) => None,
-        (false, Some(_)) => {
-            return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true"));
-        }
-    };
+    common.params.logprobs = logprobs(sent(fields.logprobs), sent(fields.top_logprobs))?;
     let tools = bind(app, AskedTools::of_chat(app, body.json())?, &mut common)?;
     let Prompt { tokens: mut prompt, begins, continued } = prompt(app, body, &mut preparing)?;
     let form = Form::new(app, tools, begins, continued, &mut common)?;
@@ -145,6 +138,18 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let room = room.min(logprob_tokens_unasked(&common, app.memory.answers.bytes()));
     common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
     Ok((common, prompt, preparing.share, form))
+}
+
+/// How many of the likeliest tokens are told of each, if any are, by the two fields that say so.
+///
+/// # Errors
+/// They contradict each other.
+pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<usize>, ApiError> {
+    match (told.unwrap_or(false), top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs to be true")),
+    }
 }
 
 /// Waits for the memory to prepare a body that may hold a conversation.
@@ -169,16 +174,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
         add_special_tokens,
     } = read(body.json())?;
     drop(body);
-    let messages = sent(messages).unwrap_or_default();
-    if messages.is_empty() {
-        return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
-    }
-    let newest = newest_turn(messages.iter().map(|message| message["role"] == "user"));
-    let media = |index| if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
-    let mut called = None;
-    let messages = messages.into_iter().enumerate();
-    let messages = messages.map(|(index, value)| message(index, value, media(index), &mut called));
-    let messages = History::of_chat(messages.collect::<Result<_, _>>()?).into_messages();
+    let messages = turns(sent(messages).unwrap_or_default())?;
     let tools = ToolList::of_chat(sent(tools).unwrap_or_default(), &app.notes)?.functions;
     let tools = Some(tools).filter(|tools| !tools.is_empty());
     let continued = sent(continue_final_message).unwrap_or(false).then_some("continue_final_message");
@@ -200,6 +196,22 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
         add_special: sent(add_special_tokens).unwrap_or(false),
     };
     rendering.prompt(app, preparing)
+}
+
+/// The turns of a chat's messages, in the form that templates know.
+///
+/// # Errors
+/// There is no message, or one is wrong.
+pub(crate) fn turns(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+    if messages.is_empty() {
+        return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
+    }
+    let newest = newest_turn(messages.iter().map(|message| message["role"] == "user"));
+    let media = |index| if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
+    let mut called = None;
+    let messages = messages.into_iter().enumerate();
+    let messages = messages.map(|(index, value)| message(index, value, media(index), &mut called));
+    Ok(History::of_chat(messages.collect::<Result<_, _>>()?).into_messages())
 }
 
 /// A conversation in the form that templates know, from whichever API it came.

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::body::{Preparing, Received, receive};
+use crate::caller::Caller;
 use crate::config::Embeddings;
 use crate::endpoints::completions::{Asking, prompts_of};
 use crate::error::ApiError;
@@ -26,11 +27,11 @@ use crate::stream;
 use crate::truncation::Truncation;
 
 /// Most texts of a request, as OpenAI has it.
-const INPUTS_MAX: usize = 2048;
+pub(crate) const INPUTS_MAX: usize = 2048;
 /// Texts that are in the engine at a time: the others of a large request let those of others pass.
 const AT_A_TIME: usize = 32;
 /// A number of a vector as text, with its comma, and in four bytes of base64's six bits.
-const FLOAT_BYTES: usize = 20;
+pub(crate) const FLOAT_BYTES: usize = 20;
 const BASE64_BYTES: usize = 6;
 /// What is around a vector in the answer.
 const ENTRY_BYTES: usize = 128;
@@ -86,23 +87,13 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let answer = app.memory.answers.take(caller.tenant, bytes).await?;
     let mut body = String::with_capacity(bytes);
     body.push_str(r#"{"object":"list","data":["#);
-    let (mut index, mut tokens) = (0, 0);
-    let at_a_time = AT_A_TIME.min(sequences_max(&app));
-    let mut waiting = prompts.into_iter();
-    while waiting.len() > 0 {
-        let prompts: Vec<_> = waiting.by_ref().take(at_a_time).collect();
-        // The share of what is prepared is kept for those that still wait.
-        let share = app.memory.parsed.take(caller.tenant, 0).await?;
-        let asked = Asked { prompts, form: None, echo_bytes: 0, caller: caller.clone(), beside: 0, share };
-        let mut sequences = submit(&app, asked, &common).await?;
-        tokens += sequences.prompt_tokens();
-        for output in sequences.collect().await? {
-            let vector = finished(output.embedding, dimensions);
-            body.push_str(if index == 0 { "" } else { "," });
-            entry(&mut body, index, &vector, encoding);
-            index += 1;
-        }
-    }
+    let mut index = 0;
+    let take = |vector| {
+        body.push_str(if index == 0 { "" } else { "," });
+        entry(&mut body, index, &finished(vector, dimensions), encoding);
+        index += 1;
+    };
+    let tokens = embed(&app, &caller, prompts, &common, take).await?;
     drop(share);
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     // Writing to a String cannot fail.
@@ -110,21 +101,62 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::json(body.into_bytes(), vec![answer]))
 }
 
+/// Gives `take` the vector of each prompt, in their order, and returns the number of tokens of all prompts. The caller
+/// holds the memory that the prompts take.
+///
+/// # Errors
+/// A prompt is refused, or fails.
+pub(crate) async fn embed(
+    app: &Arc<App>,
+    caller: &Caller,
+    prompts: Vec<Vec<TokenId>>,
+    common: &Common,
+    mut take: impl FnMut(Vec<f32>),
+) -> Result<usize, ApiError> {
+    let mut tokens = 0;
+    let at_a_time = AT_A_TIME.min(sequences_max(app));
+    let mut waiting = prompts.into_iter();
+    while waiting.len() > 0 {
+        let prompts: Vec<_> = waiting.by_ref().take(at_a_time).collect();
+        // The share of what is prepared is kept for those that still wait.
+        let share = app.memory.parsed.take(caller.tenant, 0).await?;
+        let asked = Asked { prompts, form: None, echo_bytes: 0, caller: caller.clone(), beside: 0, share };
+        let mut sequences = submit(app, asked, common).await?;
+        tokens += sequences.prompt_tokens();
+        sequences.collect().await?.into_iter().for_each(|output| take(output.embedding));
+    }
+    Ok(tokens)
+}
+
+/// How the model makes embeddings.
+///
+/// # Errors
+/// It makes none.
+pub(crate) fn embeddings_of(app: &App) -> Result<Embeddings, ApiError> {
+    let made = app.config.embeddings.clone();
+    made.map_err(|why| ApiError::malformed(format!("this server makes no embeddings with this model: {why}")))
+}
+
+/// How many numbers of a vector are asked for, of `width`.
+///
+/// # Errors
+/// None, or more than there are.
+pub(crate) fn checked_dimensions(asked: Option<usize>, width: usize) -> Result<usize, ApiError> {
+    let dimensions = asked.unwrap_or(width);
+    if dimensions == 0 || dimensions > width {
+        let message = format!("dimensions is {dimensions}, but must be 1 to {width}, the width of this model");
+        return Err(ApiError::invalid("dimensions", message));
+    }
+    Ok(dimensions)
+}
+
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let share = Preparing::begin(app, &body, 0)?.share;
     let fields: Fields<'_> = read(body.json())?;
     let model = check_name(app, sent(fields.model))?;
-    let Embeddings { pooling, width } = app
-        .config
-        .embeddings
-        .clone()
-        .map_err(|why| ApiError::malformed(format!("this server makes no embeddings with this model: {why}")))?;
-    let dimensions = sent(fields.dimensions).unwrap_or(width);
-    if dimensions == 0 || dimensions > width {
-        let message = format!("dimensions is {dimensions}, but must be 1 to {width}, the width of this model");
-        return Err(ApiError::invalid("dimensions", message));
-    }
+    let Embeddings { pooling, width } = embeddings_of(app)?;
+    let dimensions = checked_dimensions(sent(fields.dimensions), width)?;
     let input = fields.input.ok_or_else(|| ApiError::invalid("input", "the request has no input"))?;
     let inputs = prompts_of("input", input, INPUTS_MAX)?;
     let add_special = sent(fields.add_special_tokens).unwrap_or(true);
@@ -147,7 +179,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
 }
 
 /// The first numbers of a vector, so many, with length 1.
-fn finished(mut vector: Vec<f32>, dimensions: usize) -> Vec<f32> {
+pub(crate) fn finished(mut vector: Vec<f32>, dimensions: usize) -> Vec<f32> {
     vector.truncate(dimensions);
     let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
     if length > 0.0 {
@@ -162,11 +194,8 @@ fn entry(body: &mut String, index: usize, vector: &[f32], encoding: Encoding) {
     let _ = write!(body, r#"{{"object":"embedding","index":{index},"embedding":"#);
     match encoding {
         Encoding::Float => {
-            for (index, number) in vector.iter().enumerate() {
-                body.push(if index == 0 { '[' } else { ',' });
-                body.push_str(&number_text(*number));
-            }
-            body.push_str("]}");
+            push_numbers(body, vector);
+            body.push('}');
         }
         Encoding::Base64 => {
             let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -175,6 +204,16 @@ fn entry(body: &mut String, index: usize, vector: &[f32], encoding: Encoding) {
             body.push_str("\"}");
         }
     }
+}
+
+/// Adds a list of numbers, each with at most [`FLOAT_BYTES`].
+pub(crate) fn push_numbers(body: &mut String, numbers: &[f32]) {
+    body.push('[');
+    for (index, number) in numbers.iter().enumerate() {
+        body.push_str(if index == 0 { "" } else { "," });
+        body.push_str(&number_text(*number));
+    }
+    body.push(']');
 }
 
 /// A number with as many digits as a 32-bit float has.

@@ -34,5 +34,5 @@ pub(crate) async fn events(
             () = writing => {}
         }
     });
-    Ok(stream::response(receiver, None))
+    Ok(stream::response(receiver, None, stream::SSE))
 }

@@ -4,8 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use interbed_engine::ContextOverflow;
 use interbed_engine::text::StopCause;
 use interbed_engine::{TokenId, json_value};
@@ -29,7 +28,6 @@ use crate::json_text::object;
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
 use crate::outline::{Block, Blocks, Change, Outline};
-use crate::request_id::REQUEST_ID;
 use crate::sampling::{Common, Stops, check_name, top_k_of, unasked};
 use crate::schemas::Bond;
 use crate::stream::{self, Events, named};
@@ -234,16 +232,11 @@ pub(crate) fn parts() -> Vec<Part> {
     vec![part!(Fields<'_>), part!(Conversation)]
 }
 
-/// Gives refusals the form that this API has for them.
-pub(crate) async fn in_its_form(request: Request, next: Next) -> Response {
-    let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let response = next.run(request).await;
-    let Some(error) = response.extensions().get::<ApiError>() else { return response };
+/// A refusal of the request with this id, in the form that this API has for it.
+pub(crate) fn refusal(error: &ApiError, id: Option<&str>) -> Value {
     let mut body = error_json(error);
     body["request_id"] = json!(id);
-    let (mut parts, _) = response.into_parts();
-    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
-    (parts, axum::Json(body)).into_response()
+    body
 }
 
 fn error_json(error: &ApiError) -> Value {

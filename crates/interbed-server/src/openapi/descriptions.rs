@@ -1,7 +1,7 @@
 //! What fields mean, in a sentence. A field has the same meaning wherever it is read.
 
 /// All, in the order of their names.
-const FIELDS: [(&str, &str); 76] = [
+const FIELDS: [(&str, &str); 88] = [
     (
         "add_generation_prompt",
         "Whether the template begins the assistant's answer; true unless a message is continued.",
@@ -18,22 +18,29 @@ const FIELDS: [(&str, &str); 76] = [
     ("cache_salt", "Requests with different salts never share cached KV."),
     ("chat_template_kwargs", "More variables for the chat template."),
     ("compaction", "Not supported."),
+    ("context", "Not supported: this server keeps no contexts."),
     ("continue_final_message", "Whether the last message is continued rather than answered."),
     ("conversation", "Not supported: no responses are kept."),
     ("dimensions", "Numbers of each vector: the first ones, normalised again. For models trained for it (Matryoshka)."),
     ("early_stopping", "Whether a beam search ends as soon as it has enough answers."),
     ("echo", "Whether the answer begins with the prompt."),
     ("encoding_format", "How vectors are written."),
+    ("format", "What the answer has to be: \"json\", or a JSON schema."),
     ("frequency_penalty", "Subtracted from logits for each time that a token was generated; from -2 to 2."),
     ("guided_choice", "Another name of structured_outputs.choice."),
     ("guided_grammar", "Another name of structured_outputs.grammar."),
     ("guided_json", "Another name of structured_outputs.json."),
     ("guided_regex", "Another name of structured_outputs.regex."),
+    ("images", "Not supported: the model reads text alone."),
     ("ignore_eos", "Whether to go on past end-of-sequence tokens."),
     ("include", "Only reasoning.encrypted_content, which changes nothing: thinking is told as it is."),
     ("include_stop_str_in_output", "Whether a stop string stays at the end of the text."),
     ("input", "What is to be answered or embedded: a text, or a list."),
     ("instructions", "What comes first in the conversation, as the system's message."),
+    (
+        "keep_alive",
+        "How long the model is to stay: seconds, or a duration such as \"5m\". It stays as long as the server runs.",
+    ),
     ("length_penalty", "The power of its length by which a beam's log-probability is divided."),
     ("logit_bias", "Added to logits, by token ids; from -100 to 100."),
     ("logprobs", "Log-probabilities of the tokens: whether, in chats; with how many of the likeliest, in completions."),
@@ -46,6 +53,12 @@ const FIELDS: [(&str, &str); 76] = [
     ("min_tokens", "Tokens before which nothing ends the answer."),
     ("model", "The model, by a name that the server has."),
     ("n", "Answers to each prompt."),
+    ("name", "An older name for `model`."),
+    (
+        "options",
+        "How the answer is sampled: temperature, top_k, top_p, min_p, seed, num_predict, num_ctx, stop, \
+         repeat_penalty, repeat_last_n, presence_penalty and frequency_penalty.",
+    ),
     (
         "output_config",
         "`effort` reaches the template as `reasoning_effort`; `format` is a schema that the answer keeps to.",
@@ -57,6 +70,7 @@ const FIELDS: [(&str, &str); 76] = [
     ("priority", "Requests with lower numbers come first; from -100 to 100."),
     ("prompt", "A text, a list of texts, a list of token ids, or a list of such lists."),
     ("prompt_logprobs", "Log-probabilities of the prompt's tokens, with so many of the likeliest."),
+    ("raw", "Whether the prompt is taken as it is, without the chat template."),
     ("reasoning", "How much the model thinks, if its template knows: effort."),
     ("reasoning_effort", "How much the model thinks, if its template knows."),
     ("repeat_last_n", "Only -1: a repetition penalty goes by all tokens."),
@@ -69,12 +83,19 @@ const FIELDS: [(&str, &str); 76] = [
     ("stop", "Texts that end an answer: one, or a list."),
     ("stop_sequences", "Texts that end an answer."),
     ("stop_token_ids", "Tokens that end an answer."),
-    ("stream", "Whether the answer comes as it is generated, as server-sent events."),
+    (
+        "stream",
+        "Whether the answer comes as it is generated: as server-sent events, or below /api as lines of JSON, and there \
+         true if it is left out.",
+    ),
     ("stream_options", "Options of a stream: include_usage; for responses include_obfuscation, which changes nothing."),
     ("structured_outputs", "What the answer has to be: json, regex, choice or grammar."),
+    ("suffix", "Not supported: nothing is filled in between texts."),
     ("system", "What comes first in the conversation: a text, or a list of blocks of text."),
     ("temperature", "Divides logits before a token is drawn; 0 takes the likeliest."),
+    ("template", "Not supported: the model has its own."),
     ("text", "The form of the answer: format, of type text, json_object or json_schema."),
+    ("think", "Whether the model thinks, if its template knows: true, false, or how much: low, medium, high or max."),
     ("thinking", "Whether the model thinks, if its template knows: of type enabled, adaptive or disabled."),
     ("tokens", "Token ids."),
     ("thread", "Not supported."),
@@ -87,9 +108,11 @@ const FIELDS: [(&str, &str); 76] = [
         "truncate_prompt_tokens",
         "Keeps the last tokens of a prompt, so many; -1 for as many as the context has room for.",
     ),
+    ("truncate", "Whether a text that the context cannot hold loses its end; if not, it is refused."),
     ("truncation", "Only disabled."),
     ("use_beam_search", "Whether the best answers are searched for rather than drawn."),
     ("user", "Whose request it is; changes nothing."),
+    ("verbose", "Whether more is told, of which there is nothing."),
 ];
 
 /// What a field means.

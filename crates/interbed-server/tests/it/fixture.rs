@@ -194,6 +194,13 @@ impl Reply {
         events.map(|event| event.strip_prefix("data: ").expect("an event of data").to_owned()).collect()
     }
 
+    /// The values of a stream of lines, which ends with one that is done.
+    pub fn lines(&self) -> Vec<Value> {
+        assert!(self.head.contains("content-type: application/x-ndjson"), "{}", self.head);
+        assert!(self.body.ends_with('\n'), "{}", self.body);
+        self.body.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
     /// The data of all events of a stream whose events have names, as JSON.
     pub fn named_events(&self) -> Vec<Value> {
         let data = |event: &str| event.split_once("\ndata: ").expect("a name and data").1.to_owned();

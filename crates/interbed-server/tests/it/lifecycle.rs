@@ -454,6 +454,9 @@ async fn where_too_many_wait_each_api_refuses_in_its_form() {
         assert_eq!((refused.status, &refused.json()["error"]["type"]), (503, &json!(field)), "{}", refused.body);
         assert!(refused.head.to_lowercase().contains("x-request-id: "), "{}", refused.head);
     }
+    let refused = server.post("/api/chat", &json!({"messages": [{"role": "user", "content": "a"}]})).await;
+    let told = refused.json();
+    assert!(refused.status == 503 && told["error"].as_str().is_some_and(|told| told.contains("busy")), "{told}");
 }
 
 #[tokio::test]

@@ -48,6 +48,13 @@ async fn it_tells_how_far_the_model_is_loaded_and_then_serves() {
     assert_eq!(server.get("/v1/models").await.error().1["code"], "loading");
     let anthropic = server.post("/v1/messages", &json!({})).await;
     assert_eq!((anthropic.status, &anthropic.json()["error"]["type"]), (503, &json!("overloaded_error")));
+    for path in ["/api/chat", "/api/embed", "/api/show"] {
+        let ollama = server.post(path, &json!({})).await;
+        let told = ollama.json();
+        assert!(ollama.status == 503 && ollama.head.contains("retry-after: "), "{path} {told}");
+        assert!(told["error"].as_str().is_some_and(|told| told.contains("256 of 1024 bytes")), "{path} {told}");
+    }
+    assert!(server.get("/api/version").await.ok()["version"].is_string());
     assert_eq!(server.get("/nothing").await.status, 404);
     assert!(server.engine.requests().is_empty());
 

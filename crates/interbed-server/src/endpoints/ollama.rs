@@ -1,0 +1,165 @@
+//! `/api/…`: Ollama's API, over the same path as a chat.
+//!
+//! A conversation or a prompt of Ollama's becomes what [`crate::endpoints::chat`] makes of one of OpenAI's, and the
+//! answer comes in Ollama's form.
+
+mod answer;
+mod chat;
+mod conversation;
+mod embed;
+mod generate;
+mod keep_alive;
+mod models;
+mod settings;
+
+use std::sync::LazyLock;
+
+use axum::Json;
+use axum::extract::Request;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::endpoints::chat::has_field;
+use crate::error::ApiError;
+use crate::openapi::{Part, fields_of_all};
+use crate::sampling::check_name;
+use crate::unsupported::Api;
+
+pub(crate) use chat::{handle as chat, parts as chat_parts};
+pub(crate) use embed::{embed, embed_parts, embeddings, embeddings_parts};
+pub(crate) use generate::{handle as generate, parts as generate_parts};
+pub(crate) use models::{ps, show, show_parts, tags};
+
+/// The version of Ollama whose API this is. Some of its clients refuse versions that are too old for them.
+const VERSION: &str = "0.12.11";
+
+/// What the name of a model ends with where it names no tag.
+const TAG: &str = ":latest";
+
+/// Paths of Ollama's that this server does not serve, and what there is instead.
+pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
+    ("/api/blobs/{digest}", "a model is a folder or a GGUF file; start `interbed serve` with its path"),
+    ("/api/copy", "`interbed serve --served-model-name` gives a model several names"),
+    (
+        "/api/create",
+        "start `interbed serve` with a GGUF file or a folder of safetensors, and send what a Modelfile would say as \
+         options and system",
+    ),
+    ("/api/delete", "`interbed models` lists what the cache holds; remove a model with its folder"),
+    ("/api/experimental/{*path}", "this server searches and fetches nothing"),
+    ("/api/me", "this server has no accounts, but keys"),
+    ("/api/pull", "start `interbed serve ORG/NAME`, which fetches the model from the Hub"),
+    ("/api/push", "models go to the Hub with its own tools"),
+    ("/api/signout", "this server has no accounts, but keys"),
+    ("/api/status", "/health tells how the server is"),
+];
+
+/// Says what there is instead of a path.
+pub(crate) async fn elsewhere(request: Request) -> ApiError {
+    let path = request.uri().path();
+    let is_at = |route: &str| route.split_once('{').map_or(path == route, |(begin, _)| path.starts_with(begin));
+    let next = ELSEWHERE.iter().find(|(route, _)| is_at(route)).map_or("", |(_, next)| next);
+    ApiError::not_found(format!("Interbed does not serve {path} of Ollama's API: {next}"))
+}
+
+/// A refusal in the form that this API has for it.
+pub(crate) fn refusal(error: &ApiError) -> Value {
+    json!({"error": error.message})
+}
+
+pub(crate) async fn version() -> Json<Value> {
+    Json(json!({"version": VERSION, "interbed": env!("CARGO_PKG_VERSION")}))
+}
+
+/// The name that answers carry: the one that was sent, which may have or lack the tag.
+///
+/// # Errors
+/// The server has no such model.
+fn named(app: &App, model: Option<String>) -> Result<String, ApiError> {
+    let Some(model) = model else { return Ok(tagged(app.model_name())) };
+    let bare = |name: &str| name.strip_suffix(TAG).unwrap_or(name).to_owned();
+    if app.config.model_names.iter().any(|known| bare(known) == bare(&model)) {
+        return Ok(model);
+    }
+    check_name(app, Some(model))
+}
+
+/// A name with its tag, as Ollama lists it.
+fn tagged(name: &str) -> String {
+    let has_tag = name.rsplit('/').next().is_some_and(|last| last.contains(':'));
+    if has_tag { name.to_owned() } else { format!("{name}{TAG}") }
+}
+
+/// The fields of other APIs that `/api/chat` has not.
+struct OfChat;
+
+impl Api for OfChat {
+    fn elsewhere(name: &str) -> Option<&'static str> {
+        static OWN: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&chat::parts()));
+        static OTHER: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&generate::parts()));
+        foreign(name, &OWN, &OTHER, "/api/generate")
+    }
+}
+
+/// The fields of other APIs that `/api/generate` has not.
+struct OfGenerate;
+
+impl Api for OfGenerate {
+    fn elsewhere(name: &str) -> Option<&'static str> {
+        static OWN: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&generate::parts()));
+        static OTHER: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&chat::parts()));
+        foreign(name, &OWN, &OTHER, "/api/chat")
+    }
+}
+
+/// Where a field is read that is not one of its `own`: in `options`, at the path that has the `other` fields, or in the
+/// chats of OpenAI's API.
+fn foreign(name: &str, own: &[&str], other: &[&str], path: &'static str) -> Option<&'static str> {
+    static OPTIONS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&settings::option_parts()));
+    match name {
+        _ if own.contains(&name) => None,
+        _ if OPTIONS.contains(&name) => Some("options"),
+        _ if other.contains(&name) => Some(path),
+        _ => has_field(name).then_some("/v1/chat/completions"),
+    }
+}
+
+/// The parts of a body that `/api/chat` and `/api/generate` both read.
+fn shared_parts() -> Vec<Part> {
+    vec![settings::part()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::read;
+    use crate::unsupported::Supported;
+
+    #[test]
+    fn names_have_a_tag_or_get_one() {
+        for (name, told) in
+            [("a", "a:latest"), ("a:1b", "a:1b"), ("org/a", "org/a:latest"), ("host:80/a", "host:80/a:latest")]
+        {
+            assert_eq!(tagged(name), told);
+        }
+    }
+
+    #[test]
+    fn fields_in_the_wrong_place_say_where_they_belong() {
+        let told = |error: ApiError| error.message;
+        for (body, place) in [
+            (r#"{"temperature": 1}"#, "options"),
+            (r#"{"stop": ["a"]}"#, "options"),
+            (r#"{"raw": true}"#, "/api/generate"),
+            (r#"{"tool_choice": "none"}"#, "/v1/chat/completions"),
+        ] {
+            let error = read::<Supported<OfChat>>(body.as_bytes()).map(drop).expect_err(body);
+            assert!(told(error).ends_with(&format!("is a field of {place}; leave it out here")), "{body}");
+        }
+        let error = read::<Supported<OfGenerate>>(br#"{"messages": [{}]}"#).map(drop).expect_err("a chat");
+        assert_eq!(told(error), "messages is a field of /api/chat; leave it out here");
+        for body in [r#"{"think": true, "messages": [], "keep_alive": 3, "unknown": 1}"#, r#"{"raw": false}"#] {
+            read::<Supported<OfChat>>(body.as_bytes()).map(drop).expect(body);
+        }
+    }
+}
