@@ -18,12 +18,14 @@ use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::tokenizer::Tokenizer;
+use interbed_server::ModelFacts;
 use interbed_weights::{ResidentWeights, WeightSource};
 
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
 use crate::lower_tiers::{Below, LowerTiers};
 use crate::model_dir::{Division, ModelDir};
+use crate::model_facts::model_facts;
 use crate::needs::{self, kv_config, threads};
 use crate::opened::Opened;
 use crate::options::{KvLayoutOption, LimitOptions};
@@ -67,6 +69,8 @@ pub struct Loaded {
     /// How it pools hidden states, or why it makes no embeddings.
     pub pooling: Result<Pooling, String>,
     pub config: ModelConfig,
+    /// What clients are told of it.
+    pub facts: ModelFacts,
     /// The memory budget that it keeps to.
     pub budget: Bytes,
     /// Bytes that requests may take outside the engine.
@@ -85,7 +89,8 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
         dir.identify();
     }
     let surroundings = Surroundings { footprint, audience };
-    let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
+    let (engine, plan, streamed, on_gpu) = start_engine(&dir, limits, &surroundings, max_waiting)?;
+    let facts = model_facts(&dir, on_gpu && streamed.is_none());
     let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
     let pooling = small_files::pooling(&dir.catalog, &dir.path);
     let ModelDir { config, generation, end_tokens, .. } = dir;
@@ -98,6 +103,7 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
         end_tokens,
         pooling,
         config,
+        facts,
         budget,
         request_bytes,
         schemas: plan.schemas,
@@ -190,6 +196,7 @@ pub struct Started {
     pub streamed: Option<Streaming>,
     /// Tokens of one pass.
     pub batched_tokens: usize,
+    on_gpu: bool,
     below: Below,
     block_size: usize,
     num_swap_blocks: usize,
@@ -202,25 +209,27 @@ impl Started {
         if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, below }) = on_gpu {
             let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
             let runner = Box::new(runner);
-            return Ok(Self { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks });
+            let on_gpu = true;
+            return Ok(Self { runner, plan, streamed, batched_tokens, on_gpu, below, block_size, num_swap_blocks });
         }
         let Runnable { runner, plan, streamed, batched_tokens, below } = load_weights(dir, limits, surroundings)?;
         let block_size = runner.device.kv().layout().block_size();
         let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
-        let runner = Box::new(runner);
-        Ok(Self { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks })
+        let (runner, on_gpu) = (Box::new(runner), false);
+        Ok(Self { runner, plan, streamed, batched_tokens, on_gpu, below, block_size, num_swap_blocks })
     }
 }
 
+/// The engine, how memory was divided, the weights if they are streamed, and whether a GPU computes.
 fn start_engine(
     dir: &ModelDir,
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
     max_waiting: usize,
-) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
+) -> Result<(Engine, MemoryPlan, Option<Streaming>, bool)> {
     // Loading takes long: what cannot work is refused before it.
     let publisher = kv_events::bind(limits.kv_events.as_ref())?;
-    let Started { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks } =
+    let Started { runner, plan, streamed, batched_tokens, on_gpu, below, block_size, num_swap_blocks } =
         Started::new(dir, limits, surroundings)?;
     // What memory does not hold is read from disk in each pass.
     let on_disk = below.long_tokens()?;
@@ -254,5 +263,5 @@ fn start_engine(
     let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
     let (below, later) = below.attachments()?;
     let attachments = Attachments { below, later, cache_watcher };
-    Ok((Engine::start_with(config, runner, attachments)?, plan, streamed))
+    Ok((Engine::start_with(config, runner, attachments)?, plan, streamed, on_gpu))
 }

@@ -29,6 +29,7 @@ mod load;
 mod logits;
 mod lower_tiers;
 mod model_dir;
+mod model_facts;
 mod models;
 mod needs;
 mod opened;

@@ -61,7 +61,8 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 /// Serve a model over HTTP, as the OpenAI API does
 ///
 /// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses,
-/// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json.
+/// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json; and for clients
+/// of Ollama /api/chat, /api/generate, /api/embed, /api/embeddings, /api/tags, /api/show, /api/ps and /api/version.
 /// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
 /// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health tells how far it
 /// is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts them, and tells their
@@ -357,6 +358,7 @@ fn own_program() -> Option<PathBuf> {
 /// The same, and what the model says.
 fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
     ServerConfig {
+        model: loaded.facts.clone(),
         default_sampling: model_defaults(&loaded.generation),
         eos_token_ids: loaded.end_tokens.clone(),
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),

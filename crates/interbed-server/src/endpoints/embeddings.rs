@@ -101,8 +101,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::json(body.into_bytes(), vec![answer]))
 }
 
-/// Has `take` each prompt's vector, in their order; returns the tokens of all prompts. Whoever calls keeps what the
-/// prompts take.
+/// Gives `take` the vector of each prompt, in their order, and returns the number of tokens of all prompts. The caller
+/// holds the memory that the prompts take.
 ///
 /// # Errors
 /// A prompt is refused, or fails.

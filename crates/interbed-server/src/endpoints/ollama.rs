@@ -124,7 +124,7 @@ fn foreign(name: &str, own: &[&str], other: &[&str], path: &'static str) -> Opti
     }
 }
 
-/// The parts of both, but for what becomes the prompt.
+/// The parts of a body that `/api/chat` and `/api/generate` both read.
 fn shared_parts() -> Vec<Part> {
     vec![settings::part()]
 }

@@ -15,6 +15,7 @@ mod loading;
 mod messages;
 mod model_names;
 mod ollama;
+mod ollama_clients;
 mod ollama_models;
 mod openapi;
 mod origins;

@@ -223,7 +223,12 @@ async fn keys_hold_here_too() {
     let body = json!({"prompt": "a", "stream": false}).to_string();
     let told = server.post_bytes("/api/generate", "Authorization: Bearer key\r\n", body.as_bytes()).await.ok();
     assert_eq!(told["response"], "x");
+    // Whose request it is does not depend on the API.
+    let whose = |server: &Server| (server.last_request().tenant, server.last_request().cache_salt);
+    let by_ollama = whose(&server);
+    server.post_bytes("/v1/completions", "Authorization: Bearer key\r\n", br#"{"prompt": "a"}"#).await.ok();
+    assert!(by_ollama.0.is_some() && by_ollama == whose(&server));
     let metrics = server.get("/metrics").await.body;
-    let counted = |name: &str| metrics.lines().any(|line| line.starts_with(name) && line.ends_with(" 1"));
-    assert!(counted("vllm:generation_tokens_total") || counted("vllm:request_success_total"), "{metrics}");
+    let is_counted = |line: &str| line.contains("request_success_total") && line.ends_with(" 2");
+    assert!(metrics.lines().any(is_counted), "{metrics}");
 }

@@ -120,6 +120,40 @@ fn it_answers_and_ends_in_order() {
 }
 
 #[test]
+fn clients_are_told_of_the_model_what_info_says() {
+    let info: serde_json::Value = serde_json::from_str(&succeeded(&["info", tiny(), "--json"])).unwrap();
+    let server = Server::start(&["--served-model-name", "babbler"]);
+    let told = |head: &str, body: &str| {
+        let answer = server.ask(head, body);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str::<serde_json::Value>(body).unwrap_or_else(|error| panic!("{error} in {answer}"))
+    };
+    let listed = told("GET /api/tags HTTP/1.1", "");
+    let model = &listed["models"][0];
+    assert_eq!((&model["name"], &model["size"]), (&"babbler:latest".into(), &info["weights"]["bytes"]));
+    assert_eq!(model["details"]["format"], info["format"]);
+    assert_eq!(model["details"]["quantization_level"], info["weights"]["dtype"]);
+    let family = info["architecture"].as_str().unwrap().to_lowercase();
+    assert_eq!(model["details"]["family"], family.as_str());
+    let is_digest = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(model["digest"].as_str().is_some_and(is_digest), "{model}");
+    // The model's files were written some time ago.
+    assert!(model["modified_at"].as_str().is_some_and(|time| time > "2020"), "{model}");
+    let figures = &told("POST /api/show HTTP/1.1", r#"{"model": "babbler"}"#)["model_info"];
+    assert_eq!(figures["general.parameter_count"], info["parameters"]);
+    for (figure, name) in [
+        ("block_count", "layers"),
+        ("embedding_length", "hidden_size"),
+        ("feed_forward_length", "intermediate_size"),
+        ("attention.head_count", "heads"),
+        ("attention.head_count_kv", "kv_heads"),
+        ("vocab_size", "vocab_size"),
+    ] {
+        assert_eq!(figures[format!("{family}.{figure}")], info[name], "{figure}");
+    }
+}
+
+#[test]
 fn the_least_memory_serves_and_is_kept_to() {
     let info: serde_json::Value = serde_json::from_str(&succeeded(&["info", tiny(), "--json"])).unwrap();
     let least = info["memory"]["serve_least_bytes"].as_u64().unwrap();

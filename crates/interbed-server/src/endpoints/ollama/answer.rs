@@ -64,7 +64,7 @@ impl Task {
     }
 }
 
-/// Answers a request that has come when it `begun`.
+/// Answers a request that came at `begun`.
 pub(super) async fn respond(
     app: &Arc<App>,
     begun: Instant,
@@ -176,7 +176,7 @@ struct Writer {
     /// Whether the text is told as it is.
     is_plain: bool,
     outline: Outline,
-    /// The last block; of a call, with the arguments that have come.
+    /// The block that has not ended; a call has the arguments that came so far.
     open: Option<Block>,
     cause: Option<StopCause>,
 }

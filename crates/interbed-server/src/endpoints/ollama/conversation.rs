@@ -132,8 +132,14 @@ mod tests {
     #[test]
     fn results_find_their_calls() {
         let call = |name: &str| json!({"function": {"index": 0, "name": name, "arguments": {"x": name}}});
-        let known = |id: &str, name: &str| json!({"function": {"name": name, "arguments": {"x": name}}, "id": id, "type": "function"});
-        let result = |text: &str, id: &str, name: &str| json!({"role": "tool", "content": text, "tool_call_id": id, "name": name});
+        let known = |id: &str, name: &str| {
+            let function = json!({"name": name, "arguments": {"x": name}});
+            json!({"function": function, "id": id, "type": "function"})
+        };
+        let result = |text: &str, id: &str, name: &str| {
+            let [role, id, name] = ["tool", id, name].map(Value::from);
+            json!({"role": role, "content": text, "tool_call_id": id, "name": name})
+        };
         check(
             json!([
                 {"role": "User", "content": "a"},

@@ -31,6 +31,8 @@ use crate::stream;
 
 /// What is around a vector in the answer.
 const ENTRY_BYTES: usize = 16;
+/// What follows the last one.
+const END_BYTES: usize = 256;
 
 /// The fields of `/api/embed`.
 #[derive(Deserialize)]
@@ -69,15 +71,12 @@ pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Resu
     let caller = received.caller.clone();
     let prepared = app.blocking(caller.tenant, move |app| prepare(app, received)).await?;
     let (model, width) = (prepared.common.model.clone(), prepared.width);
-    let Made { vectors, tokens, share } = made(&app, &caller, prepared, |vector| finished(vector, width)).await?;
-    let mut body = String::with_capacity(vectors.len() + ENTRY_BYTES);
+    let begin = format!(r#"{{"model":{},"embeddings":["#, Value::from(model));
+    let Made { mut body, tokens, share } =
+        made(&app, &caller, prepared, &begin, |vector| finished(vector, width)).await?;
     let total = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // Writing to a String cannot fail.
-    let _ = write!(
-        body,
-        r#"{{"model":{},"embeddings":[{vectors}],"total_duration":{total},"load_duration":0,"prompt_eval_count":{tokens}}}"#,
-        Value::from(model)
-    );
+    let _ = write!(body, r#"],"total_duration":{total},"load_duration":0,"prompt_eval_count":{tokens}}}"#);
     Ok(stream::json(body.into_bytes(), vec![share]))
 }
 
@@ -86,9 +85,10 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
     let caller = received.caller.clone();
     let prepared = app.blocking(caller.tenant, move |app| prepare_older(app, &received.body)).await?;
     // Unlike those of the newer path, its vectors are as the model makes them.
-    let Made { vectors, share, .. } = made(&app, &caller, prepared, |vector| vector).await?;
-    let vectors = if vectors.is_empty() { "[]" } else { &vectors };
-    Ok(stream::json(format!(r#"{{"embedding":{vectors}}}"#).into_bytes(), vec![share]))
+    let is_empty = prepared.prompts.is_empty();
+    let Made { mut body, share, .. } = made(&app, &caller, prepared, r#"{"embedding":"#, |vector| vector).await?;
+    body.push_str(if is_empty { "[]}" } else { "}" });
+    Ok(stream::json(body.into_bytes(), vec![share]))
 }
 
 /// The fields that `/api/embed` reads.
@@ -101,33 +101,34 @@ pub(crate) fn embeddings_parts() -> Vec<Part> {
     vec![part!(OlderFields<'_>)]
 }
 
-/// Vectors as text, one behind the other, with commas.
+/// An answer up to its last vector.
 struct Made {
-    vectors: String,
+    body: String,
     tokens: usize,
     share: Share,
 }
 
-/// Makes the vectors of a request, each as `last` leaves it.
+/// Makes the vectors of a request, each as `last` leaves it, and writes them behind `begin`, with commas.
 async fn made(
     app: &Arc<App>,
     caller: &Caller,
     prepared: Prepared,
+    begin: &str,
     last: impl Fn(Vec<f32>) -> Vec<f32>,
 ) -> Result<Made, ApiError> {
     let Prepared { common, prompts, width, share: kept } = prepared;
     let each = width.saturating_mul(FLOAT_BYTES).saturating_add(ENTRY_BYTES);
-    let bytes = prompts.len().saturating_mul(each);
-    // The vectors, and the answer around them.
-    let share = app.memory.answers.take(caller.tenant, bytes.saturating_mul(2)).await?;
-    let mut text = String::with_capacity(bytes);
+    let bytes = prompts.len().saturating_mul(each).saturating_add(begin.len()).saturating_add(END_BYTES);
+    let share = app.memory.answers.take(caller.tenant, bytes).await?;
+    let mut body = String::with_capacity(bytes);
+    body.push_str(begin);
     let take = |vector| {
-        text.push_str(if text.is_empty() { "" } else { "," });
-        push_numbers(&mut text, &last(vector));
+        body.push_str(if body.len() == begin.len() { "" } else { "," });
+        push_numbers(&mut body, &last(vector));
     };
     let tokens = vectors(app, caller, prompts, &common, take).await?;
     drop(kept);
-    Ok(Made { vectors: text, tokens, share })
+    Ok(Made { body, tokens, share })
 }
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {

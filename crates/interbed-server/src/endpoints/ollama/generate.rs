@@ -53,7 +53,7 @@ pub(crate) fn parts() -> Vec<Part> {
     shared_parts().into_iter().chain([part!(Fields<'_>)]).collect()
 }
 
-/// What a message takes once it is a value, besides its text; there are two.
+/// The messages that a prompt becomes, without their texts, by which their memory is counted.
 const MESSAGE: &str = r#"[{"role":"system","content":""},{"role":"user","content":""}]"#;
 
 fn prepare(app: &App, received: Received) -> Result<Task, ApiError> {

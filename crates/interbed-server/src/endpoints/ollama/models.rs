@@ -18,7 +18,8 @@ use crate::model_facts::ModelFacts;
 use crate::openapi::{Part, part};
 use crate::utc::rfc3339;
 
-/// When a model goes that stays as long as its server: as far from its start as durations of Ollama's go.
+/// How long after the start of its server a model is told to leave that stays for ever: the longest duration that
+/// Ollama's clients know.
 const FOR_EVER: Duration = Duration::from_nanos(i64::MAX.cast_unsigned());
 
 /// The fields of `/api/show`.

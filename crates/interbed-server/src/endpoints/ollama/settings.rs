@@ -52,7 +52,7 @@ struct OptionFields {
     frequency_penalty: Option<Field<f32>>,
 }
 
-/// All of its options: those that it knows, without any that is not supported.
+/// All options of a request. Reading refuses those that would change an answer and are not supported.
 pub(super) struct Options {
     fields: OptionFields,
     told: Supported<OfOptions>,
@@ -86,7 +86,7 @@ pub(super) struct Settings {
     pub(super) unloads: bool,
 }
 
-/// The fields that both read.
+/// The part of a body that `/api/chat` and `/api/generate` both read.
 pub(super) fn part() -> Part {
     openapi::part!(Fields<'_>)
 }
@@ -105,7 +105,7 @@ impl Options {
 }
 
 impl Settings {
-    /// Reads and checks them. `share` grows to what a schema takes. Blocking.
+    /// Reads and checks the fields. `share` grows to what a schema takes. Blocking.
     ///
     /// # Errors
     /// A field is wrong, or asks for what this model or server does not do.

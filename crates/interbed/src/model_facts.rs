@@ -1,0 +1,53 @@
+//! What clients of a server are told of its model.
+
+use std::time::SystemTime;
+
+use interbed_server::ModelFacts;
+
+use crate::model_dir::ModelDir;
+
+/// What the model's files say. `on_gpu` is whether a GPU holds all of its weights.
+pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
+    let config = &dir.config;
+    let bytes = dir.weight_bytes.0;
+    ModelFacts {
+        format: match (dir.catalog.store(), dir.catalog.metadata()) {
+            (Some(_), _) => "interbed",
+            (None, Some(_)) => "gguf",
+            (None, None) => "safetensors",
+        },
+        family: format!("{:?}", config.architecture).to_lowercase(),
+        quantization: dir.weight_dtype().name().to_owned(),
+        parameters: config.num_parameters(),
+        bytes,
+        bytes_on_gpu: if on_gpu { bytes } else { 0 },
+        digest: digest(dir),
+        modified: modified(dir).max(),
+        layers: config.num_layers,
+        hidden_size: config.hidden_size,
+        feed_forward: config.intermediate_size,
+        heads: config.num_heads,
+        kv_heads: config.num_kv_heads,
+    }
+}
+
+/// A name of the files, by their paths, lengths and times: another one once they have changed. The weights themselves
+/// are not read for it.
+fn digest(dir: &ModelDir) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (file, time) in dir.catalog.stored_files().iter().zip(modified(dir)) {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let path = file.path().as_os_str().as_encoded_bytes();
+        for part in [path, &file.len().to_le_bytes(), &since.as_nanos().to_le_bytes()] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// When each of the files was written; 1970 for what has no such time, as a device.
+fn modified(dir: &ModelDir) -> impl Iterator<Item = SystemTime> {
+    let of = |path: &std::path::Path| std::fs::metadata(path).and_then(|file| file.modified());
+    dir.catalog.stored_files().iter().map(move |file| of(file.path()).unwrap_or(SystemTime::UNIX_EPOCH))
+}
