@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use interbed_device::{Bytes, Cpu, KvPool};
+use interbed_device::{Budget, Bytes, Cpu, KvPool};
 use interbed_engine::{
     Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
     WeightMemory, blocks_beside_disk,
@@ -67,8 +67,12 @@ pub struct Loaded {
     /// How it pools hidden states, or why it makes no embeddings.
     pub pooling: Result<Pooling, String>,
     pub config: ModelConfig,
-    /// The memory budget that it keeps to.
-    pub budget: Bytes,
+    /// The memory budget that it keeps to, and who has how much of it.
+    pub budget: Budget,
+    /// Bytes of all weights, wherever they are.
+    pub model_bytes: u64,
+    /// The processor that computes, as it is displayed.
+    pub processor: String,
     /// Bytes that requests may take outside the engine.
     pub request_bytes: usize,
     /// Schemas and grammars that can be compiled at a time.
@@ -86,7 +90,9 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
     }
     let surroundings = Surroundings { footprint, audience };
     let (engine, plan, streamed) = start_engine(&dir, limits, &surroundings, max_waiting)?;
-    let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
+    let (budget, request_bytes) = (plan.budget, usize::try_from(plan.requests.0)?);
+    let model_bytes = dir.catalog.bytes();
+    let processor = format!("{} threads, {}", threads(limits), Level::detect().name());
     let pooling = small_files::pooling(&dir.catalog, &dir.path);
     let ModelDir { config, generation, end_tokens, .. } = dir;
     Ok(Loaded {
@@ -99,6 +105,8 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
         pooling,
         config,
         budget,
+        model_bytes,
+        processor,
         request_bytes,
         schemas: plan.schemas,
         streamed,
