@@ -9,16 +9,16 @@ import sys
 import time
 from pathlib import Path
 
-import axe_playwright_python
 from playwright.sync_api import sync_playwright
 
+from chat import chat, markdown_is_no_html, one_that_failed_poisons_nothing, what_is_kept
+from headline import cache_hits_are_told, the_fact
+from pages import KEY, NARROW, WIDE, Pages, accessible, ready, until
 from replay import Busy, Replay, recorded
 from server import Load, Server
+from states import key_is_asked, loading_and_gone, send_is_in_sight
 
-KEY = "sesame"
-WIDE, NARROW = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
 PICTURE = {"width": 1400, "height": 1120}
-AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 PAINT_MS_MAX = 200
 FRAMES_LEAST = 20
 BLOCKS_MANY = 100_000
@@ -34,46 +34,6 @@ CanvasRenderingContext2D.prototype.putImageData = function (...args) {
 const tick = () => { window.frames_.all += 1; requestAnimationFrame(tick); };
 requestAnimationFrame(tick);
 """
-
-
-class Pages:
-    """Opens pages, and minds what they ask for and complain about."""
-
-    def __init__(self, browser):
-        self.browser = browser
-
-    def open(self, url, size=WIDE, scheme="light", key=None, script=None, **options):
-        context = self.browser.new_context(viewport=size, color_scheme=scheme, **options)
-        page = context.new_page()
-        page.complaints, page.asked = [], []
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        page.on("console", lambda said: said.type in ("error", "warning") and page.complaints.append(said.text))
-        page.on("request", lambda request: page.asked.append(request.url))
-        if script:
-            page.add_init_script(script)
-        if key:
-            page.add_init_script(f"sessionStorage.setItem('key', {key!r})")
-        page.goto(url)
-        return page
-
-    def close(self, page, url):
-        outside = [asked for asked in page.asked if not asked.startswith(url)]
-        assert not outside, f"the page asked others: {outside}"
-        assert not page.complaints, page.complaints
-        page.context.close()
-
-
-def until(page, holds, within=60):
-    """Waits until an expression holds. Playwright's own way of it is what the page's policy forbids."""
-    end = time.monotonic() + within
-    while not page.evaluate(holds):
-        assert time.monotonic() < end, f"after {within} s, this does not hold: {holds}"
-        time.sleep(0.02)
-
-
-def ready(page):
-    until(page, "document.querySelector('#health').dataset.state === 'ok'")
-    until(page, "document.querySelector('#blocks-legend b').textContent !== ''")
 
 
 def first_paint(pages, url):
@@ -94,42 +54,14 @@ def first_paint(pages, url):
     assert paint < max(PAINT_MS_MAX, 4 * line)
 
 
-def accessible(page, what):
-    page.evaluate(AXE)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    bad = [f"{rule['id']}: {rule['nodes'][0]['html']}" for rule in found if rule["impact"] in ("serious", "critical")]
-    minor = [rule["id"] for rule in found if rule["impact"] not in ("serious", "critical")]
-    print(f"axe, {what}: {len(bad)} serious, others {minor}")
-    assert not bad, bad
-
-
-def key_is_asked(pages, url):
-    page = pages.open(url)
-    form = page.locator("#key-form")
-    form.wait_for(state="visible")
-    assert page.evaluate("document.activeElement.id") == "key"
-    assert not page.locator("main").is_visible()
-    accessible(page, "locked")
-    page.keyboard.type("wrong")
-    page.keyboard.press("Enter")
-    until(page, "document.querySelector('#key-error').textContent.includes('does not know')")
-    page.keyboard.type(KEY)
-    page.keyboard.press("Enter")
-    form.wait_for(state="hidden")
-    ready(page)
-    # What the browser says of answers without a key is no complaint of the page's.
-    page.complaints = [said for said in page.complaints if "401" not in said]
-    pages.close(page, url)
-
-
 def keyboard(pages, url):
     page = pages.open(url, key=KEY)
     ready(page)
     visited = []
-    for _ in range(12):
+    for _ in range(16):
         page.keyboard.press("Tab")
         visited.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
-    for wanted in ["skip", "theme", "blocks-slider", "messages", "prompt", "length", "send"]:
+    for wanted in ["skip", "theme", "blocks-slider", "messages", "prompt", "length", "send", "settings-open"]:
         assert wanted in visited, f"{wanted} is not reached: {visited}"
     slider = page.locator("#blocks-slider")
     slider.focus()
@@ -146,36 +78,6 @@ def keyboard(pages, url):
         grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2, grounds
     print("keyboard: reaches all, blocks are told, the theme changes")
-    pages.close(page, url)
-
-
-def chat(pages, url):
-    page = pages.open(url, key=KEY)
-    ready(page)
-    page.locator("#prompt").focus()
-    page.keyboard.type("Once upon a time there was a fox.")
-    page.locator("#length").fill("24")
-    page.locator("#prompt").focus()
-    page.keyboard.press("Enter")
-    until(page, "/first token after/.test(document.querySelector('.turn.model .note')?.textContent)")
-    said = page.locator(".turn.model .said").inner_text()
-    assert len(said) > 20, said
-    # One that would go on for long is stopped; the next goes on from there.
-    page.locator("#length").fill("400")
-    page.locator("#prompt").fill("Tell a long story.")
-    page.locator("#send").focus()
-    page.keyboard.press("Enter")
-    until(page, "document.querySelectorAll('.turn.model')[1]?.querySelector('.said').textContent")
-    assert page.evaluate("document.activeElement.id") == "stop"
-    page.keyboard.press("Enter")
-    until(page, "/stopped/.test(document.querySelectorAll('.turn.model')[1].querySelector('.note').textContent)")
-    page.locator("#prompt").fill("Again")
-    page.locator("#length").fill("8")
-    page.locator("#send").click()
-    until(page, "document.querySelectorAll('.turn.model .note')[2]?.textContent.includes('from the cache')")
-    page.locator("#chat-new").click()
-    assert page.locator(".turn").count() == 0
-    print("chat: answers, stops, goes on from the cache")
     pages.close(page, url)
 
 
@@ -297,14 +199,23 @@ def main():
         options = ["--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
         pages = Pages(browser)
-        with Server(binary, storyteller, folder / "server.log", "--memory", "1G", "--api-key", KEY) as server:
+        keys = folder / "keys"
+        keys.write_text(f"{KEY} alice\n")
+        with Server(binary, storyteller, folder / "server.log", "--memory", "1G", "--api-key-file", keys) as server:
             policy(pages, server.url)
             first_paint(pages, server.url)
             key_is_asked(pages, server.url)
+            send_is_in_sight(pages, server.url)
             keyboard(pages, server.url)
-            chat(pages, server.url)
+            the_fact(pages, server.url, storyteller)
+            cache_hits_are_told(pages, server.url)
+            chat(pages, server.url, KEY)
+            what_is_kept(pages, server.url)
+            one_that_failed_poisons_nothing(pages, server.url)
+            markdown_is_no_html(pages, server.url)
             many_blocks(pages, server.url)
             accessible_everywhere(pages, server.url)
+        loading_and_gone(pages, binary, storyteller, folder)
         if "quick" not in sys.argv:
             pictures(pages, binary, folder)
         browser.close()

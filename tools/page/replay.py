@@ -61,6 +61,7 @@ class Busy:
         self.totals = {"prompt": 81_000, "cached": 39_000, "generated": 22_100, "steps": 4_000, "finished": 212}
         self.stream = {"bytes_read": 9e11, "stall_s": 40.0, "compute_s": 260.0, "passes": 4000}
         self.before = None
+        self.ended = deque(maxlen=12)
         while len(self.sequences) < sequences:
             self.arrive()
 
@@ -84,15 +85,21 @@ class Busy:
                 owner = min(number, (self.codes[block] & ~SHARED) - FIRST_OWNER)
                 self.codes[block] = (FIRST_OWNER + owner) | SHARED
         blocks = shared + [self.take(FIRST_OWNER + number) for _ in range(want - len(shared))]
+        cached = len(shared) * prompt // max(1, want)
         self.sequences[self.next_id] = {"number": number, "prompt": prompt, "generated": 0, "blocks": blocks,
-                                        "end": self.random.randrange(60, 400)}
+                                        "cached": cached, "came": self.at, "end": self.random.randrange(60, 400)}
         self.totals["prompt"] += prompt
-        self.totals["cached"] += len(shared) * prompt // max(1, want)
+        self.totals["cached"] += cached
         self.next_id += 1
 
     def leave(self, name):
         sequence = self.sequences.pop(name)
         self.totals["finished"] += 1
+        took = self.at - sequence["came"]
+        self.ended.appendleft({"at": self.at, "took": took, "queued": 0.1, "first": 0.8, "decoding": took * 0.8,
+                               "key": "alice" if name % 3 else None, "prompt": sequence["prompt"],
+                               "cached": sequence["cached"], "generated": sequence["generated"], "finish": "stop",
+                               "status": 200})
         others = {}
         for other in self.sequences.values():
             for block in other["blocks"]:
@@ -161,14 +168,20 @@ class Busy:
 
     def rows(self):
         rows = [[name, s["number"], "running", s["prompt"], s["prompt"] + s["generated"] - 1, s["generated"],
-                 len(s["blocks"]), 0] for name, s in self.sequences.items()]
-        waiting = [[self.next_id + 100 + i, 0, "waiting", 300 + 70 * i, 0, 0, 0, 0] for i in range(7)]
-        return rows + [[39, 3000, "swapped", 800, 811, 12, 0, 0]] + waiting
+                 len(s["blocks"]), 0, s["cached"], "alice" if name % 3 else None, s["came"]]
+                for name, s in self.sequences.items()]
+        waiting = [[self.next_id + 100 + i, 0, "waiting", 300 + 70 * i, 0, 0, 0, 0, 0, "bob", self.at]
+                   for i in range(7)]
+        return rows + [[39, 3000, "swapped", 800, 811, 12, 0, 0, 0, None, 60.0]] + waiting
+
+    def recent(self):
+        return {"requests": list(self.ended), "prompt_token_s": 0.0021}
 
     def whole(self, about):
         self.before = (self.codes[:], self.weights())
         data = {"at": self.at, "about": about, "groups": self.groups if self.streams else None,
-                "figures": self.figures(), "sequences": self.rows(), "blocks": runs(self.codes),
+                "figures": self.figures(), "sequences": self.rows(), "recent": self.recent(),
+                "blocks": runs(self.codes),
                 "units": runs(self.before[1]) if self.streams else []}
         return event("whole", data)
 
@@ -176,7 +189,7 @@ class Busy:
         self.step(seconds)
         codes, units = self.before
         self.before = (self.codes[:], self.weights())
-        data = {"at": self.at, "figures": self.figures(), "sequences": self.rows(),
+        data = {"at": self.at, "figures": self.figures(), "sequences": self.rows(), "recent": self.recent(),
                 "blocks": changes(codes, self.codes)}
         if self.streams:
             data["units"] = changes(units, self.before[1])
@@ -184,7 +197,9 @@ class Busy:
 
 
 ABOUT = {"version": "0", "model": "made-up-7b", "chats": True, "block_tokens": 16, "context": 8192,
-         "memory_bytes": 8_600_000_000}
+         "memory_bytes": 8_600_000_000, "model_bytes": 6_710_000_000, "processor": "16 threads, avx512",
+         "reserved": [["process", 290_000_000], ["weights", 5_600_000_000], ["scratch", 61_000_000],
+                      ["requests", 210_000_000], ["KV blocks", 2_400_000_000]]}
 
 
 def event(name, data):

@@ -13,7 +13,8 @@ class Server:
 
     def __init__(self, binary, model, log, *options):
         self.log = open(log, "w+")
-        command = [binary, "serve", *([str(model)] if model else []), "--port", "0", *options]
+        port = [] if "--port" in options else ["--port", "0"]
+        command = [binary, "serve", *([str(model)] if model else []), *port, *map(str, options)]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
 
     def __enter__(self):

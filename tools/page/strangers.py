@@ -18,7 +18,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from check import Pages, chat, ready, until
+from chat import chat
+from pages import Pages, ready, until
 from server import Server
 
 STRANGER, FRIEND, REBOUND = "stranger.example", "friend.example", "rebound.example"

@@ -5,11 +5,14 @@ mod beams;
 mod embedding;
 mod independent;
 
+use std::time::Instant;
+
 use interbed_kv::{Miss, SequenceId};
 use interbed_model::{LogitRows, Logits};
 
 use crate::event::FoundBelow;
 use crate::handle::Client;
+use crate::live::GroupSight;
 use crate::masks::MaskWorkers;
 use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, PlannedTokens, Scheduler};
@@ -22,6 +25,7 @@ use independent::Independent;
 
 /// A request that the engine has taken on.
 pub(crate) struct SequenceGroup {
+    came: Instant,
     prompt: Prompt,
     policy: Box<dyn Policy>,
 }
@@ -122,7 +126,12 @@ impl SequenceGroup {
                 (Box::new(policy), first)
             }
         };
-        (Self { prompt, policy }, continuation)
+        (Self { came: Instant::now(), prompt, policy }, continuation)
+    }
+
+    /// What those who watch see of it.
+    pub(crate) fn sight(&self) -> GroupSight {
+        GroupSight { cached: self.prompt.cached_tokens, came: self.came }
     }
 
     /// One of its sequences has been admitted.

@@ -3,9 +3,12 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use interbed_kv::BlockUse;
 use interbed_weights::{GroupShape, StreamMonitor, StreamStats, WindowSight};
+
+use crate::TenantId;
 
 /// Sequences that are shown. More of them wait, or run, unseen.
 pub const SHOWN_MAX: usize = 512;
@@ -38,6 +41,12 @@ pub struct LiveSequence {
     pub blocks: usize,
     /// Blocks of KV that are on disk and not in memory.
     pub below: usize,
+    /// Leading tokens of its prompt that were found in the cache when its request was first admitted.
+    pub cached: usize,
+    /// Whose request it is part of.
+    pub tenant: Option<TenantId>,
+    /// When the engine took its request on.
+    pub came: Instant,
 }
 
 /// Where a sequence is.
@@ -57,6 +66,15 @@ pub enum LivePlace {
     Swapped,
     /// It holds no blocks.
     Waiting,
+}
+
+/// What those who watch see of a request besides its sequences.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupSight {
+    /// Leading tokens of its prompt that were found in the cache.
+    pub(crate) cached: usize,
+    /// When the engine took it on.
+    pub(crate) came: Instant,
 }
 
 /// The state that was shown last, and how many watch.

@@ -100,8 +100,10 @@ fn check(key: &str) -> Result<(), String> {
 /// Keys of which a client must send one; without any, everybody is served. Clones are the same keys.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Arc<watch::Sender<Arc<[Known]>>>);
+// The list is in the order of its tenants.
 
 struct Known {
+    tenant: Tenant,
     /// What is compared. The key itself is not kept.
     digest: Hash,
     name: Option<Arc<str>>,
@@ -125,9 +127,13 @@ impl ApiKeys {
     /// From now on, these keys are known and no others. What streams to clients whose keys are not among them ends;
     /// other requests in flight are not affected.
     pub fn replace(&self, keys: &[ApiKey]) {
-        let known =
-            keys.iter().map(|ApiKey { key, name }| Known { digest: digest(key), name: name.as_deref().map(Arc::from) });
-        self.0.send_replace(known.collect());
+        let known = |ApiKey { key, name }: &ApiKey| {
+            let digest = digest(key);
+            Known { tenant: Tenant::of_digest(&digest), digest, name: name.as_deref().map(Arc::from) }
+        };
+        let mut known: Vec<_> = keys.iter().map(known).collect();
+        known.sort_by_key(|known| known.tenant);
+        self.0.send_replace(known.into());
     }
 
     /// How many there are.
@@ -153,11 +159,17 @@ impl ApiKeys {
         found.map(|name| Owner { tenant: Tenant::of_digest(&sent), name })
     }
 
+    /// The name of the key that this tenant sends, if it has one.
+    pub(crate) fn name_of(&self, tenant: Tenant) -> Option<Arc<str>> {
+        let known = self.known();
+        let at = known.binary_search_by_key(&tenant, |known| known.tenant).ok()?;
+        known[at].name.clone()
+    }
+
     /// Completes when the key of `tenant` is known no more.
     pub(crate) async fn revoked(&self, tenant: Tenant) {
-        let is_gone = |known: &Arc<[Known]>| {
-            tenant != Tenant::ANYBODY && known.iter().all(|known| Tenant::of_digest(&known.digest) != tenant)
-        };
+        let is_gone =
+            |known: &Arc<[Known]>| tenant != Tenant::ANYBODY && known.iter().all(|known| known.tenant != tenant);
         // An error would mean that the sender is gone, which is held here.
         let _ = self.0.subscribe().wait_for(is_gone).await;
     }
@@ -211,6 +223,11 @@ mod tests {
         let alice = owner(" a ").expect("it is known");
         assert_eq!(alice.name.as_deref(), Some("alice"));
         assert!(owner("b").is_some_and(|b| b.name.is_none() && b.tenant != alice.tenant));
+        assert_eq!(clone.name_of(alice.tenant).as_deref(), Some("alice"));
+        assert_eq!(
+            [owner("b").expect("it is known").tenant, Tenant::ANYBODY].map(|tenant| clone.name_of(tenant)),
+            [None, None]
+        );
         for wrong in ["", "A", "aa", "c"] {
             assert_eq!(owner(wrong), None, "{wrong}");
         }

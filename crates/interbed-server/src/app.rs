@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
-use crate::live::Live;
+use crate::live::{Live, Recent};
 use crate::memory::{RequestMemory, Share};
 use crate::metrics::Metrics;
 use crate::notes::Notes;
@@ -64,6 +64,7 @@ impl App {
         tokenizer: Arc<Tokenizer>,
         template: Option<Arc<ChatTemplate>>,
         metrics: Arc<Metrics>,
+        recent: Arc<Recent>,
         draining: watch::Receiver<bool>,
         is_cut: watch::Receiver<bool>,
     ) -> Arc<Self> {
@@ -78,6 +79,7 @@ impl App {
         let live = Live::new(
             engine.clone(),
             config.api_keys.clone(),
+            recent,
             json!({
                 "version": env!("CARGO_PKG_VERSION"),
                 "model": config.model_names.first(),
@@ -85,6 +87,9 @@ impl App {
                 "block_tokens": engine.limits().kv_block_tokens,
                 "context": engine.limits().max_model_len,
                 "memory_bytes": config.memory_bytes,
+                "reserved": config.reserved,
+                "model_bytes": config.model_bytes,
+                "processor": config.processor,
             }),
             draining.clone(),
         );

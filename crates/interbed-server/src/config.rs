@@ -43,6 +43,12 @@ pub struct ServerConfig {
     pub embeddings: Result<Embeddings, String>,
     /// Bytes of host memory that all of it may take, for display; 0 if that is not known.
     pub memory_bytes: u64,
+    /// What this memory is reserved for, by name, for display. The rest of it is unused.
+    pub reserved: Vec<(String, u64)>,
+    /// Bytes of all weights, wherever they are, for display; 0 if that is not known.
+    pub model_bytes: u64,
+    /// The processor that computes, for display: "2 cores, avx2".
+    pub processor: String,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
     /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
@@ -102,6 +108,9 @@ impl Default for ServerConfig {
             allow_origins: Vec::new(),
             embeddings: Err("it was not told how this model pools".into()),
             memory_bytes: 0,
+            reserved: Vec::new(),
+            model_bytes: 0,
+            processor: String::new(),
             body_bytes_max: 4 << 20,
             request_bytes_max: 128 << 20,
             connections_max: 1024,

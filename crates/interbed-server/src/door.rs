@@ -12,9 +12,11 @@ use crate::app::App;
 use crate::config::ServerConfig;
 use crate::endpoints::{self, Observers};
 use crate::guests::{BESIDE, Guests};
+use crate::live::Recent;
 use crate::load_progress::LoadProgress;
 use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
+use crate::request_log::Listener;
 use crate::traces::Traces;
 
 /// Connections that are served at a time while the model is being loaded: no more than the least memory allows later.
@@ -32,6 +34,7 @@ pub(crate) struct Doorway {
     /// What answers once there is one.
     router: OnceLock<Router>,
     observers: Observers,
+    recent: Arc<Recent>,
     progress: Arc<LoadProgress>,
     /// The connections that are open.
     pub(crate) guests: Arc<Guests>,
@@ -49,12 +52,16 @@ impl Door {
     ) -> Self {
         let progress = Arc::new(LoadProgress::default());
         let metrics = Arc::new(Metrics::new(traces.as_ref().map(Traces::counts)));
-        let observers = Observers { metrics, traces: traces.map(|traces| Arc::new(traces) as _) };
+        let recent = Arc::new(Recent::default());
+        let traces = traces.map(|traces| Arc::new(traces) as Arc<dyn Listener>);
+        let listeners = traces.into_iter().chain([recent.clone() as _]).collect();
+        let observers = Observers { metrics, listeners };
         let most = CONNECTIONS_BEFORE.min(connections_max(config));
         let doorway = Doorway {
             before: endpoints::before(config, observers.clone(), progress.clone()),
             router: OnceLock::new(),
             observers,
+            recent,
             progress,
             guests: Guests::new(most, config.proxies.clone()),
             draining,
@@ -88,7 +95,8 @@ impl Door {
             );
         }
         let (observers, draining) = (doorway.observers.clone(), doorway.draining.clone());
-        let app = App::new(config, engine, tokenizer, template, observers.metrics.clone(), draining, is_cut);
+        let (metrics, recent) = (observers.metrics.clone(), doorway.recent.clone());
+        let app = App::new(config, engine, tokenizer, template, metrics, recent, draining, is_cut);
         // It is opened once: this takes the door.
         let _ = doorway.router.set(endpoints::router(app, observers));
         doorway.guests.set_most(connections);

@@ -271,7 +271,7 @@ async fn wrong_method(method: Method, request: Request) -> ApiError {
 pub(crate) struct Observers {
     pub(crate) metrics: Arc<Metrics>,
     /// Who is told what became of requests.
-    pub(crate) traces: Option<Arc<dyn Listener>>,
+    pub(crate) listeners: Arc<[Arc<dyn Listener>]>,
 }
 
 /// Follows a request to its end, and puts its id into the answer.
@@ -279,7 +279,7 @@ async fn follow(State(observers): State<Observers>, mut request: Request, next: 
     let id = request_id(request.headers());
     let id_text = id.to_str().unwrap_or_default();
     let (method, path) = (request.method().as_str(), request.uri().path());
-    let log = RequestLog::begin(id_text, method, path, request.headers(), observers.traces);
+    let log = RequestLog::begin(id_text, method, path, request.headers(), observers.listeners);
     // At the level of errors, so that lines about failures carry it at every log level.
     let span = tracing::error_span!("request", id = id_text);
     // For those that tell it in their bodies too.

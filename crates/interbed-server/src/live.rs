@@ -4,6 +4,7 @@
 //! them. Whoever comes gets the whole state first; so does whoever has read too slowly and missed an event. Without
 //! viewers nothing runs.
 
+mod recent;
 mod runs;
 mod scene;
 
@@ -19,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::api_keys::ApiKeys;
 use crate::error::ApiError;
 use crate::tenant::Tenant;
+pub(crate) use recent::Recent;
 use scene::Scene;
 
 /// Most viewers at a time, of all tenants together. Each viewer takes a connection, and memory for a few events.
@@ -51,9 +53,17 @@ struct Stage {
 }
 
 impl Live {
-    /// A stream about `engine`, for those whose key is one of `keys`, until `is_over`. `about` is what never changes.
-    pub(crate) fn new(engine: EngineHandle, keys: ApiKeys, about: Value, is_over: watch::Receiver<bool>) -> Arc<Self> {
-        let stage = Stage { viewers: 0, scene: Scene::new(about), whole: None, changes: None };
+    /// A stream about `engine` and the `recent` requests, for those whose key is one of `keys`, until `is_over`. `about`
+    /// is what never changes.
+    pub(crate) fn new(
+        engine: EngineHandle,
+        keys: ApiKeys,
+        recent: Arc<Recent>,
+        about: Value,
+        is_over: watch::Receiver<bool>,
+    ) -> Arc<Self> {
+        let scene = Scene::new(about, keys.clone(), recent);
+        let stage = Stage { viewers: 0, scene, whole: None, changes: None };
         Arc::new(Self { engine, keys, places: Places::new(VIEWERS_MAX), stage: Mutex::new(stage), is_over })
     }
 

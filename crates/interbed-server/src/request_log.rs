@@ -15,7 +15,7 @@ pub(crate) struct RequestLog {
     came: Came,
     facts: Mutex<Facts>,
     /// Who else wants to know.
-    told: Option<Arc<dyn Listener>>,
+    told: Arc<[Arc<dyn Listener>]>,
 }
 
 /// Who wants to know what became of requests.
@@ -77,7 +77,7 @@ impl RequestLog {
         method: &str,
         path: &str,
         headers: &HeaderMap,
-        told: Option<Arc<dyn Listener>>,
+        told: Arc<[Arc<dyn Listener>]>,
     ) -> Arc<Self> {
         let traceparent = headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (id, method, path) = (id.to_owned(), method.to_owned(), path.to_owned());

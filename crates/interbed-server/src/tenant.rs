@@ -4,7 +4,7 @@ use blake3::Hash;
 use interbed_engine::TenantId;
 
 /// Who sent a request: a fingerprint of the API key, or one anonymous client for all if no keys are set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tenant(Option<u128>);
 
 impl Tenant {
@@ -14,6 +14,11 @@ impl Tenant {
     /// The one that a key's digest stands for.
     pub(crate) fn of_digest(digest: &Hash) -> Self {
         Self(Some(digest.as_bytes().iter().take(16).fold(0, |number, &byte| number << 8 | u128::from(byte))))
+    }
+
+    /// The one that the engine knows as this.
+    pub(crate) fn of_id(id: TenantId) -> Self {
+        Self(Some(id.0))
     }
 
     /// By whom the engine divides its memory.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use interbed_device::{Bytes, Cpu, KvPool};
+use interbed_device::{Budget, Bytes, Cpu, KvPool};
 use interbed_engine::{
     Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
     WeightMemory, blocks_beside_disk,
@@ -71,8 +71,12 @@ pub struct Loaded {
     pub config: ModelConfig,
     /// What clients are told of it.
     pub facts: ModelFacts,
-    /// The memory budget that it keeps to.
-    pub budget: Bytes,
+    /// The memory budget that it keeps to, and who has how much of it.
+    pub budget: Budget,
+    /// Bytes of all weights, wherever they are.
+    pub model_bytes: u64,
+    /// The processor that computes, as it is displayed.
+    pub processor: String,
     /// Bytes that requests may take outside the engine.
     pub request_bytes: usize,
     /// Schemas and grammars that can be compiled at a time.
@@ -91,7 +95,9 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
     let surroundings = Surroundings { footprint, audience };
     let (engine, plan, streamed, on_gpu) = start_engine(&dir, limits, &surroundings, max_waiting)?;
     let facts = model_facts(&dir, on_gpu && streamed.is_none());
-    let (budget, request_bytes) = (plan.budget.total(), usize::try_from(plan.requests.0)?);
+    let (budget, request_bytes) = (plan.budget, usize::try_from(plan.requests.0)?);
+    let model_bytes = dir.catalog.bytes();
+    let processor = format!("{} threads, {}", threads(limits), Level::detect().name());
     let pooling = small_files::pooling(&dir.catalog, &dir.path);
     let ModelDir { config, generation, end_tokens, .. } = dir;
     Ok(Loaded {
@@ -105,6 +111,8 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
         config,
         facts,
         budget,
+        model_bytes,
+        processor,
         request_bytes,
         schemas: plan.schemas,
         streamed,

@@ -364,7 +364,10 @@ fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
         embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
         request_bytes_max: loaded.request_bytes,
         schemas_max: loaded.schemas,
-        memory_bytes: loaded.budget.0,
+        memory_bytes: loaded.budget.total().0,
+        reserved: loaded.budget.entries().iter().map(|(name, bytes)| (name.clone(), bytes.0)).collect(),
+        model_bytes: loaded.model_bytes,
+        processor: loaded.processor.clone(),
         ..base
     }
 }

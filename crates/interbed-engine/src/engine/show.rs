@@ -8,7 +8,8 @@ use interbed_kv::{BlockUse, IdHasher, SequenceId};
 use interbed_weights::WatchPace;
 
 use super::Worker;
-use crate::live::{LiveState, SHOWN_MAX};
+use crate::live::{GroupSight, LiveState, SHOWN_MAX};
+use crate::sequence::GroupId;
 
 /// What is shown, and when.
 #[derive(Default)]
@@ -33,7 +34,11 @@ impl Worker {
             return;
         }
         let Show { pace, state, numbers, is_stale } = &mut self.show;
-        self.scheduler.live_sequences(SHOWN_MAX, &mut state.sequences);
+        let of_group = |group: GroupId| match self.groups.get(&group) {
+            Some(group) => group.sight(),
+            None => GroupSight { cached: 0, came: begin },
+        };
+        self.scheduler.live_sequences(SHOWN_MAX, of_group, &mut state.sequences);
         let blocks = self.scheduler.blocks();
         numbers.renew(blocks.sequences());
         state.sequences.iter_mut().for_each(|sequence| sequence.number = numbers.of(SequenceId(sequence.id)));

@@ -3,23 +3,30 @@
 use interbed_kv::SequenceId;
 
 use super::Scheduler;
-use crate::live::{LivePlace, LiveSequence};
-use crate::sequence::{Sequence, SequenceStatus};
+use crate::live::{GroupSight, LivePlace, LiveSequence};
+use crate::sequence::{GroupId, Sequence, SequenceStatus};
 
 impl Scheduler {
-    /// Writes up to `most` sequences into `shown`, in place of what was there: those that run first.
-    pub(crate) fn live_sequences(&self, most: usize, shown: &mut Vec<LiveSequence>) {
+    /// Writes up to `most` sequences into `shown`, in place of what was there: those that run first. `of_group` tells
+    /// what is known of a sequence's request.
+    pub(crate) fn live_sequences(
+        &self,
+        most: usize,
+        of_group: impl Fn(GroupId) -> GroupSight,
+        shown: &mut Vec<LiveSequence>,
+    ) {
         shown.clear();
         let queues = &self.queues;
         let is_moving = |status| matches!(status, SequenceStatus::Leaving | SequenceStatus::Arriving);
         let is_known = |id: &SequenceId| self.sequences.get(id).is_some_and(|sequence| is_moving(sequence.status));
         let moving = self.flights.sequences().filter(is_known);
         let ids = queues.running().chain(queues.fetching()).chain(moving).chain(queues.swapped());
-        shown.extend(ids.chain(queues.waiting()).take(most).map(|id| self.live_sequence(id)));
+        shown.extend(ids.chain(queues.waiting()).take(most).map(|id| self.live_sequence(id, &of_group)));
     }
 
-    fn live_sequence(&self, id: SequenceId) -> LiveSequence {
+    fn live_sequence(&self, id: SequenceId, of_group: impl Fn(GroupId) -> GroupSight) -> LiveSequence {
         let sequence = self.sequence(id);
+        let GroupSight { cached, came } = of_group(sequence.group);
         LiveSequence {
             id: id.0,
             number: 0,
@@ -29,6 +36,9 @@ impl Scheduler {
             generated: sequence.generated(),
             blocks: self.blocks.blocks_held(id),
             below: self.blocks.blocks_below(id),
+            cached,
+            tenant: sequence.tenant,
+            came,
         }
     }
 }

@@ -104,6 +104,8 @@ fn each_sequence_is_seen_with_its_blocks() {
     let [one, other, third, waiting] = state.sequences[..] else { panic!("{:?}", state.sequences) };
     assert_eq!((one.prompt, other.prompt, third.prompt, waiting.prompt), (20, 20, 21, 10));
     assert_eq!((waiting.place, waiting.blocks, waiting.computed), (LivePlace::Waiting, 0, 0));
+    assert_eq!([one, other, third, waiting].map(|sequence| sequence.cached), [0, 16, 0, 0], "what was found");
+    assert!(one.came < waiting.came && one.came.elapsed() < Duration::from_secs(600));
     let shared = count(&state, |block| block == BlockUse::owned(one.number).shared());
     assert_eq!(shared, 4, "the four blocks of what both begin with");
     let own = |number| count(&state, |block| block == BlockUse::owned(number));

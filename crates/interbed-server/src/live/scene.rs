@@ -1,5 +1,6 @@
 //! What the live page shows, as JSON: all of it, or what has changed.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use interbed_engine::{
@@ -8,7 +9,10 @@ use interbed_engine::{
 };
 use serde_json::{Value, json};
 
+use super::recent::{Recent, rounded};
 use super::runs::{changes, runs};
+use crate::api_keys::ApiKeys;
+use crate::tenant::Tenant;
 
 /// Figures that were not read yet.
 const UNKNOWN: &str = "null";
@@ -16,12 +20,16 @@ const UNKNOWN: &str = "null";
 /// What was shown last.
 pub(super) struct Scene {
     begin: Instant,
+    keys: ApiKeys,
+    source: Arc<Recent>,
     /// What never changes.
     about: Value,
     /// How the weights are cut, once that is known.
     groups: Value,
     figures: String,
     sequences: String,
+    /// The requests that ended last, and how many have ended when they were told.
+    recent: (u64, String),
     blocks: Vec<BlockUse>,
     window: WindowSight,
     /// Where the next state is read to.
@@ -30,13 +38,16 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn new(about: Value) -> Self {
+    pub(super) fn new(about: Value, keys: ApiKeys, source: Arc<Recent>) -> Self {
         Self {
             begin: Instant::now(),
+            keys,
+            source,
             about,
             groups: Value::Null,
             figures: UNKNOWN.into(),
             sequences: "[]".into(),
+            recent: (0, UNKNOWN.into()),
             blocks: Vec::new(),
             window: WindowSight::default(),
             state: LiveState::default(),
@@ -46,7 +57,8 @@ impl Scene {
 
     /// Forgets what was shown.
     pub(super) fn clear(&mut self) {
-        *self = Self { begin: self.begin, ..Self::new(self.about.take()) };
+        let (about, keys, source) = (self.about.take(), self.keys.clone(), self.source.clone());
+        *self = Self { begin: self.begin, ..Self::new(about, keys, source) };
     }
 
     /// Whether there is anything to tell.
@@ -76,11 +88,16 @@ impl Scene {
             self.figures = figures;
         }
         if has_state {
-            let sequences = sequences(&self.state.sequences);
+            let sequences = self.sequences();
             if sequences != self.sequences {
                 event += &format!(",\"sequences\":{sequences}");
                 self.sequences = sequences;
             }
+        }
+        let ended = self.source.count();
+        if is_first || ended != self.recent.0 {
+            self.recent = (ended, self.source.told(self.begin).to_string());
+            event += &format!(",\"recent\":{}", self.recent.1);
         }
         if is_first || is_resized {
             if has_state {
@@ -115,10 +132,10 @@ impl Scene {
 
     /// The event that tells all of it.
     pub(super) fn whole(&self) -> String {
-        let Self { about, groups, figures, sequences, .. } = self;
+        let Self { about, groups, figures, sequences, recent: (_, recent), .. } = self;
         let mut event = format!(
             "event: whole\ndata: {{\"at\":{:.3},\"about\":{about},\"groups\":{groups},\"figures\":{figures},\
-             \"sequences\":{sequences},\"blocks\":",
+             \"sequences\":{sequences},\"recent\":{recent},\"blocks\":",
             self.at()
         );
         runs(&self.blocks, BlockUse::code, &mut event);
@@ -128,19 +145,34 @@ impl Scene {
         event
     }
 
+    /// Each sequence as a list, in the order of the fields below.
+    fn sequences(&self) -> String {
+        let row = |sequence: &LiveSequence| {
+            let LiveSequence { id, number, place, prompt, computed, generated, blocks, below, cached, tenant, came } =
+                *sequence;
+            let key = tenant.and_then(|tenant| self.keys.name_of(Tenant::of_id(tenant)));
+            let came = rounded(came.saturating_duration_since(self.begin));
+            json!([
+                id,
+                number,
+                name_of(place),
+                prompt,
+                computed,
+                generated,
+                blocks,
+                below,
+                cached,
+                key.as_deref(),
+                came
+            ])
+        };
+        self.state.sequences.iter().map(row).collect::<Value>().to_string()
+    }
+
     /// Seconds since the server was started.
     fn at(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
     }
-}
-
-/// Each sequence as a list, in the order of the fields below.
-fn sequences(sequences: &[LiveSequence]) -> String {
-    let row = |sequence: &LiveSequence| {
-        let LiveSequence { id, number, place, prompt, computed, generated, blocks, below } = *sequence;
-        json!([id, number, name_of(place), prompt, computed, generated, blocks, below])
-    };
-    sequences.iter().map(row).collect::<Value>().to_string()
 }
 
 fn name_of(place: LivePlace) -> &'static str {

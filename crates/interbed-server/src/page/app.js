@@ -5,7 +5,10 @@ import { Charts, Waits } from './charts.js';
 import { Chat } from './chat.js';
 import { Feed } from './feed.js';
 import { say } from './format.js';
-import { Sequences } from './sequences.js';
+import { Headline } from './headline.js';
+import { Notice } from './notice.js';
+import { Requests } from './requests.js';
+import { FirstRequest } from './rest.js';
 import { State } from './state.js';
 import { Tiers } from './tiers.js';
 import { WeightMap } from './weights.js';
@@ -15,9 +18,10 @@ const state = new State();
 const blocks = new BlockMap(state);
 const weights = new WeightMap(state);
 const maps = [blocks, weights];
-const often = [new Tiers(state), blocks, weights, new Sequences(state, (number) => { blocks.select(number); draw(); })];
-const seldom = [new Charts(state), new Waits(state)];
+const often = [new Tiers(state), blocks, weights, new Requests(state, (number) => { blocks.select(number); draw(); })];
 const feed = new Feed(take, status);
+const seldom = [new Charts(state), new Waits(state), new Headline(state), new FirstRequest(state, feed)];
+const notice = new Notice();
 const chat = new Chat(state, feed);
 
 /** Texts change less often than maps: nobody reads faster. */
@@ -26,6 +30,8 @@ let drawing = 0, told = 0;
 
 function take(name, data) {
   state.apply(name, data);
+  heard = new Date();
+  document.body.classList.remove('unknown');
   if (name === 'whole') introduce();
   draw();
 }
@@ -43,17 +49,15 @@ function draw() {
 }
 
 setInterval(() => {
-  if (!state.about || document.hidden) return;
+  if (!state.about || document.hidden || feedStatus !== 'open') return;
   state.tick();
   [...often, ...seldom].forEach((part) => part.tell());
   health();
 }, 1000);
 
 function introduce() {
-  const { model, version } = state.about;
-  say(get('model'), model);
-  get('model').title = `Interbed ${version}`;
-  document.title = `${model} · Interbed`;
+  document.title = `${state.about.model} · Interbed`;
+  [...often, ...seldom].forEach((part) => part.tell());
   chat.tell();
   health();
 }
@@ -64,22 +68,39 @@ function health() {
   show(health === 'ok' ? 'ok' : 'bad', health !== 'ok' ? health : running + waiting ? 'computing' : 'idle');
 }
 
-let feedStatus = 'wait';
+let feedStatus = 'wait', heard = null;
 
-function status(now, message) {
+function status(now, told) {
   feedStatus = now;
   const locked = now === 'locked';
   get('key-form').hidden = !locked;
   document.body.classList.toggle('locked', locked);
   get('lock').hidden = !feed.key || locked;
   if (locked) {
-    say(get('key-error'), message);
+    notice.hide();
+    say(get('key-error'), told);
     show('wait', 'locked');
     get('key').focus();
-  } else if (now === 'lost') show('bad', 'no connection');
-  else if (now === 'over') show('bad', 'the server is stopping');
-  else if (now === 'full') show('bad', message);
-  else health();
+  } else if (now === 'loading') {
+    notice.loading(told);
+    show('wait', 'loading');
+  } else if (now === 'lost') {
+    notice.gone(state.about && heard);
+    show('bad', 'no connection');
+  } else if (now === 'over') {
+    notice.stopping();
+    show('bad', 'stopping');
+  } else if (now === 'refused') {
+    notice.refused(told);
+    show('bad', 'refused');
+  } else {
+    notice.hide();
+    health();
+  }
+  // What is shown is no longer so, or nothing is known yet.
+  document.body.classList.toggle('stale', now !== 'open');
+  document.body.classList.toggle('unknown', !state.about);
+  chat.isOpen = now === 'open';
 }
 
 function show(kind, text) {
@@ -113,5 +134,8 @@ get('theme').addEventListener('click', () => {
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', theme);
 new ResizeObserver(draw).observe(get('left'));
+// The chat ends where the window does, so that Send is in sight before anybody scrolls.
+const above = () => get('chat').style.setProperty('--above', `${Math.max(0, get('chat').parentElement.offsetTop)}px`);
+new ResizeObserver(above).observe(get('headline'));
 theme();
 feed.start();

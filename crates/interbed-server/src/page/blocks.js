@@ -1,4 +1,5 @@
-// The map of KV blocks: whose each is, what is shared, and what is cached.
+// The map of KV blocks: whose each is, what is shared, and what is cached. Free ones behind the last that has content
+// are no cells, and all of them are a piece of the bar below it.
 
 import { count, element, plural, say } from './format.js';
 import { mix, palette, Pixels } from './paint.js';
@@ -20,6 +21,7 @@ export class BlockMap {
     this.slider = document.getElementById('blocks-slider');
     this.told = document.getElementById('block-told');
     this.legend = document.getElementById('blocks-legend');
+    this.bar = document.getElementById('blocks-bar');
     this.slider.addEventListener('keydown', (event) => this.#move(event));
     this.slider.addEventListener('pointermove', (event) => this.#point(event));
     this.slider.addEventListener('pointerdown', (event) => this.#point(event));
@@ -28,6 +30,7 @@ export class BlockMap {
   }
 
   recolour() {
+    this.shown = 0;
     const names = ['paper', 'line', 'muted', 'faint', 'ink'];
     for (let i = 0; i < OWNERS; i += 1) names.push(`owner-${i}`);
     this.colours = palette(names);
@@ -43,12 +46,12 @@ export class BlockMap {
   draw() {
     const { blocks } = this.state;
     const width = Math.floor(this.slider.clientWidth * devicePixelRatio);
-    if (width !== this.pixels.width || blocks.length !== this.#drawn.length || !this.columns) {
-      if (width !== this.pixels.width || blocks.length !== this.count || !this.columns) this.#lay(width, blocks.length);
-      this.#drawn = new Uint16Array(blocks.length).fill(0x7fff);
+    if (width !== this.pixels.width || blocks.length !== this.count || !this.columns || this.#outgrown(blocks)) {
+      this.#lay(width, blocks);
     }
+    if (this.#drawn.length !== this.shown) this.#drawn = new Uint16Array(this.shown).fill(0x7fff);
     const drawn = this.#drawn;
-    for (let block = 0; block < blocks.length; block += 1) {
+    for (let block = 0; block < drawn.length; block += 1) {
       if (blocks[block] !== drawn[block]) {
         drawn[block] = blocks[block];
         this.#cell(block, blocks[block]);
@@ -57,8 +60,15 @@ export class BlockMap {
     this.pixels.flush();
   }
 
-  /** Chooses the largest cells with which the map is not too high. */
-  #lay(width, length) {
+  /** Whether the map has too few rows for what has content, or rows for nothing. */
+  #outgrown(blocks) {
+    const end = endOf(blocks);
+    return end > this.shown || (!end && this.shown > 0);
+  }
+
+  /** Chooses the largest cells with which the map of all blocks is not too high, and shows the rows with content. */
+  #lay(width, blocks) {
+    const { length } = blocks;
     const height = HEIGHT * devicePixelRatio;
     let cell = Math.round(LARGEST * devicePixelRatio);
     const rows = () => Math.ceil(length / Math.max(1, Math.floor(width / cell)));
@@ -67,7 +77,11 @@ export class BlockMap {
     this.gap = cell > 4 ? Math.max(1, Math.floor(devicePixelRatio)) : 0;
     this.columns = Math.max(1, Math.floor(width / cell));
     this.count = length;
-    this.pixels.resize(width, Math.max(1, rows() * cell), this.colours.paper);
+    const shownRows = Math.ceil(endOf(blocks) / this.columns);
+    this.shown = Math.min(length, shownRows * this.columns);
+    this.#drawn = new Uint16Array();
+    this.pixels.resize(width, Math.max(1, shownRows * cell), this.colours.paper);
+    this.pixels.canvas.hidden = !shownRows;
     this.slider.setAttribute('aria-valuemax', Math.max(0, length - 1));
     this.#at = Math.min(this.#at, Math.max(0, length - 1));
   }
@@ -151,8 +165,11 @@ export class BlockMap {
     const entries = [['own', 'of one request'], ['shared', 'shared'], ['cached', 'cached'], ['free', 'free'],
       ['withdrawn', 'without memory: weights have it']];
     this.counts = {};
+    this.pieces = {};
     for (const [kind, label] of entries) {
       this.counts[kind] = element('b');
+      this.pieces[kind] = element('div', { className: `piece block-${kind}` });
+      this.bar.append(this.pieces[kind]);
       const swatch = element('i', { className: `swatch block-${kind}` });
       this.legend.append(element('li', {}, swatch, this.counts[kind], ` ${label}`));
     }
@@ -172,10 +189,21 @@ export class BlockMap {
     for (const [kind, node] of Object.entries(this.counts)) {
       say(node, count(counts[kind]));
       node.parentElement.hidden = kind === 'withdrawn' && !counts.withdrawn;
+      this.pieces[kind].hidden = !counts[kind];
+      const share = `${((100 * counts[kind]) / Math.max(1, blocks.length)).toFixed(2)}%`;
+      if (this.pieces[kind].style.width !== share) this.pieces[kind].style.width = share;
     }
     const { block_tokens: size } = this.state.about;
+    this.told.hidden = !this.shown;
     say(document.getElementById('blocks-caption'),
       `A cell is a block of ${plural(size, 'token')}. Requests that begin alike share blocks; what they leave stays ` +
       'cached until its room is needed.');
   }
+}
+
+/** The end of the blocks that have content. */
+function endOf(blocks) {
+  let end = blocks.length;
+  while (end > 0 && (blocks[end - 1] === FREE || blocks[end - 1] === WITHDRAWN)) end -= 1;
+  return end;
 }

@@ -1,8 +1,8 @@
 // The figures, each with its last minutes.
 
-import { count, digits, element, percent, plural, say, seconds } from './format.js';
+import { count, digits, duration, element, percent, plural, say, seconds, span } from './format.js';
 
-const WIDTH = 180, HEIGHT = 36, FIRST = 60;
+const WIDTH = 180, HEIGHT = 44, FIRST = 60;
 const SVG = 'http://www.w3.org/2000/svg';
 
 /** Which figures there are: their name, their value now, what stands below it, and what is drawn. */
@@ -13,10 +13,9 @@ const FIGURES = [
     note: (f) => `${count(f.prompt_tokens)} in all` },
   { name: 'Requests', of: 'running', now: (last) => count(last.running),
     note: (f) => `${count(f.waiting)} waiting${f.swapped ? `, ${count(f.swapped)} swapped` : ''}` },
-  { name: 'Prompt found in cache', of: 'hits', most: 1, now: (last) => percent(last.hits),
-    note: (f) => `${percent(f.prompt_tokens ? f.cached_tokens / f.prompt_tokens : null)} since the start` },
+  { name: 'Found in cache', of: 'hits', most: 1, now: (last) => percent(last.hits), note: found },
   { name: 'Of the disk’s bound', of: 'bound', most: 1, when: (f) => f.stream, now: (last) => percent(last.bound),
-    note: ({ stream: { disk_bytes_per_s: rate } }) => (rate ? `${digits(rate / 1e9)} GB/s measured` : 'not measured') },
+    note: ({ stream: { disk_bytes_per_s: rate } }) => (rate ? `of ${digits(rate / 1e9)} GB/s` : 'not measured') },
   { name: 'Waiting for weights', of: 'stall', most: 1, when: (f) => f.stream, now: (last) => percent(last.stall),
     note: () => 'of a pass’s time' },
   { name: 'KV memory in use', of: 'used', most: 1, when: (f) => !f.stream, now: (last) => percent(last.used),
@@ -24,6 +23,14 @@ const FIGURES = [
   { name: 'Passes/s', of: 'steps', when: (f) => !f.stream, now: (last) => digits(last.steps),
     note: (f) => `${count(f.steps)} in all` },
 ];
+
+/** What the cache has found since the start, and the time that it saved where that was measured. */
+function found(figures, { promptTokenSeconds: each }) {
+  const { cached_tokens: cached, prompt_tokens: all } = figures;
+  if (!cached) return 'none so far';
+  const told = each ? `saved ${duration(cached * each)}` : `${count(cached)} tokens`;
+  return `${told} (${percent(cached / all)}) in all`;
+}
 
 export class Charts {
   constructor(state) {
@@ -40,10 +47,13 @@ export class Charts {
         svg.append(path);
         return path;
       });
+      const axis = { top: element('span', { className: 'top' }), begin: element('span') };
+      const plot = element('div', { className: 'plot', 'aria-hidden': 'true' }, svg, axis.top,
+        element('div', { className: 'times' }, axis.begin, element('span', {}, 'now')));
       const [now, note] = [element('p', { className: 'now' }, '–'), element('p', { className: 'note' })];
-      const node = element('div', { className: 'figure' }, element('h3', {}, figure.name), now, svg, note);
+      const node = element('div', { className: 'figure' }, element('h3', {}, figure.name), now, plot, note);
       root.append(node);
-      return { ...figure, node, now, tellNow: figure.now, note, tellNote: figure.note, area, line };
+      return { ...figure, node, now, tellNow: figure.now, note, tellNote: figure.note, area, line, axis };
     });
   }
 
@@ -51,25 +61,34 @@ export class Charts {
   tell() {
     const { figures, history } = this.state;
     const last = history.at(-1);
-    if (!last) return;
     for (const figure of this.figures) {
       figure.node.hidden = figure.when ? !figure.when(figures) : false;
       if (figure.node.hidden) continue;
+      say(figure.note, figure.tellNote(figures, this.state));
+      if (!last) continue;
       say(figure.now, figure.tellNow(last));
-      say(figure.note, figure.tellNote(figures));
-      const [line, area] = paths(history.map((sample) => sample[figure.of]), figure.most);
+      const values = history.map((sample) => sample[figure.of]);
+      const top = Math.max(figure.most ?? round(Math.max(...values)), ...values);
+      say(figure.axis.top, figure.most ? percent(top) : count(top));
+      say(figure.axis.begin, `${span(Math.max(FIRST, values.length)).replace(/ 0 s$/, '')} ago`);
+      const [line, area] = paths(values, top);
       figure.line.setAttribute('d', line);
       figure.area.setAttribute('d', area);
     }
   }
 }
 
+/** The end of an axis: a round number that is no less. */
+function round(most) {
+  const ten = 10 ** Math.floor(Math.log10(Math.max(most, 1)));
+  return ten * [1, 2, 5, 10].find((step) => step * ten >= most);
+}
+
 /** A line through the values, newest on the right, and the area below it. Values that are null leave gaps. At first a
     minute is shown, then as much as is known. */
-function paths(values, most) {
-  const top = most ? Math.max(most, ...values) : 1.15 * Math.max(...values, 1e-9);
-  const span = Math.max(FIRST, values.length);
-  const x = (index) => (((span - values.length + index) * WIDTH) / (span - 1)).toFixed(1);
+function paths(values, top) {
+  const shown = Math.max(FIRST, values.length);
+  const x = (index) => (((shown - values.length + index) * WIDTH) / (shown - 1)).toFixed(1);
   const y = (value) => (HEIGHT - 1.5 - (value / top) * (HEIGHT - 3)).toFixed(1);
   let line = '', area = '', open = null;
   values.forEach((value, index) => {

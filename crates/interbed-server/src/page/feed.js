@@ -1,10 +1,12 @@
 // The server's stream of events. It begins anew when it breaks off, and rests while nobody sees the page.
 
 const RETRY_MS = [500, 1000, 2000, 5000];
+const LOADING_MS = 500;
 const HIDDEN_MS = 20_000;
 
 export class Feed {
-  /** `onEvent(name, data)` gets what comes; `onStatus(status, message)` 'open', 'lost', 'locked', 'over' or 'full'. */
+  /** `onEvent(name, data)` gets what comes; `onStatus(status, told)` 'open', 'lost', 'locked', 'loading', 'over' or
+      'refused'. */
   constructor(onEvent, onStatus) {
     this.onEvent = onEvent;
     this.onStatus = onStatus;
@@ -31,14 +33,17 @@ export class Feed {
       const answer = await fetch('live/events', { headers: this.headers, signal: abort.signal, cache: 'no-store' });
       if (answer.status === 401) return this.onStatus('locked', this.key ? 'The server does not know this key.' : '');
       if (!answer.ok) {
-        const told = await answer.json().catch(() => null);
-        this.onStatus('full', told?.error?.message ?? `The server answered ${answer.status}.`);
-        return this.#again(abort);
+        const { error } = (await answer.json().catch(() => null)) ?? {};
+        if (error?.code === 'loading') this.onStatus('loading', await this.#loaded(abort.signal));
+        else if (error?.code === 'draining') this.onStatus('over');
+        else this.onStatus('refused', error?.message ?? `The server answered ${answer.status}.`);
+        return this.#again(abort, error?.code === 'loading' ? LOADING_MS : undefined);
       }
+      this.isOver = false;
       this.onStatus('open');
       this.failures = 0;
       await this.#read(answer.body);
-      this.onStatus('lost');
+      if (!this.isOver) this.onStatus('lost');
     } catch {
       if (abort.signal.aborted) return;
       this.onStatus('lost');
@@ -52,9 +57,15 @@ export class Feed {
     this.abort = null;
   }
 
-  #again(abort) {
+  /** How far the model is loaded: `{done, total, left_s}`, as far as that is known. */
+  async #loaded(signal) {
+    const answer = await fetch('health', { signal, cache: 'no-store' });
+    const { loaded_bytes: done, total_bytes: total } = await answer.json().catch(() => ({}));
+    return { done, total, left_s: Number(answer.headers.get('retry-after')) || null };
+  }
+
+  #again(abort, pause = RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)]) {
     if (this.abort !== abort) return;
-    const pause = RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)];
     this.failures += 1;
     this.timer = setTimeout(() => this.start(), pause);
   }
@@ -77,7 +88,10 @@ export class Feed {
   #take(event) {
     const [name, data] = event.split('\n');
     if (!data) return;
-    if (name === 'event: end') return this.onStatus('over');
+    if (name === 'event: end') {
+      this.isOver = true;
+      return this.onStatus('over');
+    }
     this.onEvent(name.slice('event: '.length), JSON.parse(data.slice('data: '.length)));
   }
 

@@ -31,6 +31,19 @@ export function seconds(time) {
   return time >= 1 ? `${time.toFixed(1)} s` : `${Math.round(1000 * time)} ms`;
 }
 
+/** Seconds, or more than those of a minute as {@link span} has it. */
+export function duration(time) {
+  return time < 60 ? seconds(time) : span(time);
+}
+
+/** A long time: "42 s", "3 min 12 s", "5 h 20 min", "2 d 3 h". */
+export function span(time) {
+  const [s, min, h, d] = [time % 60, (time / 60) % 60, (time / 3600) % 24, time / 86_400].map(Math.floor);
+  if (d) return `${d} d ${h} h`;
+  if (h) return `${h} h ${min} min`;
+  return min ? `${min} min ${s} s` : `${s} s`;
+}
+
 /** "1 block", "2 blocks". */
 export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? '' : 's'}`;

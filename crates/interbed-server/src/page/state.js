@@ -11,6 +11,8 @@ export class State {
   groups = null;
   figures = null;
   sequences = [];
+  /** The requests that ended last, the newest first, and what a token of a prompt takes. */
+  recent = { requests: [], prompt_token_s: null };
   blocks = new Uint16Array();
   units = new Uint8Array();
   /** Once a second: `{gen, prompt, running, waiting, hits, bound, stall, used, steps}`. */
@@ -34,17 +36,38 @@ export class State {
       change(this.units, data.units);
     }
     if (data.figures) this.figures = data.figures;
+    if (data.recent) this.recent = data.recent;
     if (data.sequences) {
-      this.sequences = data.sequences.map(([id, number, place, prompt, computed, generated, blocks, below]) =>
-        ({ id, number, place, prompt, computed, generated, blocks, below }));
+      this.sequences = data.sequences.map(
+        ([id, number, place, prompt, computed, generated, blocks, below, cached = 0, key = null, came = null]) =>
+          ({ id, number, place, prompt, computed, generated, blocks, below, cached, key, came }));
     }
+  }
+
+  /** Seconds since the server was started. */
+  get now() {
+    return this.#at + (performance.now() - this.#received) / 1000;
+  }
+
+  /** What a token of a prompt takes, as far as it was measured; else null. */
+  get promptTokenSeconds() {
+    return this.recent.prompt_token_s;
+  }
+
+  /** Tokens a second of a sequence, over the last seconds; null before there are two looks at it. */
+  speed({ id, generated }) {
+    const last = this.#samples.at(-1);
+    const first = this.#samples.find((sample) => sample.at >= this.now - 5 && sample.generated.get(id) > 0);
+    if (!first || last.at - first.at < 1) return null;
+    return (generated - first.generated.get(id)) / (this.now - first.at);
   }
 
   /** Once a second: adds to the history what the last seconds came to. */
   tick() {
     if (!this.figures) return;
-    const at = this.#at + (performance.now() - this.#received) / 1000;
-    this.#samples.push({ at, figures: this.figures });
+    const at = this.now;
+    const generated = new Map(this.sequences.map((sequence) => [sequence.id, sequence.generated]));
+    this.#samples.push({ at, figures: this.figures, generated });
     if (this.#samples.length > SAMPLES_MAX) this.#samples.shift();
     const { kv } = this.figures;
     this.history.push({

@@ -62,6 +62,17 @@ export class Tiers {
   }
 }
 
+/** What weights and KV do not take, by what it is for. */
+function reserved(entries) {
+  const sums = { 'for-program': 0, 'for-passes': 0, 'for-requests': 0 };
+  for (const [name, size] of entries) {
+    const kind = { weights: null, 'KV blocks': null, scratch: 'for-passes', requests: 'for-requests' }[name];
+    if (kind !== null) sums[kind ?? 'for-program'] += size;
+  }
+  const labels = { 'for-program': 'the program', 'for-passes': 'passes', 'for-requests': 'requests' };
+  return Object.entries(sums).map(([kind, size]) => ({ kind, label: labels[kind], size }));
+}
+
 function tiersOf(about, figures, groups, weights) {
   const { device, kv, disk, swap, stream } = figures;
   const blocks = (count) => count * kv.block_bytes;
@@ -88,9 +99,10 @@ function tiersOf(about, figures, groups, weights) {
     { kind: 'w-pass', label: 'weights that pass through', size: held - stays },
     ...(device ? [] : ofKv),
   ];
-  const known = parts.reduce((sum, part) => sum + part.size, 0);
-  parts.push({ kind: 'rest', label: 'passes, requests, the program, unused', size: about.memory_bytes - known });
-  const total = Math.max(about.memory_bytes, known);
+  parts.push(...reserved(about.reserved ?? []));
+  const all = parts.reduce((sum, part) => sum + part.size, 0);
+  parts.push({ kind: 'unused', label: 'unused', size: about.memory_bytes - all });
+  const total = Math.max(about.memory_bytes, all);
   tiers.push({ name: 'Host', note: `memory, ${bytes(total)}`, parts, total });
   const below = [];
   if (stream) below.push({ kind: 'w-disk', label: 'weights that are read in each pass', size: weights?.disk ?? 0 });

@@ -4,7 +4,7 @@ import { bytes, element, say } from './format.js';
 import { mix, palette, Pixels } from './paint.js';
 
 const ABSENT = 0, LOADING = 1, PRESENT = 2, IN_USE = 3, STAYS = 8;
-const HEIGHT = 130, WIDEST = 64;
+const HEIGHT = 190, HIGHER = 300, WIDEST = 64;
 
 export class WeightMap {
   #drawn = new Uint8Array();
@@ -55,7 +55,7 @@ export class WeightMap {
     const groups = this.state.groups.filter((group) => group.units > 0);
     const pitch = Math.min(width / groups.length, WIDEST * devicePixelRatio);
     const gap = pitch > 6 ? Math.max(1, Math.round(1.5 * devicePixelRatio)) : 0;
-    this.pixels.resize(width, Math.round(HEIGHT * devicePixelRatio), this.colours.paper);
+    this.pixels.resize(width, Math.round((innerWidth < 1920 ? HEIGHT : HIGHER) * devicePixelRatio), this.colours.paper);
     this.columns = groups.map((group, index) => {
       const x = Math.floor(index * pitch);
       return { x, width: Math.max(1, Math.floor((index + 1) * pitch) - x - gap), count: group.units };

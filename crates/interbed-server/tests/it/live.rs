@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use interbed_engine::testing::{Step, answer};
-use interbed_engine::{BlockUse, LivePlace, LiveSequence, LiveState};
-use interbed_server::{ApiKey, ApiKeys, Drained, ServerConfig};
+use interbed_engine::{BlockUse, LivePlace, LiveSequence, LiveState, TenantId};
+use interbed_server::{ApiKey, ApiKeys, Drained, ServerConfig, tenant_of_key};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -19,6 +19,7 @@ struct Follower {
     blocks: Vec<u16>,
     sequences: Value,
     figures: Value,
+    recent: Value,
 }
 
 impl Follower {
@@ -38,8 +39,8 @@ impl Follower {
     async fn with_headers(mut connection: TcpStream, headers: &str) -> Self {
         let head = format!("GET /live/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
         connection.write_all(head.as_bytes()).await.unwrap();
-        let (blocks, sequences, figures) = (Vec::new(), Value::Null, Value::Null);
-        Self { connection, text: String::new(), wholes: 0, blocks, sequences, figures }
+        let (blocks, sequences, figures, recent) = (Vec::new(), Value::Null, Value::Null, Value::Null);
+        Self { connection, text: String::new(), wholes: 0, blocks, sequences, figures, recent }
     }
 
     /// Takes in the next event, and returns its name; `None` when the stream has ended.
@@ -78,7 +79,12 @@ impl Follower {
                 at += change[1];
             }
         }
-        for (kept, told) in [(&mut self.sequences, &data["sequences"]), (&mut self.figures, &data["figures"])] {
+        let parts = [
+            (&mut self.sequences, &data["sequences"]),
+            (&mut self.figures, &data["figures"]),
+            (&mut self.recent, &data["recent"]),
+        ];
+        for (kept, told) in parts {
             if !told.is_null() {
                 kept.clone_from(told);
             }
@@ -129,6 +135,9 @@ fn state(seed: u32, blocks: usize) -> LiveState {
             generated: 3,
             blocks: 1,
             below: 0,
+            cached: 4,
+            tenant: None,
+            came: Instant::now(),
         })
         .collect();
     state
@@ -320,4 +329,43 @@ async fn what_streams_to_a_key_ends_when_the_key_is_revoked() {
     let shown = state(1, 300);
     server.engine.show(shown.clone());
     viewers[1].reaches(&shown).await;
+}
+
+#[tokio::test]
+async fn requests_are_told_with_the_names_of_their_keys_and_never_the_keys() {
+    let keys = ApiKeys::new(&ApiKey::from_file("sesame alice\nother-secret", &[]).unwrap());
+    let server = Server::start(ServerConfig { api_keys: keys, ..ServerConfig::default() }, answer("xyz")).await;
+    let mut viewer = Follower::of(&server, "other-secret").await;
+    assert_eq!(viewer.next().await.as_deref(), Some("whole"));
+    assert_eq!((&viewer.recent["requests"], &viewer.recent["prompt_token_s"]), (&serde_json::json!([]), &Value::Null));
+    let mut shown = state(3, 50);
+    for (sequence, key) in shown.sequences.iter_mut().zip(["sesame", "other-secret"]) {
+        sequence.tenant = Some(TenantId(tenant_of_key(key)));
+    }
+    server.engine.show(shown.clone());
+    viewer.reaches(&shown).await;
+    let first = viewer.sequences[0].clone();
+    assert_eq!((&first[8], &first[9]), (&serde_json::json!(4), &serde_json::json!("alice")), "{first}");
+    assert!(first[10].as_f64().is_some_and(|came| (0.0..600.0).contains(&came)), "{first}");
+    assert!(viewer.sequences.as_array().unwrap().iter().skip(1).all(|row| row[9].is_null()), "{}", viewer.sequences);
+
+    for (key, prompt) in [("sesame", "a prompt of the first"), ("other-secret", "and of the other")] {
+        let body = serde_json::json!({"prompt": prompt, "max_tokens": 9}).to_string();
+        let headers = format!("Authorization: Bearer {key}\r\n");
+        assert_eq!(server.send(&post_request("/v1/completions", &headers, body.as_bytes())).await.status, 200);
+    }
+    let begin = Instant::now();
+    while viewer.recent["requests"].as_array().is_none_or(|requests| requests.len() < 2) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "they are never told");
+        viewer.next().await.expect("the stream goes on");
+    }
+    let told = viewer.recent.to_string();
+    assert!(!told.contains("sesame") && !told.contains("secret") && !told.contains("prompt of"), "{told}");
+    let keys: Vec<_> = viewer.recent["requests"].as_array().unwrap().iter().map(|request| &request["key"]).collect();
+    assert_eq!(keys, [&Value::Null, &serde_json::json!("alice")], "the newest comes first");
+    let newest = &viewer.recent["requests"][0];
+    assert!(newest["generated"].as_u64().is_some_and(|tokens| tokens > 0) && newest["finish"] == "stop", "{newest}");
+    let mut newcomer = Follower::of(&server, "sesame").await;
+    assert_eq!(newcomer.next().await.as_deref(), Some("whole"));
+    assert_eq!(newcomer.recent["requests"].as_array().map(Vec::len), Some(2));
 }

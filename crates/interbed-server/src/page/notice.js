@@ -1,0 +1,48 @@
+// What to know and to do where the page cannot show the server: it is being loaded, stops, refuses, or has gone.
+
+import { bytes, say, span } from './format.js';
+
+export class Notice {
+  constructor() {
+    const get = (id) => document.getElementById(id);
+    this.root = get('notice');
+    this.title = get('notice-title');
+    this.text = get('notice-text');
+    this.progress = get('notice-progress');
+  }
+
+  hide() {
+    this.root.hidden = true;
+  }
+
+  loading({ done, total, left_s: left }) {
+    const rest = left && total ? ` It takes about ${span(left)} more.` : '';
+    const text = total ? `${bytes(done)} of ${bytes(total)} is there.${rest}` : 'Its files are being opened.';
+    const next = 'Requests are refused until then; this page goes on by itself.';
+    this.#show('The model is being loaded', `${text} ${next}`, total ? done / total : null);
+  }
+
+  /** The connection has broken off; `seen` is the time at which the server was last heard of, or null. */
+  gone(seen) {
+    const since = seen ? `What is below is from ${seen.toLocaleTimeString()}. ` : '';
+    this.#show('The server does not answer', `${since}If it has ended, start it again with interbed serve, with the ` +
+      'model that it had; its own output says why it ended. This page looks for it every few seconds.');
+  }
+
+  stopping() {
+    this.#show('The server is stopping', 'It finishes the requests that it has, and takes no more. Start it again ' +
+      'with interbed serve; this page then goes on by itself.');
+  }
+
+  refused(message) {
+    this.#show('The server does not show what it does', `${message}. This page asks again every few seconds.`);
+  }
+
+  #show(title, text, part) {
+    this.root.hidden = false;
+    say(this.title, title);
+    say(this.text, text);
+    this.progress.hidden = part == null;
+    if (part != null) this.progress.value = part;
+  }
+}
