@@ -66,8 +66,8 @@ async fn what_cannot_be_kept_to_is_refused_by_name_and_place() {
         ("response_format", schema(json!({"properties": {"a": {"$dynamicRef": "#"}}})), "#/properties/a/$dynamicRef"),
         (
             "response_format",
-            schema(json!({"type": "array", "uniqueItems": true, "items": {"type": "array"}})),
-            "uniqueItems",
+            schema(json!({"type": "array", "unevaluatedItems": {"type": "array"}})),
+            "unevaluatedItems",
         ),
         ("response_format", schema(json!({"type": "nothing"})), "nothing"),
         (

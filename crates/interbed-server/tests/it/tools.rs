@@ -301,7 +301,7 @@ async fn what_is_not_compiled_in_time_is_not_loosened() {
 #[tokio::test]
 async fn under_auto_one_schema_loosens_no_other() {
     let server = server(Some("hermes"), "x").await;
-    let all = json!({"type": "array", "uniqueItems": true, "items": {"type": "array"}});
+    let all = json!({"type": "array", "unevaluatedItems": {"type": "array"}});
     let loose = json!({"type": "object", "properties": {"all": all}});
     let mut body = chat(&json!({}));
     body["tools"]
@@ -324,7 +324,7 @@ async fn under_auto_one_schema_loosens_no_other() {
     }
     body["tools"][2]["function"]["strict"] = true.into();
     let (status, error) = server.post(PATH, &body).await.error();
-    assert!(status == 400 && error["message"].as_str().is_some_and(|told| told.contains("uniqueItems")), "{error:?}");
+    assert!(status == 400 && error["message"].as_str().is_some_and(|told| told.contains("unevaluatedItems")), "{error:?}");
 }
 
 /// Files that an agent wrote are arguments of its calls, and reach the template as all others do.
