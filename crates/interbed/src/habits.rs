@@ -22,12 +22,12 @@ pub struct Habit {
     /// Whether a value follows.
     pub takes: Takes,
     /// What becomes of it.
-    pub answer: Meaning,
+    pub meaning: Meaning,
 }
 
 impl Habit {
-    const fn of(typed: &'static [&'static str], takes: Takes, answer: Meaning) -> Self {
-        Self { typed, takes, answer }
+    const fn of(typed: &'static [&'static str], takes: Takes, meaning: Meaning) -> Self {
+        Self { typed, takes, meaning }
     }
 }
 
@@ -53,7 +53,7 @@ pub enum Meaning {
     Ours(&'static str),
     /// It is this option of ours, for commands that have it; the others are told what to do.
     OursOr(&'static str, &'static str),
-    /// Its value is MODEL.
+    /// The value is MODEL.
     Model,
     /// These words stand for it.
     Words(&'static [&'static str]),
@@ -110,10 +110,10 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
         let following = following.filter(|next| habit.takes.may_be(next));
         let takes_next = following.is_some();
         let value = attached.or(following);
-        match habit.answer.for_value(value.as_deref(), has_option(place.command, &typed)) {
+        match habit.meaning.for_value(value.as_deref(), has_option(place.command, &typed)) {
             None => done.args.push(word),
-            Some(answer) => {
-                place.take(&mut done, &typed, value, habit.takes, answer)?;
+            Some(meaning) => {
+                place.take(&mut done, &typed, value, habit.takes, meaning)?;
                 if takes_next {
                     words.next();
                 }
@@ -150,18 +150,18 @@ impl Place<'_> {
         !std::ptr::eq(self.command, self.root)
     }
 
-    /// Does what `answer` says of an option and its value.
+    /// Does what an option with this value means.
     fn take(
         &mut self,
         done: &mut Translated,
         typed: &str,
         value: Option<String>,
         takes: Takes,
-        answer: Meaning,
+        meaning: Meaning,
     ) -> anyhow::Result<()> {
         let shown = value.as_ref().map_or_else(|| typed.to_owned(), |value| format!("{typed} {value}"));
         let refused = |hint: &str| Err(Advised::input(format!("`{}` has no {shown}", self.name), hint));
-        if let Meaning::Instead(hint) = answer {
+        if let Meaning::Instead(hint) = meaning {
             return refused(hint);
         }
         if !self.has_command() {
@@ -175,7 +175,7 @@ impl Place<'_> {
             let hint = format!("write {typed} VALUE; `{} --help` lists the options", self.name);
             return Err(Advised::input(format!("{typed} needs a value"), hint));
         }
-        match answer {
+        match meaning {
             Meaning::Ours(ours) | Meaning::OursOr(ours, _) if has_option(self.command, ours) => {
                 done.args.push(ours.into());
                 let valued = value.as_ref().map_or_else(String::new, |value| format!(" {value}"));
@@ -201,7 +201,7 @@ impl Place<'_> {
                 done.notes.push(format!("{shown} is {} here", words.join(" ")));
             }
             Meaning::Already(why) => done.notes.push(format!("{shown} is left out: {why}")),
-            // An answer for a value is none of these.
+            // What a value means is none of these.
             Meaning::Instead(_) | Meaning::ByValue(_) => {}
         }
         Ok(())
@@ -220,12 +220,12 @@ impl Place<'_> {
 }
 
 impl Meaning {
-    /// The answer for a value; `None` if the command's own option is meant, or nothing is said of this value.
+    /// The meaning with a value; `None` if the command's own option is meant, or nothing is said of this value.
     fn for_value(self, value: Option<&str>, own: bool) -> Option<Self> {
         let Self::ByValue(cases) = self else { return (!own).then_some(self) };
         let exact = cases.iter().find(|(case, _)| value == Some(case));
         let any = || cases.iter().find(|(case, _)| *case == "*").filter(|_| !own);
-        exact.or_else(any).map(|(_, answer)| *answer)
+        exact.or_else(any).map(|(_, meaning)| *meaning)
     }
 }
 

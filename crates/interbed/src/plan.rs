@@ -172,7 +172,7 @@ fn make(args: &PlanArgs) -> Result<(Made, usize)> {
     plan_of(args, subject, args.machine.known(args.limits.memory), args.routing.clone())
 }
 
-/// The same for this subject and machine.
+/// The plan of a subject on a machine, and that padding.
 fn plan_of(
     args: &PlanArgs,
     subject: Subject,

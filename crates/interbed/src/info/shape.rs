@@ -91,7 +91,7 @@ pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
 fn stored(subject: &Subject, limits: &LimitOptions) -> Result<Stored> {
     let bytes = subject.weight_bytes()?;
     let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
-    // As a plan has it: the memory of the process is a constant.
+    // A plan, too, takes the memory of the process for a constant.
     let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
     let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
     let kv_token = Bytes(needs::kv_layout(&subject.config, subject.dtype, limits).token_bytes() as u64);

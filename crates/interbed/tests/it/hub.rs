@@ -143,6 +143,9 @@ fn gguf_files_are_chosen_by_their_tags() {
         let ended = place.run(name);
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), expect.as_str()), "{name}: {}", ended.stderr);
     }
+    // llama.cpp's spelling.
+    let ended = place.ended(&[&["run", "-hf", "org/tiny-GGUF:Q8_0"][..], &PROMPT].concat());
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), expect.as_str()), "{}", ended.stderr);
     place.refused(&["info", "org/tiny-GGUF:Q3_K_S"], &["no GGUF file for \"Q3_K_S\"; it has Q8_0", "hint: "]);
     let plan = place.succeeded(&["plan", "org/tiny-GGUF", "--disk-bw", "1G", "--host-bw", "1G", "--flops", "1T"]);
     assert!(plan.contains("tiny"), "{plan}");

@@ -61,7 +61,7 @@ fn a_prompt_is_a_message_where_the_model_has_a_template() {
     assert_eq!(asked(&["--no-echo"]).stdout, answer.stdout);
     assert_eq!(asked(&["--chat"]).stdout, answer.stdout);
     assert_ne!(asked(&["--system", "Be terse."]).stdout, answer.stdout);
-    // The same tokens as those of a conversation's first message.
+    // A conversation's first message has the very answer.
     let talk = ["chat", tiny(), "-n", "8", "--ignore-eos", "--temperature", "0"];
     assert_eq!(
         ended_with_input(
