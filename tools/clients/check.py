@@ -176,9 +176,9 @@ def formats():
     assert {choice.text for choice in beams.choices} <= {"red", "green", "blue"}, beams
     old = OPENAI.completions.create(model=MODEL, prompt="x", extra_body={"guided_choice": ["red"]}, max_tokens=20)
     assert old.choices[0].text == "red", old
-    unique = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
-    refused(openai.BadRequestError, "#/uniqueItems", lambda: OPENAI.completions.create(
-        model=MODEL, prompt="x", extra_body={"structured_outputs": {"json": unique}}))
+    rest = {"type": "array", "unevaluatedItems": {"type": "string"}}
+    refused(openai.BadRequestError, "#/unevaluatedItems", lambda: OPENAI.completions.create(
+        model=MODEL, prompt="x", extra_body={"structured_outputs": {"json": rest}}))
 
 
 def tools():

@@ -46,8 +46,8 @@ impl Learned {
 }
 
 impl Matching {
-    /// At the beginning of a text, which `is_json`, or JSON with something around it, with lists without repeated entries
-    /// at `places`, in a grammar that takes `bytes` beside its tables, which `holding` is for.
+    /// At the beginning of a text, which `is_json`, or JSON with something around it. It has lists without repeated
+    /// entries at `places`, and the grammar takes `bytes` beside its tables, which `holding` is for.
     ///
     /// # Errors
     /// The parser's own; there is no memory for it.

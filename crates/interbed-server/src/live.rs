@@ -53,8 +53,8 @@ struct Stage {
 }
 
 impl Live {
-    /// A stream about `engine` and the `recent` requests, for those whose key is one of `keys`, until `is_over`. `about`
-    /// is what never changes.
+    /// A stream about `engine` and the `recent` requests, for those whose key is one of `keys`, until `is_over`.
+    /// `about` is what never changes.
     pub(crate) fn new(
         engine: EngineHandle,
         keys: ApiKeys,

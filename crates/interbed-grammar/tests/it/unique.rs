@@ -52,7 +52,8 @@ fn no_entry_comes_twice_in_any_form() {
         (json!({}), &[r#"[{"a":1,"b":2},{"a":2,"b":1}]"#], &[r#"[{"a":1,"b":2},{"b":2,"a":1}]"#, "[[1,2],[1, 2]]"]),
         (json!({"type": "number"}), &["[1,11,1.1,-1]"], &["[0,-0.0]", "[10,11,10]"]),
         (
-            json!({"type": "object", "properties": {"a": {}, "tags": {"type": "array"}}, "additionalProperties": false}),
+            json!({"type": "object", "additionalProperties": false,
+                "properties": {"a": {}, "tags": {"type": "array"}}}),
             &[r#"[{"a":1},{"a":1,"tags":[2,2]},{}]"#],
             &[r#"[{"a":1},{ "a": 1 }]"#, "[{},{}]"],
         ),
@@ -103,7 +104,10 @@ fn lists_are_found_wherever_they_are() {
 /// Where few values are left, an entry goes on to one of them.
 #[test]
 fn no_way_ends_where_values_are_left() {
-    let closed = |properties: Value, required: Value| json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+    let closed = |properties: Value, required: Value| {
+        json!({"type": "object", "properties": properties, "required": required,
+            "additionalProperties": false})
+    };
     let flag = json!({"type": "boolean"});
     let vocabulary = bytes_and(&PIECES);
     for (index, (items, count)) in [

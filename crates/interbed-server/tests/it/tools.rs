@@ -324,7 +324,10 @@ async fn under_auto_one_schema_loosens_no_other() {
     }
     body["tools"][2]["function"]["strict"] = true.into();
     let (status, error) = server.post(PATH, &body).await.error();
-    assert!(status == 400 && error["message"].as_str().is_some_and(|told| told.contains("unevaluatedItems")), "{error:?}");
+    assert!(
+        status == 400 && error["message"].as_str().is_some_and(|told| told.contains("unevaluatedItems")),
+        "{error:?}"
+    );
 }
 
 /// Files that an agent wrote are arguments of its calls, and reach the template as all others do.
