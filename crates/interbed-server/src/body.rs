@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::header;
 use hyper::body::Body as _;
@@ -92,6 +92,21 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
         ApiError::timeout(format!("the body did not arrive within {seconds} seconds"))
     })??;
     Ok(Received { caller, body: ReceivedBody { bytes, share: memory } })
+}
+
+/// Reads and forgets the body of a request that is refused whatever is in it, if that is short and comes soon. Behind a
+/// request that was not read to its end the connection is closed, which its client may be about to use again.
+pub(crate) async fn discard(mut body: Body) {
+    let all = async {
+        let mut received = 0;
+        while received < FIRST_BYTES
+            && let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+        {
+            received += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    // Whoever sends more, or more slowly, finds the connection closed.
+    let _ = timeout(GRACE, all).await;
 }
 
 /// Whether JSON that is called a form is taken here: Ollama's clients send it so, `curl -d` before all. A page can send

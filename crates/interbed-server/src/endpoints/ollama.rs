@@ -16,9 +16,11 @@ use std::sync::LazyLock;
 
 use axum::Json;
 use axum::extract::Request;
+use axum::http::header;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::body::discard;
 use crate::endpoints::chat::has_field;
 use crate::error::ApiError;
 use crate::openapi::{Part, fields_of_all};
@@ -56,7 +58,12 @@ pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
 
 /// Says what there is instead of a path.
 pub(crate) async fn elsewhere(request: Request) -> ApiError {
-    let path = request.uri().path();
+    let (head, body) = request.into_parts();
+    // A client that asks before it sends a body is refused before it does.
+    if !head.headers.contains_key(header::EXPECT) {
+        discard(body).await;
+    }
+    let path = head.uri.path();
     let is_at = |route: &str| route.split_once('{').map_or(path == route, |(begin, _)| path.starts_with(begin));
     let next = ELSEWHERE.iter().find(|(route, _)| is_at(route)).map_or("", |(_, next)| next);
     ApiError::not_found(format!("Interbed does not serve {path} of Ollama's API: {next}"))

@@ -6,6 +6,7 @@ use interbed_engine::Pooling;
 use interbed_engine::testing::{BOS, EMBEDDING_WIDTH, answer, embedding};
 use interbed_server::{ApiKey, ApiKeys, Embeddings, ModelFacts, ServerConfig};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fixture::Server;
 
@@ -207,6 +208,28 @@ async fn other_paths_of_ollamas_say_what_there_is_instead() {
         server.send(b"HEAD /api/tags HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.status,
         200
     );
+}
+
+#[tokio::test]
+async fn a_connection_goes_on_behind_a_path_that_is_not_served() {
+    let server = server().await;
+    let mut connection = server.connect().await;
+    let mut answered = async |request: &[u8], rest: &[u8]| {
+        connection.write_all(request).await.unwrap();
+        // The body comes behind the head, as many clients send it.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        connection.write_all(rest).await.unwrap();
+        let mut reply = vec![0; 4096];
+        let count = connection.read(&mut reply).await.unwrap();
+        String::from_utf8(reply[..count].to_vec()).unwrap()
+    };
+    for _ in 0..3 {
+        let head = b"DELETE /api/delete HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n";
+        let told = answered(head, br#"{"model": "x"} "#).await;
+        assert!(told.starts_with("HTTP/1.1 404") && !told.to_lowercase().contains("connection: close"), "{told}");
+        let told = answered(b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n", b"").await;
+        assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    }
 }
 
 #[tokio::test]
