@@ -44,8 +44,8 @@ pub struct KnownFigures {
 }
 
 impl KnownFigures {
-    /// Fills in what is unknown of the cores with what this machine's do for weights of `dtype`: several plans then need
-    /// one measurement.
+    /// Fills in what is unknown of the cores with what this machine's do for weights of `dtype`: several plans then
+    /// need one measurement.
     ///
     /// # Errors
     /// No memory to measure with.
