@@ -34,6 +34,7 @@ def send_is_in_sight(pages, url):
         assert box["y"] + box["height"] <= height, f"at {width} x {height}, Send is at {box}"
         chat, figures = (page.locator(part).bounding_box() for part in ["#chat", "#figures"])
         assert width > 1080 or chat["y"] < figures["y"], "on narrow screens the chat comes first"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"wider than {width}"
         pages.close(page, url)
     print("Send is in sight at once, on wide, low and narrow screens")
 

@@ -100,7 +100,6 @@ fn check(key: &str) -> Result<(), String> {
 /// Keys of which a client must send one; without any, everybody is served. Clones are the same keys.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Arc<watch::Sender<Arc<[Known]>>>);
-// The list is in the order of its tenants.
 
 struct Known {
     tenant: Tenant,
@@ -132,6 +131,7 @@ impl ApiKeys {
             Known { tenant: Tenant::of_digest(&digest), digest, name: name.as_deref().map(Arc::from) }
         };
         let mut known: Vec<_> = keys.iter().map(known).collect();
+        // A name is found by it.
         known.sort_by_key(|known| known.tenant);
         self.0.send_replace(known.into());
     }

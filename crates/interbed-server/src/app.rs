@@ -57,6 +57,14 @@ pub(crate) struct App {
     pub(crate) notes: Notes,
 }
 
+/// How the server is told to end.
+pub(crate) struct Ending {
+    /// Whether it takes nothing new, and finishes what is in flight.
+    pub(crate) draining: watch::Receiver<bool>,
+    /// Whether it waits no longer for requests in flight.
+    pub(crate) is_cut: watch::Receiver<bool>,
+}
+
 impl App {
     pub(crate) fn new(
         config: ServerConfig,
@@ -65,8 +73,7 @@ impl App {
         template: Option<Arc<ChatTemplate>>,
         metrics: Arc<Metrics>,
         recent: Arc<Recent>,
-        draining: watch::Receiver<bool>,
-        is_cut: watch::Receiver<bool>,
+        Ending { draining, is_cut }: Ending,
     ) -> Arc<Self> {
         let memory = RequestMemory::new(config.request_bytes_max, &config.api_keys);
         let workers = Permits::new(config.tokenizing_max);

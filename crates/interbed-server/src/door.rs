@@ -8,7 +8,7 @@ use interbed_model::chat_template::ChatTemplate;
 use interbed_model::tokenizer::Tokenizer;
 use tokio::sync::watch;
 
-use crate::app::App;
+use crate::app::{App, Ending};
 use crate::config::ServerConfig;
 use crate::endpoints::{self, Observers};
 use crate::guests::{BESIDE, Guests};
@@ -96,7 +96,7 @@ impl Door {
         }
         let (observers, draining) = (doorway.observers.clone(), doorway.draining.clone());
         let (metrics, recent) = (observers.metrics.clone(), doorway.recent.clone());
-        let app = App::new(config, engine, tokenizer, template, metrics, recent, draining, is_cut);
+        let app = App::new(config, engine, tokenizer, template, metrics, recent, Ending { draining, is_cut });
         // It is opened once: this takes the door.
         let _ = doorway.router.set(endpoints::router(app, observers));
         doorway.guests.set_most(connections);

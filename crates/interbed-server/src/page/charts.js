@@ -26,10 +26,9 @@ const FIGURES = [
 
 /** What the cache has found since the start, and the time that it saved where that was measured. */
 function found(figures, { promptTokenSeconds: each }) {
-  const { cached_tokens: cached, prompt_tokens: all } = figures;
+  const { cached_tokens: cached } = figures;
   if (!cached) return 'none so far';
-  const told = each ? `saved ${duration(cached * each)}` : `${count(cached)} tokens`;
-  return `${told} (${percent(cached / all)}) in all`;
+  return each ? `saved ${duration(cached * each)}` : `${count(cached)} tokens in all`;
 }
 
 export class Charts {
