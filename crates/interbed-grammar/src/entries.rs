@@ -38,8 +38,10 @@ enum Within {
 }
 
 /// A list without repeated entries.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Unique {
+    /// Whether there may be no other entry.
+    may_run_out: bool,
     entries: Arc<Vec<Arc<Entry>>>,
     /// What came of the next entry, without white space around its parts.
     begun: Vec<u8>,
@@ -122,7 +124,13 @@ impl Entries {
                 let within = if byte == b'{' {
                     Within::Object { name: Vec::new(), is_name_next: true }
                 } else {
-                    Within::List { count: 0, unique: self.places.are_unique(&places).then(Unique::default) }
+                    let unique = || Unique {
+                        may_run_out: self.places.may_run_out(&places),
+                        entries: Arc::default(),
+                        begun: Vec::new(),
+                        is_between: false,
+                    };
+                    Within::List { count: 0, unique: self.places.are_unique(&places).then(unique) }
                 };
                 self.write(byte);
                 self.open.push(Open { places, within });
@@ -207,10 +215,35 @@ impl Entries {
         matches!(self.begun, Begun::Text { .. })
     }
 
-    /// What would complete an entry that has begun to one that its list has already, each way by its own.
+    /// Whether there may be no other entry than those that have come.
+    pub(crate) fn may_run_out(&self) -> bool {
+        self.uniques().any(|unique| unique.may_run_out)
+    }
+
+    /// What has begun like an entry that its list has already: the outermost such list, and its entry so far.
+    pub(crate) fn begun_alike(&self) -> Option<(usize, &[u8])> {
+        let begun = self.uniques().enumerate().map(|(index, unique)| (index, unique, &unique.begun[..]));
+        let mut alike = begun.filter(|(_, unique, _)| unique.alike().next().is_some());
+        alike.next().map(|(index, _, begun)| (index, begun))
+    }
+
+    /// What would complete entries that have begun to those that their lists have already.
     pub(crate) fn repeating(&self) -> impl Iterator<Item = &[u8]> {
-        let begun = self.uniques().filter(|unique| !unique.is_between);
-        begun.flat_map(|unique| unique.entries.iter().filter_map(|entry| entry.text.strip_prefix(&unique.begun[..])))
+        self.uniques().flat_map(Unique::alike)
+    }
+
+    /// Whether the same entry may have other forms, beside white space, whose texts are within the open one.
+    pub(crate) fn has_escapes(&self) -> bool {
+        self.uniques().any(|unique| {
+            let texts = unique.entries.iter().map(|entry| &entry.text);
+            texts.chain([&unique.begun]).any(|text| text.contains(&b'\\'))
+        })
+    }
+
+    /// How many lists and objects are open within the innermost list without repeated entries.
+    pub(crate) fn depth(&self) -> usize {
+        let is_unique = |open: &&Open| matches!(open.within, Within::List { unique: Some(_), .. });
+        self.open.iter().rev().take_while(|open| !is_unique(open)).count()
     }
 
     fn uniques(&self) -> impl Iterator<Item = &Unique> {
@@ -218,6 +251,14 @@ impl Entries {
             Within::List { unique, .. } => unique.as_ref(),
             Within::Object { .. } => None,
         })
+    }
+}
+
+impl Unique {
+    /// What would complete the entry that has begun to those that are there.
+    fn alike(&self) -> impl Iterator<Item = &[u8]> {
+        let entries = self.entries.iter().filter(|_| !self.is_between);
+        entries.filter_map(|entry| entry.text.strip_prefix(&self.begun[..]))
     }
 }
 

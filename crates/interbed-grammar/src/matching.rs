@@ -1,20 +1,16 @@
 //! A compiled grammar, and how far a text has come in it.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::{Matcher, TokenParser};
 
-use crate::detours;
+use crate::detours::Crossing;
 use crate::entries::Entries;
 use crate::memory::Holding;
 use crate::names::Names;
 use crate::schema::Places;
 use crate::tokens::Tokens;
 use crate::{GrammarError, Standing, TokenMask};
-
-/// Longest token within a text, in bytes, of which it is asked whether an entry other than an earlier one can follow.
-const ALIKE_MAX: usize = 64;
 
 /// A compiled grammar, and how far a text has come in it. Clones share what they learn about the grammar.
 #[derive(Clone)]
@@ -77,12 +73,10 @@ impl Matching {
         let mask = self.matcher.compute_mask_or_eos().map(TokenMask::new).map_err(|error| too_complex(&error));
         self.learned.hold()?;
         let mut mask = mask?;
-        if let Some(entries) = self.entries.as_ref().filter(|entries| entries.is_within()) {
-            let repeating: Vec<u32> =
-                self.may_repeat(entries, &mask).filter(|&token| !self.may_follow(token)).collect();
-            if !mask.disallow(&repeating) {
-                return Err(GrammarError::TooComplex("no entry is left that a list does not have already".into()));
-            }
+        if let Some(crossing) = self.crossing()
+            && !mask.disallow(&crossing.dead_ends(&mask))
+        {
+            return Err(GrammarError::TooComplex("no entry is left that a list does not have already".into()));
         }
         if let Some(names) = &self.names {
             let is_repeated = |&token: &u32| mask.allows(token) && names.repeats(self.tokens.text(token));
@@ -92,38 +86,17 @@ impl Matching {
         Ok(mask)
     }
 
-    /// Tokens of `mask`, among them all that may complete an entry of a list, or begin one like an earlier one.
-    fn may_repeat<'m>(&'m self, entries: &'m Entries, mask: &'m TokenMask) -> Box<dyn Iterator<Item = u32> + 'm> {
-        if !entries.is_in_text() {
-            return Box::new(mask.allowed());
-        }
-        // Within a text nearly all tokens may come, of which few matter.
-        let alike = entries.repeating().flat_map(|rest| {
-            let within = &rest[..rest.len().min(ALIKE_MAX)];
-            let ends = 1..=within.iter().position(|&byte| byte == b'"').unwrap_or(within.len());
-            ends.filter_map(move |end| self.tokens.of_text(&within[..end]))
-        });
-        let alike: BTreeSet<u32> = alike.chain(self.tokens.quoted(1)).collect();
-        Box::new(alike.into_iter().filter(|&token| mask.allows(token)))
-    }
-
-    /// Whether `token` repeats no entry, and leaves another if one has begun like an earlier one.
-    fn may_follow(&self, token: u32) -> bool {
-        let Some(mut entries) = self.entries.clone() else { return true };
-        let repeats = entries.push(self.tokens.text(token)).repeats;
-        let is_alike = entries.repeating().next().is_some();
-        !repeats && (!is_alike || detours::is_there(&self.matcher, &self.tokens, token, entries))
+    /// The text in its lists without repeated entries, if there may be any.
+    fn crossing(&self) -> Option<Crossing<'_>> {
+        let entries = self.entries.as_ref()?;
+        Some(Crossing { matcher: &self.matcher, tokens: &self.tokens, entries })
     }
 
     pub(crate) fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         let text = self.tokens.text(token);
-        let mut entries = self.entries.clone();
-        let may_repeat_entry = entries.as_mut().is_some_and(|entries| {
-            let repeats = entries.push(text).repeats;
-            repeats || entries.repeating().next().is_some()
-        });
+        let is_dead_end = self.crossing().is_some_and(|crossing| !crossing.dead_ends_of([token]).is_empty());
         let repeats_name = self.names.as_ref().is_some_and(|names| names.repeats(text));
-        if (may_repeat_entry || repeats_name) && !self.mask()?.allows(token) {
+        if is_dead_end || repeats_name && !self.mask()?.allows(token) {
             return Err(GrammarError::NotAllowed(token));
         }
         let standing = match self.matcher.try_consume_tokens(&[token]) {
@@ -133,9 +106,12 @@ impl Matching {
             Ok(_) => return Err(GrammarError::TooComplex(self.matcher.stop_reason().to_string())),
             Err(error) => return Err(too_complex(&error)),
         };
-        self.entries = entries;
+        let text = self.tokens.text(token);
         if let Some(names) = &mut self.names {
-            let _ = names.push(self.tokens.text(token));
+            let _ = names.push(text);
+        }
+        if let Some(entries) = &mut self.entries {
+            let _ = entries.push(text);
         }
         Ok(standing)
     }

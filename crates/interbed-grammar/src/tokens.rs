@@ -7,6 +7,10 @@ use crate::TokenMask;
 /// What stands in front of a special token's name: no text has this byte.
 pub(crate) const SPECIAL: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 
+/// Bytes that lead away from most texts, those first that mostly do.
+const TRIED: &[u8] =
+    b"a10zAe2-_ ./,\"}]{[:tfn3456789bcdghijklmopqrsuvwxyBCDEFGHIJKLMNOPQRSTUVWXYZ@#$%&'()*+;<=>?\\^`|~!";
+
 /// The trie, and the tokens that end a sequence.
 pub(crate) struct Tokens {
     trie: TokTrie,
@@ -15,6 +19,12 @@ pub(crate) struct Tokens {
     blanks: TokenMask,
     /// Tokens whose text has quotation marks, and how many marks each has.
     quoted: Vec<(u32, usize)>,
+    /// Tokens of one byte that lead away from most texts.
+    tried: Vec<u32>,
+    /// Tokens that may begin a list and have several of its entries.
+    lists: Vec<u32>,
+    /// Bytes of the longest.
+    longest: usize,
 }
 
 impl Tokens {
@@ -28,7 +38,14 @@ impl Tokens {
         }
         let quotes = |token: u32| (token, trie.token(token).iter().filter(|&&byte| byte == b'"').count());
         let quoted = (0..trie.vocab_size() as u32).map(quotes).filter(|&(_, quotes)| quotes > 0).collect();
-        Self { trie, eos, blanks: TokenMask::new(blanks), quoted }
+        let tried = TRIED.iter().filter_map(|&byte| trie.token_id_at_bytes(&[byte])).collect();
+        let has_entries = |&token: &u32| {
+            let text = trie.token(token);
+            text.iter().position(|&byte| byte == b'[').is_some_and(|begin| text[begin..].contains(&b','))
+        };
+        let lists = (0..trie.vocab_size() as u32).filter(has_entries).collect();
+        let longest = (0..trie.vocab_size() as u32).map(|token| trie.token_len(token)).max().unwrap_or(0);
+        Self { trie, eos, blanks: TokenMask::new(blanks), quoted, tried, lists, longest }
     }
 
     /// How many there are.
@@ -70,6 +87,21 @@ impl Tokens {
     /// The tokens with so many quotes or more.
     pub(crate) fn quoted(&self, least: usize) -> impl Iterator<Item = u32> {
         self.quoted.iter().filter(move |&&(_, quotes)| quotes >= least).map(|&(token, _)| token)
+    }
+
+    /// Tokens of one byte that lead away from most texts, those first that mostly do. White space never does.
+    pub(crate) fn tried(&self) -> &[u32] {
+        &self.tried
+    }
+
+    /// Tokens that may begin a list and have several of its entries.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = u32> {
+        self.lists.iter().copied()
+    }
+
+    /// Bytes of the longest.
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
     }
 
     pub(crate) fn text(&self, token: u32) -> &[u8] {

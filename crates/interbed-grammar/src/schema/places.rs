@@ -30,6 +30,8 @@ pub(crate) struct Places {
 struct Within {
     /// Whether no entry of its list may come twice.
     is_unique: bool,
+    /// Whether it has a list with entries that are not all texts of any length: these may run out.
+    may_run_out: bool,
     /// Whether it has such a list, or leads to one.
     leads: bool,
     /// Alternatives to it.
@@ -88,6 +90,11 @@ impl Places {
     /// Whether a list at these places has no repeated entries.
     pub(crate) fn are_unique(&self, places: &[Place]) -> bool {
         places.iter().any(|&place| self.all[place as usize].is_unique)
+    }
+
+    /// Whether the entries of a list at these places may run out: not where each may become longer.
+    pub(crate) fn may_run_out(&self, places: &[Place]) -> bool {
+        places.iter().any(|&place| self.all[place as usize].may_run_out)
     }
 
     /// Where the entry at `index` of a list at these places is.
@@ -170,6 +177,7 @@ impl Building<'_> {
                 Part::List(lists) => {
                     let first = lists.first.iter().map(|shape| self.place(shape)).collect::<Result<_, _>>()?;
                     within.lists.push((first, self.place(&lists.rest)?));
+                    within.may_run_out |= !lists.first.iter().chain([&lists.rest]).all(|shape| are_endless(shape));
                     within.is_unique |= lists.unique.is_some() && lists.most.is_none_or(|most| most > 1);
                 }
                 Part::Object(objects) => {
@@ -198,4 +206,16 @@ impl Building<'_> {
         self.places.all[place as usize] = within;
         Ok(())
     }
+}
+
+/// Whether all values are texts, each of which may become longer.
+fn are_endless(shape: &Shape) -> bool {
+    let is_endless = |part: &Part| match part {
+        Part::Text(strings) => {
+            let is_any = strings.literals.is_none() && strings.most.is_none();
+            is_any && strings.patterns.is_empty() && strings.formats.is_empty() && strings.unlike.is_empty()
+        }
+        _ => false,
+    };
+    matches!(shape, Shape::OneOf(parts) if parts.iter().all(is_endless))
 }

@@ -138,3 +138,80 @@ fn no_way_ends_where_values_are_left() {
         }
     }
 }
+
+/// Of many tokens few are looked at for a mask: those that it leaves out are those that may not come, one by one.
+#[test]
+fn masks_have_what_may_come() {
+    let pieces = [
+        "\",\"",
+        "\", \"a\"",
+        "a\",\"a\"",
+        "\"a\"",
+        "[\"a\",\"a\"",
+        "[1,1",
+        "1,1",
+        "1,",
+        ",1]",
+        "]],",
+        "\\\"",
+        "a\\n\"",
+        "{\"a\":1},{\"a\":1}",
+        "1},{",
+        "\"},{\"a\":",
+        "a\"},",
+        "\":\"a\"}",
+        "aa",
+        "a\"]",
+        "true,",
+        "tru",
+        "e,false",
+        ",{\"",
+        "[[",
+    ];
+    let vocabulary = bytes_and(&[&PIECES[..], &pieces].concat());
+    let text = json!({"type": "string"});
+    let object = json!({"type": "object", "properties": {"a": text, "b": {"type": "boolean"}}, "required": ["a"],
+        "additionalProperties": false});
+    let lists =
+        json!({"type": "array", "uniqueItems": true, "items": {"type": "integer", "minimum": 0, "maximum": 11}});
+    let short = json!({"type": "string", "maxLength": 2, "pattern": "^[a1]*$"});
+    let mut refused = 0;
+    for (index, items) in
+        [text, object, lists, short, json!({}), json!({"enum": ["a", "aa", 1, true]})].iter().enumerate()
+    {
+        let unique = json!({"type": "array", "items": items, "uniqueItems": true});
+        let schema = json!({"anyOf": [unique, {"type": "object", "additionalProperties": unique}]});
+        for walk in 0..3 {
+            let mut dice = Dice::new(index as u64 * 10 + walk);
+            let mut state = vocabulary.compile(&GrammarSource::JsonSchema(schema.clone())).expect("a grammar");
+            // In the same list, but for what it says of repeated entries.
+            let plain = json!({"anyOf": [{"type": "array"}, {"type": "object"}]});
+            let mut plain = vocabulary.compile(&GrammarSource::JsonSchema(plain)).expect("a grammar");
+            for _ in 0..60 {
+                let (mask, any) = (state.mask().expect("a mask"), plain.mask().expect("a mask"));
+                let (mask, any) = (mask.expect("bound"), any.expect("bound"));
+                let mut may_come = Vec::new();
+                for token in 0..vocabulary.num_tokens() as u32 {
+                    let comes = state.clone().advance(token).is_ok();
+                    let told = String::from_utf8_lossy(vocabulary.text(token));
+                    assert_eq!(mask.allows(token), comes, "{told} in {items}, walk {walk}");
+                    refused += usize::from(any.allows(token) && !comes);
+                    may_come.extend((comes && token != EOS && any.allows(token)).then_some(token));
+                }
+                // Mostly what has come before, so that there is something to leave out.
+                let likely = |&token: &u32| vocabulary.text(token).iter().all(|byte| b"a1\",[]{}:tru\\".contains(byte));
+                let likely: Vec<u32> = may_come.iter().copied().filter(likely).collect();
+                let list = if likely.is_empty() { &may_come } else { &likely };
+                if list.is_empty() {
+                    break;
+                }
+                let token = list[dice.below(list.len())];
+                let is_open = state.advance(token).expect("it may come") == interbed_grammar::Standing::Open;
+                if !is_open || plain.advance(token).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(refused > 1000, "{refused}");
+}
