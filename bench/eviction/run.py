@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the default eviction policy with the others on made traces (`families.py`), by `interbed replay`, and prints by how
+"""Compares the default eviction policy with the others on made traces (`families.py`), by `interbed-lab replay`, and prints by how
 many points its hit rate is above the best of them, for each family and cache size.
 
   cargo build --release
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--blocks", default="300,1000,3000,10000", help="cache sizes (%(default)s)")
-    parser.add_argument("--interbed", default="target/release/interbed", help="the program (%(default)s)")
+    parser.add_argument("--lab", default="target/release/interbed-lab", help="the program (%(default)s)")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the traces there, and replay nothing")
     options = parser.parse_args()
     sizes = [int(size) for size in options.blocks.split(",")]
@@ -58,7 +58,7 @@ def replay(options: argparse.Namespace, requests: list[Request]) -> dict[tuple[s
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.jsonl"
         write(requests, trace)
-        command = [options.interbed, "replay", str(trace), "--json", "--repeat", "1", "--blocks", options.blocks]
+        command = [options.lab, "replay", str(trace), "--json", "--repeat", "1", "--blocks", options.blocks]
         # Requests end before the next one comes: what the load takes is not asked here.
         command += ["--prefill-rate", "1000000", "--decode-rate", "1000000"]
         done = subprocess.run(command, capture_output=True, text=True)

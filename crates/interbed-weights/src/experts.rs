@@ -3,7 +3,7 @@
 //! A *slab* is all weights of one expert in one layer. A pass comes to a layer, learns from the router which experts it
 //! needs, and computes with their slabs; most of a large mixture stays on disk. [`Arena`] decides where a slab goes and
 //! what it replaces. It is a pure state machine: it reads nothing, waits for nothing and asks for no time. The same
-//! code runs under the driver and in `interbed replay`, which compares it with textbook policies and with a lower
+//! code runs under the driver and in `interbed-lab replay`, which compares it with textbook policies and with a lower
 //! bound.
 //!
 //! **Score.** A slab's worth is its share of its layer's uses, aged by how much its layer has been used since:

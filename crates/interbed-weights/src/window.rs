@@ -2,7 +2,7 @@
 //!
 //! A pure state machine: events go in, commands come out, and nothing is read, waited for or timed here. The same code
 //! runs over the real driver, over drivers of tests that fail on purpose, and over the simulated driver with which
-//! `interbed plan` predicts (`interbed-sim`).
+//! `interbed plan` predicts (`interbed-plan`).
 //!
 //! **Who owns memory.** From [`WindowCommand::Load`] until `evicted`, `load_failed` or `allocation_failed` is accepted
 //! for it, the unit's memory counts against the budget and belongs to the load with that ticket. The window never

@@ -33,7 +33,9 @@ pub enum Audience<'a> {
 /// What takes memory outside the engine.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
+    /// The memory of the process before the model is loaded.
     pub footprint: Footprint,
+    /// Who will send texts.
     pub audience: Audience<'a>,
 }
 

@@ -2,15 +2,12 @@
 
 mod experts;
 mod experts_report;
-mod kv_beyond;
-mod kv_layout;
-mod kv_pages;
 mod kv_remote;
 mod kv_tiers;
 mod limits;
 mod on_gpu;
 mod report;
-mod server;
+pub mod server;
 mod stream;
 mod stream_report;
 mod work;
@@ -99,8 +96,6 @@ pub enum What {
     Experts(Box<experts::ExpertsArgs>),
     KvTiers(kv_tiers::KvTiersArgs),
     KvRemote(kv_remote::KvRemoteArgs),
-    KvBeyond(kv_beyond::KvBeyondArgs),
-    KvLayout(Box<kv_layout::KvLayoutArgs>),
 }
 
 impl BenchArgs {
@@ -122,8 +117,6 @@ pub fn run(args: BenchArgs) -> Result<()> {
         Some(What::Experts(args)) => return experts::run(*args),
         Some(What::KvTiers(args)) => return kv_tiers::run(args),
         Some(What::KvRemote(args)) => return kv_remote::run(args),
-        Some(What::KvBeyond(args)) => return kv_beyond::run(args),
-        Some(What::KvLayout(args)) => return kv_layout::run(*args),
         None => {}
     }
     let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
@@ -315,19 +308,10 @@ fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duratio
 
 /// The middle of `values`, of which there must be one or more: of an even number, halfway between the two in the
 /// middle.
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let upper = values.len() / 2;
     if values.len() % 2 == 1 { values[upper] } else { (values[upper - 1] + values[upper]) / 2.0 }
-}
-
-/// Puts a table in an order at random, always the same.
-fn shuffle(table: &mut [u32]) {
-    let mut random = 1u64;
-    for index in (1..table.len()).rev() {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        table.swap(index, (random >> 33) as usize % (index + 1));
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use interbed_hub::{HubError, HubProblem};
 use interbed_model::chat_template::TemplateError;
 use interbed_model::config::{ConfigError, ConfigProblem};
 use interbed_model::tokenizer::TokenizerError;
-use interbed_sim::Refusal;
+use interbed_plan::Refusal;
 use interbed_weights::WeightError;
 
 use crate::printable::printable;

@@ -11,7 +11,7 @@ use interbed_device::Bytes;
 use interbed_model::config::{Mixture, ModelConfig, RopeScaling};
 use interbed_model::tokenizer::{Tokenizer, TokenizerError};
 use interbed_model::{HeadSource, end_tokens};
-use interbed_sim::words::{grouped, short};
+use interbed_plan::words::{grouped, short};
 use serde_json::{Map, Value, json};
 
 use crate::footprint::Footprint;

@@ -59,15 +59,21 @@ const KV_TOUCHED: usize = 1 << 30;
 pub struct Loaded {
     /// The weights, if they are streamed. Dropped before the engine, so that it does not finish a pass under way.
     pub streamed: Option<Streaming>,
+    /// The model's name.
     pub name: String,
+    /// What computes requests.
     pub engine: Engine,
+    /// What makes tokens of text.
     pub tokenizer: Arc<Tokenizer>,
+    /// What makes a prompt of a conversation, if the model has such a template.
     pub template: Option<Arc<ChatTemplate>>,
+    /// The model's sampling defaults.
     pub generation: GenerationConfig,
     /// The tokens that end a text.
     pub end_tokens: Vec<u32>,
     /// How it pools hidden states, or why it makes no embeddings.
     pub pooling: Result<Pooling, String>,
+    /// The shape of the model.
     pub config: ModelConfig,
     /// What clients are told of it.
     pub facts: ModelFacts,
@@ -121,7 +127,9 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
 
 /// A model in memory, and how the budget around it was divided.
 pub struct Runnable {
+    /// What computes passes.
     pub runner: ModelRunner,
+    /// How the budget is divided.
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
@@ -198,7 +206,9 @@ fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result
 
 /// A model that computes passes on the device that the options name, and what an engine is started with besides.
 pub struct Started {
+    /// What computes passes.
     pub runner: Box<dyn Runner>,
+    /// How the budget is divided.
     pub plan: MemoryPlan,
     /// What streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,

@@ -36,14 +36,19 @@ const COMPARED_ELSEWHERE: u64 = 64 << 10;
 pub struct ModelDir {
     /// The directory, the file or the device.
     pub path: PathBuf,
+    /// The shape of the model.
     pub config: ModelConfig,
+    /// The model's sampling defaults.
     pub generation: GenerationConfig,
     /// The tokens that end a text, as far as they are known without the tokenizer.
     pub end_tokens: Vec<u32>,
+    /// The tensors, and where their bytes lie.
     pub catalog: Catalog,
     /// What the head's weights are.
     pub head: HeadSource,
+    /// The tensors of each layer, in the order of a pass.
     pub specs: Vec<GroupSpec>,
+    /// Bytes of all these tensors.
     pub weight_bytes: Bytes,
     /// What tells its weights from any other's, where that has to be known.
     pub identity: Option<WeightsIdentity>,
@@ -295,7 +300,9 @@ impl ModelDir {
 
 /// How a budget is divided for a model.
 pub struct Division {
+    /// What has to be divided.
     pub needs: MemoryNeeds,
+    /// The parts.
     pub plan: MemoryPlan,
     /// Tokens of one pass.
     pub batched_tokens: usize,

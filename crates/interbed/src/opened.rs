@@ -14,8 +14,11 @@ use crate::model_dir::ModelDir;
 
 /// A model that can talk, as far as its small files go.
 pub struct Opened {
+    /// Its files.
     pub dir: ModelDir,
+    /// What makes tokens of text.
     pub tokenizer: Arc<Tokenizer>,
+    /// What makes a prompt of a conversation, if the model has such a template.
     pub template: Option<Arc<ChatTemplate>>,
     /// The memory of the process with them.
     pub footprint: Footprint,

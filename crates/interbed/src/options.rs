@@ -40,6 +40,7 @@ pub struct ModelOptions {
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
+    /// What the engine may use.
     #[command(flatten)]
     pub limits: LimitOptions,
 }
@@ -113,9 +114,11 @@ pub struct LimitOptions {
     #[arg(skip = Hiding::ALL)]
     pub hiding: Hiding,
 
+    /// How weights are streamed.
     #[command(flatten)]
     pub stream: StreamOptions,
 
+    /// How models are fetched by name.
     #[command(flatten)]
     pub hub: HubOptions,
 
@@ -198,17 +201,22 @@ pub struct ComputeOptions {
 /// When the processor computes beside a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum HostProducts {
+    /// Where the processor is fast enough to help
     #[default]
     Auto,
+    /// Always
     On,
+    /// Never
     Off,
 }
 
 /// How a GPU multiplies with quantised weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum GpuProducts {
+    /// With weights expanded to floating point
     #[default]
     Float,
+    /// With integers, as the processor does
     Integer,
 }
 
@@ -521,6 +529,10 @@ pub fn size(text: &str) -> Result<Bytes, String> {
     Ok(bytes)
 }
 
+/// A whole number from 1 to `MAX`.
+///
+/// # Errors
+/// Anything else; the message says what is expected.
 pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let number = text.trim().parse::<NonZeroUsize>().ok().filter(|number| number.get() <= MAX);
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))

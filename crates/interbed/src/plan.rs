@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use interbed_device::Bytes;
 use interbed_kernels::DType;
-use interbed_sim::plan::{Batches, KnownFigures, MixturePlan, Passes, Plan, PlanRequest, Subject};
+use interbed_plan::plan::{Batches, KnownFigures, MixturePlan, Passes, Plan, PlanRequest, Subject};
 
 use crate::audience::{Audience, Surroundings};
 use crate::budget::default_budget;

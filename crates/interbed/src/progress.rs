@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use interbed_plan::Progress;
 use interbed_server::LoadProgress;
-use interbed_sim::Progress;
 
 use crate::report::{is_json, is_quiet};
 

@@ -1,4 +1,4 @@
-//! `--record-routing`: which experts tokens go through, written down for `interbed replay` and `interbed plan`.
+//! `--record-routing`: which experts tokens go through, written down for `interbed-lab replay` and `interbed plan`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use interbed_model::{RouteSink, RoutedRow};
-use interbed_sim::routing::{LayerBytes, RoutingHead, RoutingRow, RoutingWriter};
+use interbed_plan::routing::{LayerBytes, RoutingHead, RoutingRow, RoutingWriter};
 use interbed_weights::{Access, Role};
 
 use crate::failure::Advised;

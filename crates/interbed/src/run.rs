@@ -82,7 +82,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub timeline: TimelineOption,
 
-    /// Of a mixture of experts, write down which experts each token goes through, for `interbed replay` and `interbed
+    /// Of a mixture of experts, write down which experts each token goes through, for `interbed-lab replay` and `interbed
     /// plan --routing`
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub record_routing: Option<PathBuf>,

@@ -33,7 +33,6 @@ pub struct Streaming {
     /// The mixture layers, and the bytes that experts may take.
     pub experts: Option<(ArenaShape, u64)>,
     /// What keeps how often experts are used, if something does, until it is dropped.
-    #[expect(dead_code, reason = "it works beside")]
     pub counts: Option<KeptCounts>,
     /// When the device computed and copied, if a timeline is kept.
     pub device: Option<Arc<DeviceTimeline>>,

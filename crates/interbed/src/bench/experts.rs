@@ -13,7 +13,7 @@ use interbed_device::{Bytes, peak_resident};
 use interbed_engine::ModelRunner;
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DirectRead, IoError, ReadSettings, sequential_bandwidth};
 use interbed_model::{BatchSequence, LogitRows, RouteSink, RoutedRow, SequenceBlocks};
-use interbed_sim::routing::{LayerVisit, Routing, RoutingPass, least_bytes_per_token, read_bytes_per_token};
+use interbed_plan::routing::{LayerVisit, Routing, RoutingPass, least_bytes_per_token, read_bytes_per_token};
 use interbed_weights::{ElasticWeights, StreamStats};
 
 use super::experts_report::{Beside, ComputeCost, ExpertsLine, ExpertsReport, PassCost, VisitCost};
@@ -47,7 +47,7 @@ const REPEATS_MAX: usize = 40;
 
 /// Measure a mixture whose experts are streamed: bytes and seconds a token, beside what its own routing allows
 ///
-/// Random tokens are decoded. Their routing is written down and then given to the simulator of `interbed replay`, with
+/// Random tokens are decoded. Their routing is written down and then given to the simulator of `interbed-lab replay`, with
 /// the same memory, which tells what the same decisions read, and what no decisions read less than (PFOO-L). Plain
 /// direct reads, before each pass at another place of the files, tell what the disk gives. The bound of a pass is that
 /// of one that knows a layer's experts only once its router has spoken: layer by layer, experts that are there are

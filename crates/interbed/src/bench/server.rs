@@ -35,10 +35,13 @@ pub struct Server {
 
 /// What a streamed answer took.
 pub struct TimedAnswer {
+    /// From the request to the first token.
     pub first_token: Duration,
     /// From one token to the next.
     pub gaps: Vec<f64>,
+    /// Tokens of the prompt that were found in the cache.
     pub cached_tokens: u64,
+    /// The answer.
     pub text: String,
 }
 
@@ -100,6 +103,13 @@ fn segments(store: &Path, mut written: u64) -> Result<Vec<(SegmentFile, u64)>> {
     if files.is_empty() { bail!("too little was stored in {}", store.display()) } else { Ok(files) }
 }
 
+/// `interbed`: this program, or the one that lies beside the laboratory.
+fn program() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find this program")?;
+    let name = own.file_name().and_then(|name| name.to_str()?.strip_suffix("-lab"));
+    Ok(name.map_or(own.clone(), |name| own.with_file_name(name)))
+}
+
 impl Server {
     /// One for `model`, or the one that ships, with these options.
     pub fn start(model: Option<&PathBuf>, options: &[&str], more: &[String]) -> Result<Self> {
@@ -113,7 +123,7 @@ impl Server {
         options: &[&str],
         more: &[String],
     ) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+        let mut command = Command::new(program()?);
         command.arg("serve").args(model).args(["--port", "0", "--swap-space", "0", "--no-expert-counts"]);
         command.args(options).args(more);
         command.envs(variables.iter().copied());

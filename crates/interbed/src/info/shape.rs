@@ -7,8 +7,8 @@ use interbed_device::Bytes;
 use interbed_engine::MemoryPlan;
 use interbed_kernels::DType;
 use interbed_model::presets::preset_names;
-use interbed_sim::plan::Subject;
-use interbed_sim::words::grouped;
+use interbed_plan::plan::Subject;
+use interbed_plan::words::grouped;
 use serde_json::{Value, json};
 
 use super::{flag, rows_of_config};

@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::Result;
 use interbed_kernels::DType;
 use interbed_model::presets::preset_names;
-use interbed_sim::plan::{Subject, Verdict};
-use interbed_sim::words::{bytes, number, scaled, short};
+use interbed_plan::plan::{Subject, Verdict};
+use interbed_plan::words::{bytes, number, scaled, short};
 use serde_json::{Value, json};
 
 use super::{Made, PlanArgs, plan_of};

@@ -121,17 +121,3 @@ fn what_cannot_be_measured_is_refused() {
     refused(&["bench", tiny(), "--prompt-tokens", "100000", "--memory", "1G", "--sweep", "32M"], &["--prompt-tokens"]);
     refused(&["bench", tiny(), "--repeat", "18446744073709551615", "--memory", "1G", "--sweep", "32M"], &["--repeat"]);
 }
-
-#[test]
-fn layouts_of_kv_are_measured_with_the_model_that_ships() {
-    // As many steps as its context has room for; one thread, for others use the machine as well.
-    let few =
-        ["bench", "kv-layout", "--sequences", "2", "--repeat", "1", "--threads", "1", "--memory", "512M", "--json"];
-    let lines = lines(&few);
-    let steady = lines.iter().find(|line| line["params"]["load"] == "steady").unwrap();
-    assert!(number(&steady["params"], "steps") >= 600.0, "{steady}");
-    let contexts = lines.iter().filter(|line| line["name"] == "kv_layout.decode.virtual_over_paged").count();
-    assert_eq!(contexts, 1, "all that are asked for are the model's");
-    refused(&[&few[..], &["--steps", "5000"]].concat(), &["--steps 5000", "give at most"]);
-    refused(&["bench", "kv-beyond"], &["1024 tokens", "longer context"]);
-}

@@ -146,7 +146,7 @@ fn files(endings: &[&str]) -> Vec<PathBuf> {
 /// The crates of ARCHITECTURE.md's picture from top to bottom, each with how far it is indented.
 fn picture() -> Vec<(String, usize)> {
     let page = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("the page");
-    let start = page.find("```text\ninterbed ").expect("the picture of the crates") + "```text\n".len();
+    let start = page.find("```text\ninterbed-lab ").expect("the picture of the crates") + "```text\n".len();
     let lines = page[start..].lines().take_while(|line| !line.starts_with("```"));
     lines
         .map(|line| {

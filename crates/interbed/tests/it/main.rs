@@ -22,7 +22,6 @@ mod operations;
 mod pack;
 mod plan;
 mod refusals;
-mod replay;
 mod run;
 mod schemas;
 mod serve;

@@ -1,0 +1,43 @@
+//! What no policy reads less than.
+
+use super::trace::Routing;
+
+/// Bytes that any memory of `budget` bytes reads at least in the window (PFOO-L).
+///
+/// Between two uses of a slab it is either kept, which takes its bytes for so many visits, or read again. The memory
+/// has its bytes for all visits of the window to give away in sum; whoever may spend them on any intervals, the
+/// shortest first, reads no more than who has to fit them into memory visit by visit. First uses are read anyway.
+pub fn lower_bound(routing: &Routing, passes_before: usize, budget: u64) -> u64 {
+    let shape = routing.shape();
+    let mut last: Vec<Option<u64>> = vec![None; shape.layers() * shape.experts()];
+    let from: u64 = routing.passes().iter().take(passes_before).map(|pass| pass.visits.len() as u64).sum();
+    let mut intervals = Vec::new(); // visits, bytes
+    let (mut compulsory, mut now) = (0u64, 0u64);
+    for pass in routing.passes() {
+        for visit in &pass.visits {
+            let counts = now >= from && !pass.prompt;
+            let bytes = shape.slab_bytes(visit.layer);
+            for &(expert, _) in &visit.wanted {
+                let slab = visit.layer as usize * shape.experts() + expert as usize;
+                match last[slab].replace(now) {
+                    // What was kept before the window cost nothing of it.
+                    Some(before) if counts => intervals.push((now - before.max(from), bytes)),
+                    None if counts => compulsory += bytes,
+                    _ => {}
+                }
+            }
+            now += 1;
+        }
+    }
+    let visits = now.saturating_sub(from);
+    let mut room = u128::from(budget) * u128::from(visits);
+    intervals.sort_unstable();
+    let mut read = compulsory;
+    for (visits, bytes) in intervals {
+        let cost = u128::from(visits) * u128::from(bytes);
+        let kept = if visits == 0 { bytes } else { (room / u128::from(visits)).min(u128::from(bytes)) as u64 };
+        read += bytes - kept;
+        room -= cost.min(room);
+    }
+    read
+}

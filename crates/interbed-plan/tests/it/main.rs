@@ -1,0 +1,3 @@
+//! Integration tests of simulated hardware, in one binary.
+
+mod simulation;

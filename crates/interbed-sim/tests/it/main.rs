@@ -1,4 +1,0 @@
-//! Integration tests of the laboratory, in one binary.
-
-mod eviction;
-mod simulation;
