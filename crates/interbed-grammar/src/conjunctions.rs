@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use crate::{GrammarError, schema};
 
-/// Most patterns and formats that may apply to one string. Published schemas have up to two.
+/// Maximum number of patterns and formats that may apply to one string. Published schemas have up to two.
 const PATTERNS_MAX: usize = 6;
-/// Most subschemas that are visited. A subschema counts again for each reference that leads to it.
+/// Maximum number of subschemas that are visited. A subschema counts again for each reference that leads to it.
 const PLACES_MAX: usize = 50_000;
 /// Deepest nesting that is followed, through references too.
 const DEPTH_MAX: usize = 100;

@@ -8,7 +8,7 @@ use crate::TokenMask;
 use crate::entries::{Entries, Pushed};
 use crate::tokens::Tokens;
 
-/// Most states along earlier items that are searched for one token.
+/// Maximum number of states along earlier items that are searched for one token.
 const PLACES_MAX: usize = 256;
 
 /// The state of a text inside `uniqueItems` arrays, for which the dead ends are searched.

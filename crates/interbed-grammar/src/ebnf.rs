@@ -12,7 +12,7 @@ use std::str::CharIndices;
 
 use crate::lark::quoted;
 
-/// Most terminals, parenthesized parts and names in a grammar. The library counts up to 65,525 symbols.
+/// Maximum number of terminals, parenthesized parts and names in a grammar. The library counts up to 65,525 symbols.
 const ITEMS_MAX: usize = 16 << 10;
 
 /// Whether a text is a grammar in this syntax: one of its lines begins a rule with `::=`.

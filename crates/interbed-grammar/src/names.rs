@@ -13,7 +13,7 @@ pub(crate) struct Names {
 /// A string that is not closed yet.
 #[derive(Debug, Clone)]
 struct Text {
-    /// Its bytes so far, if the string is a property name.
+    /// The bytes so far, if the string is a property name.
     name: Option<Vec<u8>>,
     is_escaped: bool,
 }

@@ -14,7 +14,7 @@ impl Vocabulary {
         let (words, eos) = self.words();
         let mut bytes = (words.len() as u32).to_le_bytes().to_vec();
         for word in words {
-            // The trie holds no longer tokens.
+            // The length always fits a `u16`, as the trie refuses longer tokens.
             let length = u16::try_from(word.len()).unwrap_or(0);
             bytes.extend(length.to_le_bytes());
             bytes.extend(&word[..usize::from(length)]);

@@ -11,7 +11,7 @@ pub struct Preface {
     /// The marker that closes the preface. A special token is written as its name.
     pub(crate) close: Trigger,
     pub(crate) begun: bool,
-    /// Most bytes of white space that may follow the preface.
+    /// Maximum number of bytes of white space that may follow the preface.
     pub(crate) blanks: usize,
 }
 

@@ -59,7 +59,7 @@ const FORMATS: [&str; 18] = [
     "uri-template",
     "uuid",
 ];
-/// Keywords whose value is one schema; then those with an array of schemas, and those with an object of schemas.
+/// Keywords whose value is one schema.
 const WITH_SCHEMA: [&str; 10] = [
     "additionalItems",
     "additionalProperties",
@@ -72,7 +72,9 @@ const WITH_SCHEMA: [&str; 10] = [
     "then",
     "unevaluatedProperties",
 ];
+/// Keywords whose value is an array of schemas.
 const WITH_LIST: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
+/// Keywords whose value is an object of schemas.
 const WITH_OBJECT: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 

@@ -10,7 +10,7 @@ use crate::{conjunctions, ebnf, schema};
 
 /// Longest schema, regular expression or grammar, in bytes.
 const SOURCE_BYTES_MAX: usize = 256 << 10;
-/// Most choices; the next constant limits their total length in bytes.
+/// Maximum number of choices.
 const CHOICES_MAX: usize = 4096;
 /// Deepest nesting of brackets in a regular expression or grammar.
 const NESTING_MAX: usize = 64;

@@ -19,16 +19,18 @@ use crate::{Binding, Constraint, GrammarError, GrammarSource, Trigger};
 
 /// Longest token that can be part of a text, in bytes: a limit of the trie. Longer tokens are never allowed.
 const TOKEN_BYTES_MAX: usize = 1000;
-/// Most tokens: another limit of the trie, which counts its nodes in 22 bits.
+/// Maximum number of tokens: another limit of the trie, which counts its nodes in 22 bits.
 const TOKENS_MAX: usize = 1 << 20;
-/// Most states of the lexer for one grammar, each of one or two kilobytes; schemas have hundreds.
+/// Maximum number of states of the lexer for one grammar, each of one or two kilobytes; schemas have hundreds.
 const LEXER_STATES_MAX: usize = 16 << 10;
 /// Default memory budget of all grammars of a vocabulary.
 const MEMORY_BYTES: usize = 256 << 20;
-/// Most memory of a grammar besides its lexer's tables, for each byte of its text and for each rule and terminal: as
-/// measured for schemas whose rules have many alternatives, and up to twice the measured size of others.
+/// Memory that is charged for each grammar besides the tables of its lexer, in bytes. With the next two constants, the
+/// sum is what was measured for schemas whose rules have many alternatives, and up to twice the size of others.
 const GRAMMAR_BYTES: usize = 32 << 10;
+/// Memory that is charged for each byte of a grammar's text, in bytes.
 const GRAMMAR_FACTOR: usize = 8;
+/// Memory that is charged for each rule and each terminal, in bytes.
 const SYMBOL_BYTES: usize = 1 << 10;
 
 /// How a grammar sees a token.

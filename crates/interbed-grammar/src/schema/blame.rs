@@ -8,8 +8,9 @@ use crate::GrammarError;
 
 use super::pointer::{fragment, names, pointer, step};
 
-/// Most variants of the schema that are tried, and largest schema in bytes for which they are.
+/// Maximum number of variants of the schema that are tried.
 const TRIES_MAX: usize = 64;
+/// Largest schema in bytes for which variants are tried.
 const BYTES_MAX: usize = 64 << 10;
 /// Longest time that is spent on the search.
 const TIME_MAX: Duration = Duration::from_millis(200);

@@ -13,7 +13,7 @@ use super::meet::{Definitions, meet_nodes};
 use super::rules::Writer;
 use super::shape::{Contained, Lists, Node};
 
-/// Most cases of one array.
+/// Maximum number of cases of one array.
 const CASES_MAX: u64 = 2_000;
 
 /// The shapes of an item at some index, if it counts as a match of `contains` and if it does not.

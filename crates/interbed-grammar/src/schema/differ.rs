@@ -12,7 +12,7 @@ use crate::GrammarError;
 use super::meet::{Definitions, are_apart, lacks_a_value, named};
 use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smaller};
 
-/// Most parts of a difference.
+/// Maximum number of parts of a difference.
 const PARTS_MAX: usize = 256;
 /// Weight that is copied in one step of work.
 const WEIGHT: usize = 4;

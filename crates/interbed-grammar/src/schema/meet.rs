@@ -7,8 +7,9 @@ use crate::GrammarError;
 
 use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smaller};
 
-/// Weight that is copied in one step of work; the next constant is how many comparisons are.
+/// Weight that is copied in one step of work.
 const WEIGHT: usize = 4;
+/// Comparisons that are made in one step of work.
 const COMPARED: usize = 512;
 
 /// Access to definitions and patterns of a schema, with a limit on the work of combining shapes.
@@ -35,7 +36,7 @@ pub(super) trait Definitions {
     fn level(&self) -> usize;
     /// Returns to an outer level of recursion after an attempt failed.
     fn back_to(&mut self, level: usize);
-    /// Makes the error that the keyword at the current place cannot be enforced.
+    /// Makes the error for a keyword at the current place that cannot be enforced; `problem` says why.
     fn cannot(&self, problem: &str) -> GrammarError;
     /// The current place in the schema.
     fn here(&mut self) -> Result<Rc<str>, GrammarError>;

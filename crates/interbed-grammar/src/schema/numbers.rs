@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use super::decimal::Decimal;
 use super::digits::between;
 
-/// Most digits before the decimal point of whole numbers, and of others unless a bound needs more.
+/// Maximum number of digits before the decimal point of whole numbers, and of others unless a bound needs more.
 const WHOLE_DIGITS_MAX: i64 = 30;
 const DIGITS_EXACT: i64 = 15;
-/// Most digits before the decimal point that a bound may need.
+/// Maximum number of digits before the decimal point that a bound may need.
 const BOUND_DIGITS_MAX: i64 = 60;
-/// Most digits after the decimal point.
+/// Maximum number of digits after the decimal point.
 const PLACES_MAX: i64 = 60;
-/// Most values that an expression lists one by one.
+/// Maximum number of values that an expression lists one by one.
 const LISTED_MAX: i128 = 1000;
 /// Largest step whose multiples an expression can recognize: each remainder is a state.
 const STEP_MAX: i128 = 1000;
@@ -32,7 +32,7 @@ const NEAREST: usize = 8;
 const BROKEN: &str = r"-?(0|[1-9][0-9]{0,8})\.[0-9]{0,4}[1-9]";
 const BROKEN_DIGITS: i64 = 9;
 const BROKEN_PLACES: i64 = 5;
-/// Most listed numbers that other numbers are kept different from.
+/// Maximum number of listed numbers that other numbers are kept different from.
 const EXCLUDED_MAX: usize = 32;
 /// An expression for numbers without bounds: within the range of floating point, and of bounded length.
 const ANY: &str =

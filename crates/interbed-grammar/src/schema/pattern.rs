@@ -4,12 +4,13 @@ use llguidance::derivre::raw::{ExprSet, RelevanceCache};
 use llguidance::derivre::{ExprRef, Regex, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
-/// Bytes of the library's tables that count as one step of work; the next constant is its cost per step.
+/// Bytes of the library's tables that count as one step of work.
 const STEP_BYTES: usize = 256;
+/// The library's cost that counts as one step of work.
 const STEP_COST: u64 = 64;
-/// Bytes of a pattern that count as one step of reading it; the next constant is the steps for each Unicode class in
-/// it.
+/// Bytes of a pattern that count as one step of reading it.
 const READ_BYTES: usize = 4;
+/// Steps of reading each Unicode class in a pattern.
 const READ_CLASS: usize = 100;
 /// Largest cost, as the library counts it, of deciding whether some text matches several expressions at once.
 const COST_MAX: u64 = 1_000_000;

@@ -9,7 +9,7 @@ use super::meet::Definitions;
 use super::reader::Reader;
 use super::shape::{Node, Part, Shape};
 
-/// Most places of all schemas of a grammar.
+/// Maximum number of places of all schemas of a grammar.
 const PLACES_MAX: usize = 1 << 16;
 
 /// Index of a place: a position within a value at which the schema describes a value.

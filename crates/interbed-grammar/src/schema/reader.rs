@@ -16,7 +16,7 @@ use super::pattern::{Matching, checked, whole};
 use super::pointer::{find, fragment, names, pointer};
 use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings};
 
-/// Most steps of work for combining the parts of a schema.
+/// Maximum number of steps of work for combining the parts of a schema.
 const STEPS_MAX: usize = 100_000;
 /// Deepest recursion of that work, and deepest nesting of a shape.
 const DEPTH_MAX: usize = 128;

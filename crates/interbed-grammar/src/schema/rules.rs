@@ -18,13 +18,13 @@ use super::places::Places;
 use super::reader::Reader;
 use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 
-/// Most rules of a grammar; the library follows them by recursion.
+/// Maximum number of rules of a grammar; the library follows them by recursion.
 const RULES_MAX: usize = 8192;
-/// Most states for counting properties.
+/// Maximum number of states for counting properties.
 const COUNTED_MAX: usize = 20_000;
 /// Largest `minItems`.
 const LEAST_MAX: u64 = 1 << 20;
-/// Most patterns and formats that may apply to one string.
+/// Maximum number of patterns and formats that may apply to one string.
 const PATTERNS_MAX: usize = 6;
 const TOO_MANY_PATTERNS: &str =
     "more than 6 patterns and formats have to match one text, or not; put them into one pattern, or leave some out";
@@ -35,8 +35,9 @@ pub(super) const LISTED: usize = 16;
 const SPACE: &str = r"( |\n[ \t]{0,40})?";
 /// One character of a JSON string.
 const CHARACTER: &str = r#"([^"\\\x00-\x1f\x7f]|\\(["\\bfnrt]|u00([01][0-9a-fA-F]|7[fF])))"#;
-/// Property names with one form each; the next constant is for those without escapes.
+/// Property names with one form each.
 const NAME: &str = r#""([^"\\\x00-\x1f\x7f]|\\["\\])*""#;
+/// Property names without escapes.
 const PLAIN_NAME: &str = r#""[^"\\\x00-\x1f\x7f]*""#;
 
 /// The rules of several schemas.

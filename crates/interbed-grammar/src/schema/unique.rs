@@ -12,7 +12,7 @@ use super::meet::Definitions;
 use super::rules::{LISTED, Writer, literal};
 use super::shape::{Lists, Node, Part, Shape, smaller};
 
-/// Most arrays and objects of a shape that are counted.
+/// Maximum number of arrays and objects of a shape that are counted.
 const COMBINED_MAX: usize = 1024;
 
 impl Writer<'_, '_> {
