@@ -13,7 +13,7 @@ use crate::simd::{Simd, dispatch};
 use crate::{DType, Level, Matrix, Product};
 
 /// Columns that a thread takes at a time.
-const UNIT: usize = 8;
+const COLUMNS: usize = 8;
 
 /// Rows that are dealt to a thread of the pool at a time.
 const CHUNK_ROWS: usize = 16;
@@ -135,13 +135,13 @@ impl RowJob<'_> {
 /// one column at a time.
 #[inline(always)]
 fn turn(from: &[f32], to: &mut [f32], subgroup: usize) {
-    if !from.len().is_multiple_of(UNIT) {
+    if !from.len().is_multiple_of(COLUMNS) {
         return to.copy_from_slice(from);
     }
-    let step = subgroup * UNIT;
+    let step = subgroup * COLUMNS;
     for (from, to) in from.chunks(step).zip(to.chunks_mut(step)) {
-        let lanes = from.len() / UNIT;
-        for (lane, unit) in from.as_chunks::<UNIT>().0.iter().enumerate() {
+        let lanes = from.len() / COLUMNS;
+        for (lane, unit) in from.as_chunks::<COLUMNS>().0.iter().enumerate() {
             for (i, number) in unit.iter().enumerate() {
                 to[i * lanes + lane] = *number;
             }
@@ -226,7 +226,7 @@ fn row_kernel<S: Simd, L: Lanes, R: Rounding>(_: S, job: RowJob<'_>, work: &mut 
     let (wide, turned) = work.split_at_mut(cols);
     job.weights.widen_row(job.row, wide);
     turn(wide, turned, L::COUNT);
-    let width = if cols.is_multiple_of(UNIT) { UNIT } else { 1 };
+    let width = if cols.is_multiple_of(COLUMNS) { COLUMNS } else { 1 };
     let whole = cols / (L::COUNT * width) * (L::COUNT * width);
     for (token, x) in job.turned.chunks_exact(cols).enumerate().take(job.tokens) {
         let mut all = L::zero();
@@ -247,7 +247,7 @@ fn any_row<R: Rounding>(job: RowJob<'_>, work: &mut [f32], subgroup: usize) {
     let (wide, turned) = work.split_at_mut(cols);
     job.weights.widen_row(job.row, wide);
     turn(wide, turned, subgroup);
-    let width = if cols.is_multiple_of(UNIT) { UNIT } else { 1 };
+    let width = if cols.is_multiple_of(COLUMNS) { COLUMNS } else { 1 };
     for (token, x) in job.turned.chunks_exact(cols).enumerate().take(job.tokens) {
         let mut sums = [0.0; SUBGROUP_MAX];
         let sums = &mut sums[..subgroup];
@@ -282,7 +282,7 @@ mod tests {
     /// Simulates the threads of a subgroup one after the other.
     fn as_the_gpu(w: &[f32], x: &[f32], SubgroupOrder { threads: subgroup, fused }: SubgroupOrder, bias: f32) -> f32 {
         let add = |sum: f32, k: usize| if fused { w[k].mul_add(x[k], sum) } else { w[k] * x[k] + sum };
-        let width = if w.len().is_multiple_of(UNIT) { UNIT } else { 1 };
+        let width = if w.len().is_multiple_of(COLUMNS) { COLUMNS } else { 1 };
         let mut sums: Vec<f32> = (0..subgroup)
             .map(|lane| {
                 let units = (lane..w.len() / width).step_by(subgroup);

@@ -80,7 +80,7 @@ pub(crate) const LOGPROB_BYTES: usize = 320;
 /// Time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Bytes of one permit.
-const UNIT: usize = 1024;
+const PERMIT_BYTES: usize = 1024;
 
 /// The memory for requests, divided into parts.
 pub(crate) struct RequestMemory {
@@ -133,13 +133,13 @@ impl RequestMemory {
 
 impl MemoryPart {
     fn new(bytes: usize, wait_max: Duration, keys: Option<ApiKeys>, purpose: &'static str) -> Arc<Self> {
-        let units = (bytes / UNIT).max(1);
+        let units = (bytes / PERMIT_BYTES).max(1);
         Arc::new(Self { permits: Permits::new(units), units, wait_max, keys, purpose })
     }
 
     /// Maximum number of bytes that all requests of a tenant together may hold, which also limits each of them.
     pub(crate) fn bytes(&self) -> usize {
-        self.most() * UNIT
+        self.most() * PERMIT_BYTES
     }
 
     fn most(&self) -> usize {
@@ -160,7 +160,7 @@ impl MemoryPart {
     async fn more(&self, tenant: Tenant, has: usize, amount: usize) -> Result<Permit, ApiError> {
         let more = self.permits.take_many(tenant, Ask { amount, has, most: self.most() });
         let late = |_| {
-            let mib = (self.units * UNIT) >> 20;
+            let mib = (self.units * PERMIT_BYTES) >> 20;
             let purpose = self.purpose;
             ApiError::overloaded(format!(
                 "the {mib} MiB for {purpose}, or the client's share, are taken; try again later"
@@ -173,7 +173,7 @@ impl MemoryPart {
         if bytes > self.bytes() {
             return Err(ApiError::needs_too_much(bytes, self.bytes(), self.purpose));
         }
-        Ok(bytes.div_ceil(UNIT))
+        Ok(bytes.div_ceil(PERMIT_BYTES))
     }
 }
 
@@ -193,7 +193,7 @@ impl Share {
     /// # Errors
     /// Fails like [`MemoryPart::take`]; the share is then unchanged.
     pub(crate) async fn ensure(&mut self, bytes: usize) -> Result<(), ApiError> {
-        if bytes > self.permit.amount() * UNIT { self.resize(bytes).await } else { Ok(()) }
+        if bytes > self.permit.amount() * PERMIT_BYTES { self.resize(bytes).await } else { Ok(()) }
     }
 
     /// Grows the share by `bytes`.
@@ -201,7 +201,7 @@ impl Share {
     /// # Errors
     /// Fails like [`Share::resize`].
     pub(crate) async fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.resize((self.permit.amount() * UNIT).saturating_add(bytes)).await
+        self.resize((self.permit.amount() * PERMIT_BYTES).saturating_add(bytes)).await
     }
 
     /// Resizes the share to `bytes`; waits if that is more than now.
@@ -219,7 +219,7 @@ impl Share {
 
     /// Shrinks the share to at most `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        self.permit.keep(bytes.div_ceil(UNIT));
+        self.permit.keep(bytes.div_ceil(PERMIT_BYTES));
     }
 }
 
