@@ -14,7 +14,7 @@ use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smalle
 
 /// Maximum number of parts of a difference.
 const PARTS_MAX: usize = 256;
-/// Weight that is copied in one step of work.
+/// Weight of shapes (see [`Shape::weight`]) whose copying counts as one step of work.
 const WEIGHT: usize = 4;
 
 /// Values that match `one` and do not match `other`.

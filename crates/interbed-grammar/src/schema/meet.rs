@@ -7,7 +7,7 @@ use crate::GrammarError;
 
 use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smaller};
 
-/// Weight that is copied in one step of work.
+/// Weight of shapes (see [`Shape::weight`]) whose copying counts as one step of work.
 const WEIGHT: usize = 4;
 /// Comparisons that are made in one step of work.
 const COMPARED: usize = 512;
