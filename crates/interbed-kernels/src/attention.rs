@@ -1,18 +1,18 @@
 //! Exact attention over the KV cache with online softmax, for prefill chunks and decodes alike.
 //!
-//! A token attends to the positions from the start of its sliding window to its own. They are processed in segments of
-//! [`SEGMENT`] positions and, within these, runs of [`RUN`], both counted from position 0; each segment is summed by
+//! A token attends to the positions from the start of its sliding window to its own. They are processed in stretches of
+//! [`STRETCH`] positions and, within these, runs of [`RUN`], both counted from position 0; each stretch is summed by
 //! itself, and the parts are merged in ascending order. So the order of every sum depends on the token's position
 //! alone: not on its prefill chunk, on the batch, on the threads, or on where a prefix hit ended.
 //!
 //! Work is split into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys
 //! and values is read, widened and transposed once for all rows of a tile (flash attention); a decode is a tile of one
 //! token. A thread that has finished a tile takes the next one, so that long and short tiles balance. If there are
-//! fewer tiles than threads need, segments become work items of their own, and their parts wait in scratch memory until
-//! all are computed.
+//! fewer tiles than threads need, stretches become work items of their own, and their parts wait in scratch memory
+//! until all are computed.
 //!
-//! Keys and values need not be in memory all at once: several calls, each over whole segments in ascending order, keep
-//! the state of every row between them, and give the result of a single call over all segments.
+//! Keys and values need not be in memory all at once: several calls, each over whole stretches in ascending order, keep
+//! the state of every row between them, and give the result of a single call over all stretches.
 //!
 //! A head may have a sink: one more score, which takes its share of the softmax weights and has no value. It enters the
 //! total once, at the final division, when all parts of a row have been merged.
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use lanes::Lanes;
 use softmax::{Seen, finish, merge};
-use tile::{Kind, Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, segments_of};
+use tile::{Kind, Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, stretches_of};
 
 use crate::pool::Pool;
 use crate::share::Share;
@@ -38,12 +38,12 @@ use crate::{KvBytes, KvLayer, KvPlace, KvView, Level, Matrix};
 pub const RUN: usize = 64;
 
 /// Positions that are summed by themselves before their sum is merged with those of earlier positions.
-pub const SEGMENT: usize = 1024;
+pub const STRETCH: usize = 1024;
 
 /// Elements of a head that are widened at a time.
 const CHUNK: usize = 64;
 
-/// With fewer tiles per thread than this, tiles are split into segments too.
+/// With fewer tiles per thread than this, tiles are split into stretches too.
 const TILES_A_THREAD: usize = 4;
 
 /// Elements before a part's sums: its greatest score and its total.
@@ -62,7 +62,7 @@ pub struct AttentionSpan {
     pub first_position: usize,
     /// Number of tokens. Their rows follow those of the previous span.
     pub tokens: usize,
-    /// Positions whose keys and values are in memory, in whole segments: from a multiple of [`SEGMENT`] and of the
+    /// Positions whose keys and values are in memory, in whole stretches: from a multiple of [`STRETCH`] and of the
     /// block size, to another such multiple or the end of the tokens.
     pub held: Range<usize>,
     /// The blocks of the positions in `held`.
@@ -94,11 +94,11 @@ impl AttentionSpan {
         self.held.end >= self.positions().end
     }
 
-    /// The part of `segments` whose keys and values are in memory.
-    fn held_of(&self, segments: &Range<usize>) -> Range<usize> {
-        let held = segments_of(&self.held);
-        let start = segments.start.max(held.start);
-        start..segments.end.min(held.end).max(start)
+    /// The part of `stretches` whose keys and values are in memory.
+    fn held_of(&self, stretches: &Range<usize>) -> Range<usize> {
+        let held = stretches_of(&self.held);
+        let start = stretches.start.max(held.start);
+        start..stretches.end.min(held.end).max(start)
     }
 
     /// Whether an earlier call has processed some of the positions `seen`.
@@ -156,11 +156,11 @@ pub struct AttentionLayer {
 ///
 /// - `context`: most positions of a sequence
 pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize {
-    let segments = context.div_ceil(SEGMENT);
-    if segments <= 1 {
+    let stretches = context.div_ceil(STRETCH);
+    if stretches <= 1 {
         return 0;
     }
-    let parts = heads.saturating_mul(segments).saturating_mul(SCRATCH_SEQUENCES);
+    let parts = heads.saturating_mul(stretches).saturating_mul(SCRATCH_SEQUENCES);
     parts.saturating_mul(head_dim.saturating_add(PART_HEAD)).min(SCRATCH_MAX)
 }
 
@@ -200,8 +200,8 @@ pub fn attention(
     for span in spans {
         let end = span.positions().end;
         let held = span.held.start..span.held.end.min(end);
-        assert!(held.start.is_multiple_of(SEGMENT) && held.start.is_multiple_of(kv.block_size()));
-        assert!(held.end.is_multiple_of(SEGMENT) || held.end == end);
+        assert!(held.start.is_multiple_of(STRETCH) && held.start.is_multiple_of(kv.block_size()));
+        assert!(held.end.is_multiple_of(STRETCH) || held.end == end);
         span.kv(tables).check(&kv, num_blocks, &held);
         tokens += span.tokens;
         let seen = seen_from(end.saturating_sub(1), window);
@@ -254,12 +254,13 @@ struct Plan {
     /// Number of tiles for the query heads of one KV head.
     tiles_per_kv_head: usize,
     tile_tokens: usize,
-    /// Number of parts per row that fit into the scratch memory, if segments are work items of their own; otherwise 0.
+    /// Number of parts per row that fit into the scratch memory, if stretches are work items of their own; otherwise 0.
     parts_per_row: usize,
 }
 
 impl Plan {
-    /// Plans the tiles; splits them into segments too if there are few tiles and the parts fit into the scratch memory.
+    /// Plans the tiles; splits them into stretches too if there are few tiles and the parts fit into the scratch
+    /// memory.
     fn new(layer: AttentionLayer, threads: usize, spans: &[AttentionSpan], tokens: usize, room: usize) -> Self {
         let (sharing, head_dim) = (layer.heads / layer.kv.num_kv_heads(), layer.kv.head_dim());
         let rows = rows_max(head_dim);
@@ -275,9 +276,9 @@ impl Plan {
         let (mut tiles, mut parts) = (0, 0);
         for span in spans {
             tiles += plan.items_of(span);
-            // A window that is not aligned may touch one segment more than its length suggests.
-            let window = layer.window.map_or(usize::MAX, |window| window.div_ceil(SEGMENT) + 1);
-            parts = parts.max(window.min(span.held_of(&segments_of(&(0..span.positions().end))).len()));
+            // A window that is not aligned may touch one stretch more than its length suggests.
+            let window = layer.window.map_or(usize::MAX, |window| window.div_ceil(STRETCH) + 1);
+            parts = parts.max(window.min(span.held_of(&stretches_of(&(0..span.positions().end))).len()));
         }
         let fits = tokens.saturating_mul(layer.heads).saturating_mul(parts * (head_dim + PART_HEAD)) <= room;
         if threads > 1 && tiles < TILES_A_THREAD * threads && parts > 1 && fits {
@@ -286,16 +287,16 @@ impl Plan {
         plan
     }
 
-    /// Segments in memory that a tile of tokens sees.
+    /// Stretches in memory that a tile of tokens sees.
     fn seen_by(&self, span: &AttentionSpan, tile: usize) -> Range<usize> {
         let first = span.first_position + tile * self.tile_tokens;
         let end = (first + self.tile_tokens).min(span.first_position + span.tokens);
-        span.held_of(&segments_of(&(seen_from(first, self.layer.window).start..end)))
+        span.held_of(&stretches_of(&(seen_from(first, self.layer.window).start..end)))
     }
 
-    /// Segments in memory that the token at `position` sees.
-    fn segments_seen(&self, span: &AttentionSpan, position: usize) -> Range<usize> {
-        span.held_of(&segments_of(&seen_from(position, self.layer.window)))
+    /// Stretches in memory that the token at `position` sees.
+    fn stretches_seen(&self, span: &AttentionSpan, position: usize) -> Range<usize> {
+        span.held_of(&stretches_of(&seen_from(position, self.layer.window)))
     }
 
     /// Number of work items for each head tile of the span.
@@ -321,8 +322,8 @@ struct Item<'a> {
     /// Index of the tile among those of the KV head's query heads.
     head_tile: usize,
     token_tile: usize,
-    /// All segments that the tile sees, or a single one.
-    segments: Range<usize>,
+    /// All stretches that the tile sees, or a single one.
+    stretches: Range<usize>,
 }
 
 /// Finds work items by their numbers, which have to ascend.
@@ -349,18 +350,18 @@ impl Cursor {
         let (head, mut left) = ((number - self.first_item) / per_head, (number - self.first_item) % per_head);
         // Later tokens see more positions, so their tiles come first.
         let mut token_tile = span.tokens.div_ceil(plan.tile_tokens) - 1;
-        let mut segments = plan.seen_by(span, token_tile);
+        let mut stretches = plan.seen_by(span, token_tile);
         if plan.parts_per_row == 0 {
             token_tile -= left;
-            segments = plan.seen_by(span, token_tile);
+            stretches = plan.seen_by(span, token_tile);
         } else {
-            while left >= segments.len() {
-                left -= segments.len();
+            while left >= stretches.len() {
+                left -= stretches.len();
                 token_tile -= 1;
-                segments = plan.seen_by(span, token_tile);
+                stretches = plan.seen_by(span, token_tile);
             }
-            let segment = segments.start + left;
-            segments = segment..segment + 1;
+            let stretch = stretches.start + left;
+            stretches = stretch..stretch + 1;
         }
         Some(Item {
             span,
@@ -368,7 +369,7 @@ impl Cursor {
             kv_head: head / plan.tiles_per_kv_head,
             head_tile: head % plan.tiles_per_kv_head,
             token_tile,
-            segments,
+            stretches,
         })
     }
 }
@@ -421,10 +422,10 @@ impl<'a> AttentionOperands<'a> {
                 // SAFETY: no two items have a row in common.
                 seen[row] = unsafe { self.carried.get(at) };
             }
-            sums[row] = match self.part_of(span, tile.first_position + token, &item.segments) {
+            sums[row] = match self.part_of(span, tile.first_position + token, &item.stretches) {
                 // SAFETY: no two items have a row in common.
                 _ if plan.parts_per_row == 0 => unsafe { self.out.slice(at * head_dim, head_dim) }.as_mut_ptr(),
-                // SAFETY: no two items have a row's segment in common.
+                // SAFETY: no two items have a row's stretch in common.
                 Some(part) => unsafe { &mut self.part(at, part)[PART_HEAD..] }.as_mut_ptr(),
                 None => std::ptr::null_mut(),
             };
@@ -437,11 +438,11 @@ impl<'a> AttentionOperands<'a> {
         let mut outcome = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
         // SAFETY: `attention` has checked its operands, which have not changed since: queries and output have the
         // tile's rows, and all positions up to the tile's last lie in the pool.
-        unsafe { attend(self.level, &tile, item.segments.clone(), kind, work, &mut outcome) };
+        unsafe { attend(self.level, &tile, item.stretches.clone(), kind, work, &mut outcome) };
         for row in 0..rows {
             let (token, head) = (row / tile.heads, row % tile.heads);
             let at = first + token * heads + head;
-            match (kind, self.part_of(span, tile.first_position + token, &item.segments)) {
+            match (kind, self.part_of(span, tile.first_position + token, &item.stretches)) {
                 (Kind::Part, Some(part)) => {
                     // SAFETY: as above; the sums after the part's head are not touched.
                     let part = unsafe { self.part(at, part) };
@@ -454,11 +455,11 @@ impl<'a> AttentionOperands<'a> {
         }
     }
 
-    /// Index of the part that the token at `position` gets from the first of `segments`; `None` if the token sees
-    /// nothing of that segment.
-    fn part_of(&self, span: &AttentionSpan, position: usize, segments: &Range<usize>) -> Option<usize> {
-        let own = self.plan.segments_seen(span, position);
-        own.contains(&segments.start).then(|| segments.start - own.start)
+    /// Index of the part that the token at `position` gets from the first of `stretches`; `None` if the token sees
+    /// nothing of that stretch.
+    fn part_of(&self, span: &AttentionSpan, position: usize, stretches: &Range<usize>) -> Option<usize> {
+        let own = self.plan.stretches_seen(span, position);
+        own.contains(&stretches.start).then(|| stretches.start - own.start)
     }
 
     /// The first `count` parts of a row.
@@ -490,7 +491,7 @@ impl<'a> AttentionOperands<'a> {
             let own = first_token..first_token + span.tokens;
             for token in own.start.max(tokens.start)..own.end.min(tokens.end) {
                 let position = span.first_position + token - own.start;
-                let parts = self.plan.segments_seen(span, position).len();
+                let parts = self.plan.stretches_seen(span, position).len();
                 let is_continued = span.is_continued(&seen_from(position, window));
                 for head in 0..heads {
                     let row = token * heads + head;

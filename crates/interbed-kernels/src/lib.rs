@@ -34,7 +34,7 @@ mod subgroups;
 mod transpose;
 
 pub use activations::{Activations, PreparedForm};
-pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, SEGMENT, attention, attention_scratch};
+pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, STRETCH, attention, attention_scratch};
 pub use coded::{encode_row, patches_of};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, combine_rows, gated_activation, gather_rows, scale};

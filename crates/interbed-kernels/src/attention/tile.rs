@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::products::{RowSlots, add_scores, add_values, turn_keys, widen_values};
 use super::softmax::{Seen, finish, merge, weigh_rows};
-use super::{CHUNK, RUN, SEGMENT};
+use super::{CHUNK, RUN, STRETCH};
 use crate::simd::{LANES, Simd, dispatch};
 use crate::{KvDType, KvLayer, KvView, Level, Matrix};
 
@@ -70,9 +70,9 @@ pub(super) fn seen_from(position: usize, window: Option<usize>) -> Range<usize> 
     window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
 }
 
-/// Segments that contain these positions.
-pub(super) fn segments_of(positions: &Range<usize>) -> Range<usize> {
-    positions.start / SEGMENT..positions.end.div_ceil(SEGMENT)
+/// Stretches that contain these positions.
+pub(super) fn stretches_of(positions: &Range<usize>) -> Range<usize> {
+    positions.start / STRETCH..positions.end.div_ceil(STRETCH)
 }
 
 /// A thread's working memory for one tile. It lies on the stack and is not initialized.
@@ -81,7 +81,7 @@ pub(super) struct Workspace {
     chunk: MaybeUninit<Aligned<{ CHUNK * RUN }>>,
     /// Scores, later weights: `[row, RUN]`.
     scores: MaybeUninit<Aligned<{ ROWS * RUN }>>,
-    /// Sums of a segment that is not a row's first: `[row, head_dim]`.
+    /// Sums of a stretch that is not a row's first: `[row, head_dim]`.
     sums: MaybeUninit<Aligned<SUMS>>,
     /// The keys of the current run that each row sees.
     keys: [Range<usize>; ROWS],
@@ -100,25 +100,25 @@ impl Workspace {
 /// Destination of a tile's results, by row; rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
     /// Sums of `[head_dim]` each, or null if they are not wanted. Their initial contents do not matter if a row's first
-    /// segment is among those computed.
+    /// stretch is among those computed.
     pub sums: &'a [*mut f32],
-    /// Softmax state of each row, which includes earlier segments.
+    /// Softmax state of each row, which includes earlier stretches.
     pub seen: &'a mut [Seen],
 }
 
-/// What the results of some segments stand for.
+/// What the results of some stretches stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One segment's part, which is merged later.
+    /// One stretch's part, which is merged later.
     Part,
-    /// These segments merged into earlier results; more segments follow.
+    /// These stretches merged into earlier results; more stretches follow.
     Continued,
-    /// These segments merged into earlier results; the result is final.
+    /// These stretches merged into earlier results; the result is final.
     Last,
 }
 
-/// Computes attention over `segments`, each by itself. Merges them in ascending order, except for [`Kind::Part`].
-/// Segments that are not the first that a row sees are merged into the row's earlier results.
+/// Computes attention over `stretches`, each by itself. Merges them in ascending order, except for [`Kind::Part`].
+/// Stretches that are not the first that a row sees are merged into the row's earlier results.
 ///
 /// # Safety
 /// The tile's queries, and the slots of the positions it sees, are readable; the results are writable and have the
@@ -126,30 +126,30 @@ pub(super) enum Kind {
 pub(super) unsafe fn attend(
     level: Level,
     tile: &Tile<'_>,
-    segments: Range<usize>,
+    stretches: Range<usize>,
     kind: Kind,
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
     let (head_dim, rows) = (tile.layer.head_dim(), tile.rows());
     let own = work.sums.as_mut_ptr().cast::<f32>();
-    for segment in segments.clone() {
+    for stretch in stretches.clone() {
         let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
         let mut seen = [Seen::NOTHING; ROWS];
         for row in 0..rows {
-            // The first segment of a row needs no merging.
-            let first = kind == Kind::Part || tile.seen_by(row / tile.heads).start / SEGMENT == segment;
+            // The first stretch of a row needs no merging.
+            let first = kind == Kind::Part || tile.seen_by(row / tile.heads).start / STRETCH == stretch;
             let wanted = first && !outcome.sums[row].is_null();
             sums[row] = if wanted { outcome.sums[row] } else { own.wrapping_add(row * head_dim) };
         }
         let mut part = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
         // SAFETY: guaranteed by the caller; `work.sums` has room for the rows of a tile.
-        unsafe { attend_segment(level, tile, segment, work, &mut part) };
+        unsafe { attend_stretch(level, tile, stretch, work, &mut part) };
         for row in 0..rows {
             let token = tile.seen_by(row / tile.heads);
             if sums[row] == outcome.sums[row] {
                 outcome.seen[row] = seen[row];
-            } else if token.start < segment * SEGMENT && token.end > segment * SEGMENT {
+            } else if token.start < stretch * STRETCH && token.end > stretch * STRETCH {
                 // SAFETY: as above; the workspace does not overlap the results.
                 let (into, others) = unsafe { (numbers(outcome.sums[row], head_dim), numbers(sums[row], head_dim)) };
                 merge(level, &mut outcome.seen[row], into, seen[row], others);
@@ -174,20 +174,20 @@ unsafe fn numbers<'a>(first: *mut f32, count: usize) -> &'a mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(first, count) }
 }
 
-/// Computes attention over one segment of [`SEGMENT`] positions; writes zeros and [`Seen::NOTHING`] for rows that see
+/// Computes attention over one stretch of [`STRETCH`] positions; writes zeros and [`Seen::NOTHING`] for rows that see
 /// nothing of it.
 ///
 /// # Safety
 /// The conditions of [`attend`] hold.
-unsafe fn attend_segment(
+unsafe fn attend_stretch(
     level: Level,
     tile: &Tile<'_>,
-    segment: usize,
+    stretch: usize,
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
     let (head_dim, rows) = (tile.layer.head_dim(), tile.rows());
-    let bounds = segment * SEGMENT..(segment + 1) * SEGMENT;
+    let bounds = stretch * STRETCH..(stretch + 1) * STRETCH;
     let seen = tile.seen();
     let end = seen.end.min(bounds.end);
     let mut queries = [std::ptr::null::<f32>(); ROWS];

@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 use interbed_kernels::{
     ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvLayer, KvLayout, KvPlace, KvShape, KvView, Level,
-    Matrix, RUN, SEGMENT, attention, attention_scratch,
+    Matrix, RUN, STRETCH, attention, attention_scratch,
 };
 use proptest::prelude::*;
 
@@ -93,7 +93,7 @@ impl Case {
     }
 
     /// Attends from all asked positions as one sequence. Keys and values up to each of `borders` (multiples of a
-    /// segment) are held by themselves, in a copy with only this layer's; then the rest, in place.
+    /// stretch) are held by themselves, in a copy with only this layer's; then the rest, in place.
     fn attend_in_pieces(&self, level: Level, threads: usize, scratch: usize, borders: &[usize]) -> Vec<f32> {
         let layer = AttentionLayer {
             kv: self.layer,
@@ -193,23 +193,23 @@ fn dtypes() -> impl Strategy<Value = KvDType> {
     proptest::sample::select(&KvDType::ALL[..])
 }
 
-/// Ranges of positions with computed tokens: short ones, and some on either side of the borders of segments.
+/// Ranges of positions with computed tokens: short ones, and some on either side of the borders of stretches.
 fn positions() -> impl Strategy<Value = Range<usize>> {
     let short = (0usize..120, 1usize..60).prop_map(|(first, count)| first..first + count);
-    let long = (1usize..3, 0usize..80, 1usize..6).prop_map(|(segments, after, count)| {
-        let first = segments * SEGMENT + after - 40;
+    let long = (1usize..3, 0usize..80, 1usize..6).prop_map(|(stretches, after, count)| {
+        let first = stretches * STRETCH + after - 40;
         first..first + count
     });
     prop_oneof![3 => short, 1 => long]
 }
 
-/// Short and long windows, and some about as long as a run or a segment.
+/// Short and long windows, and some about as long as a run or a stretch.
 fn windows() -> impl Strategy<Value = Option<usize>> {
     prop_oneof![
         2 => Just(None),
         1 => (1usize..200).prop_map(Some),
         1 => (RUN - 2..RUN + 3).prop_map(Some),
-        1 => (SEGMENT - 70..SEGMENT + 70).prop_map(Some),
+        1 => (STRETCH - 70..STRETCH + 70).prop_map(Some),
     ]
 }
 
@@ -236,16 +236,16 @@ proptest! {
     #[test]
     fn keys_and_values_may_come_piece_by_piece(
         kv_heads in 1usize..4, per_kv_head in 1usize..13, head_dim in 1usize..70, block_size in 0u32..7,
-        dtype in dtypes(), window in windows(), segments in 1usize..5, after in 0usize..90, count in 1usize..70,
+        dtype in dtypes(), window in windows(), stretches in 1usize..5, after in 0usize..90, count in 1usize..70,
         pieces in any::<u64>(), threads in 1usize..5, split in any::<bool>(), seed in any::<u64>(),
     ) {
         let layout = alike(2, kv_heads, 2 * head_dim, 1 << block_size, dtype);
-        let end = segments * SEGMENT + after + count;
+        let end = stretches * STRETCH + after + count;
         let case = Case::new(&layout, kv_heads * per_kv_head, end - count..end, window, 4.0, seed);
         let scratch = if split { 64 * count * case.heads * (2 * head_dim + 2) } else { 0 };
         // The part that contains the tokens themselves comes last.
-        let below = (end - count) / SEGMENT;
-        let borders: Vec<_> = (1..=below).filter(|at| pieces >> at & 1 > 0).map(|at| at * SEGMENT).collect();
+        let below = (end - count) / STRETCH;
+        let borders: Vec<_> = (1..=below).filter(|at| pieces >> at & 1 > 0).map(|at| at * STRETCH).collect();
         for level in fused_levels() {
             let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&case.asked)));
             let pieces = bits(&case.attend_in_pieces(level, threads, scratch, &borders));
@@ -263,7 +263,7 @@ proptest! {
         let case = Case::new(&layout, kv_heads * per_kv_head, asked.clone(), window, 4.0, seed);
         let level = Level::detect();
         let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&asked)));
-        // Together in one batch, in chunks of which some may be split into segments.
+        // Together in one batch, in chunks of which some may be split into stretches.
         let enough = 64 * asked.len() * case.heads * (2 * head_dim + 2);
         prop_assert_eq!(&bits(&case.attend_chunks(level, threads, enough, &chunks_of(&asked, size))), &whole);
         prop_assert_eq!(&bits(&case.attend(level, threads)), &whole);
@@ -417,9 +417,9 @@ fn an_overflow_shows_from_its_token_on_and_never_before() {
 }
 
 #[test]
-fn an_overflow_in_one_segment_shows_in_the_whole() {
+fn an_overflow_in_one_stretch_shows_in_the_whole() {
     let layout = alike(2, 1, 16, 16, KvDType::F16);
-    let mut case = Case::new(&layout, 1, 2 * SEGMENT + 50..2 * SEGMENT + 51, None, 1.0, 1);
+    let mut case = Case::new(&layout, 1, 2 * STRETCH + 50..2 * STRETCH + 51, None, 1.0, 1);
     let table = case.block_table.clone();
     store(&layout.layer(LAYER), &mut case.blocks, &table, 3, &[1e6; 16], &[0.0; 16]);
     for level in kernel_levels() {
