@@ -165,7 +165,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// Whether this beginning can be continued to `other`.
+    /// Whether this beginning of an item is also a beginning of `other`.
     fn leads_to(&self, other: &Self) -> bool {
         self.list == other.list && self.blank.is_none() && other.text.starts_with(&self.text)
     }

@@ -74,9 +74,9 @@ enum Begun {
 /// Effects of the text that was appended.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Pushed {
-    /// Whether it completed an item that the array already has.
+    /// Whether the text completed an item that its array already has.
     pub(crate) repeats: bool,
-    /// Whether it completed an item of a `uniqueItems` array.
+    /// Whether the text completed an item of a `uniqueItems` array.
     pub(crate) completes: bool,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Opening {
 pub(crate) enum Opened {
     /// The answer stays free.
     No,
-    /// The token completes a marker and begins a constrained part; the state after it.
+    /// The token completes a marker and begins a constrained part; with the state after the token.
     Yes(Box<Matching>, Standing),
     /// The token is not allowed: it completes a marker, and the grammar does not allow the rest of the token.
     Refused,

@@ -10,8 +10,9 @@ use llguidance::derivre::raw::ExprSet;
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use llguidance::earley::lexerspec::LexerSpec;
 
-/// Maximum number of combinations in one step of an intersection, and in one step of all intersections together.
+/// Maximum number of combinations in one step of an intersection.
 const CHOICES_MAX: u64 = 100_000;
+/// Maximum number of combinations in one step of all intersections together.
 const CHOICES_OF_ALL_MAX: u64 = 4_000_000;
 /// Maximum number of expressions that are visited. One that several intersections share counts for each of them.
 const LOOKED_AT_MAX: usize = 2_000_000;

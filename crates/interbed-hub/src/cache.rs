@@ -51,11 +51,11 @@ pub struct CachedModel {
     pub folder: PathBuf,
     /// Number of files of this commit.
     pub files: usize,
-    /// Total size of these files in bytes.
+    /// Total size of the files of this commit in bytes.
     pub bytes: u64,
     /// Bytes of unfinished downloads of the model, for all commits.
     pub unfinished: u64,
-    /// Files whose contents have been deleted.
+    /// Paths of files whose contents have been deleted.
     pub broken: Vec<String>,
 }
 

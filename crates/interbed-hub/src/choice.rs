@@ -63,7 +63,7 @@ pub enum ChoiceProblem {
     #[error("it has neither safetensors nor GGUF files{}", if *.has_pickle {
         "; its weights are pickled (*.bin, *.pth), which can run code when they are read" } else { "" })]
     NoWeights {
-        /// Whether it has weights in a format that Interbed does not read.
+        /// Whether the repository has pickled weights, which Interbed does not read.
         has_pickle: bool,
     },
     /// No file name contains the tag.
@@ -82,7 +82,7 @@ pub enum ChoiceProblem {
     Missing {
         /// The missing file.
         missing: String,
-        /// The file that refers to it.
+        /// The file that refers to the missing one.
         by: String,
     },
 }

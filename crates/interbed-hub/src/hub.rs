@@ -30,9 +30,9 @@ const WORKERS: usize = 2;
 const SMALL_AT_A_TIME: usize = 4;
 /// The file that describes the model that weights belong to.
 const CONFIG: &str = "config.json";
-/// Limit for reading headers of safetensors files ahead, in bytes: of each header, and of all headers of a model
-/// together.
+/// Longest header of a safetensors file that is read ahead, in bytes.
 const HEADER_BYTES_MAX: u64 = 32 << 20;
+/// Maximum size of all headers of a model that are read ahead, in bytes.
 const HEADERS_BYTES_MAX: u64 = 512 << 20;
 /// Bytes of the disk that are left free.
 const ROOM_LEFT: u64 = 64 << 20;

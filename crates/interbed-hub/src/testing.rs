@@ -24,7 +24,7 @@ const PATTERN_BYTES: u64 = (1 << 20) - 17;
 /// Content of a file in a repository.
 #[derive(Debug, Clone)]
 pub enum FileContent {
-    /// These bytes.
+    /// Bytes in memory.
     Bytes(Vec<u8>),
     /// The content of a local file.
     File(PathBuf),
@@ -73,11 +73,11 @@ pub struct Mischief {
     pub busy: u32,
     /// Status for the requests that `busy` counts.
     pub busy_status: u16,
-    /// Seconds in the `Retry-After` header of such a response.
+    /// Seconds in the `Retry-After` header of a response with `busy_status`.
     pub retry_after: u32,
     /// Requests without this token are refused.
     pub token: Option<String>,
-    /// The Hub's error code in such a refusal.
+    /// The Hub's error code in the refusal of a request without the token.
     pub error_code: &'static str,
     /// The file that is sent with one wrong byte.
     pub damages: Option<String>,
@@ -98,7 +98,7 @@ pub struct Mischief {
 /// A request that was answered.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Whether it was sent to the server of large files.
+    /// Whether the request was sent to the server of large files.
     pub on_storage: bool,
     /// Path and query.
     pub target: String,

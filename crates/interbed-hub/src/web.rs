@@ -16,8 +16,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(30);
 /// Maximum number of redirects that are followed.
 const REDIRECTS_MAX: usize = 8;
-/// Maximum number of attempts if a server is busy or cannot be reached.
+/// Maximum number of attempts if a server is busy.
 const ATTEMPTS: u32 = 5;
+/// Maximum number of attempts if a server cannot be reached.
 const ATTEMPTS_UNREACHABLE: u32 = 2;
 /// Longest wait that a server may ask for.
 const ASKED_MAX: Duration = Duration::from_secs(60);

@@ -31,7 +31,7 @@ impl Urgency {
 /// Counts the urgent accesses to a disk that are in flight or about to begin, to which others give way.
 #[derive(Debug, Default)]
 pub struct DiskTurns {
-    /// Number of such accesses, by urgency.
+    /// Number of announced accesses that have not ended, by urgency.
     begun: Mutex<[usize; 2]>,
     fewer: Condvar,
 }

@@ -97,7 +97,7 @@ pub enum IoError {
         offset: u64,
         /// Number of bytes requested.
         len: usize,
-        /// How many of these bytes were needed.
+        /// How many of the requested bytes were needed.
         needed: usize,
         /// Description of what is wrong with the request.
         problem: &'static str,

@@ -198,7 +198,7 @@ pub(crate) struct TileCall {
     pub b_step: usize,
     /// Number of whole steps of 32 columns.
     pub steps: usize,
-    /// The partial step after them, `[32 rows][64 bytes]`, or null.
+    /// The partial step of columns after the whole ones, `[32 rows][64 bytes]`, or null.
     pub tail: *const u8,
     /// Sums, `[row, token]`.
     pub c: *mut f32,

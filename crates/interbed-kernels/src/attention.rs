@@ -276,7 +276,7 @@ impl Plan {
         let (mut tiles, mut parts) = (0, 0);
         for span in spans {
             tiles += plan.items_of(span);
-            // A window that is not aligned may touch one stretch more than its length suggests.
+            // A sliding window that is not aligned may touch one stretch more than its length suggests.
             let window = layer.window.map_or(usize::MAX, |window| window.div_ceil(STRETCH) + 1);
             parts = parts.max(window.min(span.held_of(&stretches_of(&(0..span.positions().end))).len()));
         }

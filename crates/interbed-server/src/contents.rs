@@ -12,9 +12,9 @@ use crate::fields::shown;
 /// How to treat images, files and audio in a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Media {
-    /// The model is asked about them, so the request is refused.
+    /// The model is asked about the media, so the request is refused.
     Refused,
-    /// They were sent earlier, or by a tool, so a text says that they were left out.
+    /// The media were sent earlier, or by a tool, so a text says that they were left out.
     LeftOut,
 }
 

@@ -17,7 +17,7 @@ type Message = Map<String, Value>;
 #[derive(Default)]
 struct Caller {
     index: usize,
-    /// Indices of its calls with that id that have no result yet.
+    /// Indices of the message's calls with the id that have no result yet.
     places: VecDeque<usize>,
 }
 

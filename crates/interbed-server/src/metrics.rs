@@ -35,7 +35,9 @@ const LENGTH_BUCKETS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
 /// Histogram buckets for `n`, as in vLLM.
 const N_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
+/// Reasons for which a sequence ends.
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+/// Number of classes of HTTP statuses, by their first digit from 0 on.
 const STATUS_CLASSES: usize = 6;
 
 /// The server's own counters.
@@ -66,10 +68,10 @@ pub(crate) struct Finished {
     pub(crate) max_tokens: usize,
     /// Time since the sequence was submitted.
     pub(crate) elapsed: Duration,
-    /// Time that it waited in the queue; only for the first sequence of a prompt.
+    /// Time that the sequence waited in the queue; only for the first sequence of a prompt.
     pub(crate) queued: Option<Duration>,
     pub(crate) to_first_token: Option<Duration>,
-    /// Time from its first token to its last.
+    /// Time from the sequence's first token to its last.
     pub(crate) decoding: Option<Duration>,
 }
 

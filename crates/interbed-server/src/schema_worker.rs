@@ -17,7 +17,7 @@ use interbed_engine::{Binding, GrammarError, Vocabulary};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
 
-/// The command-line argument that makes a program act as this process.
+/// The command-line argument that makes a program act as the process that compiles schemas.
 pub const SCHEMA_WORKER: &str = "schema-worker";
 
 /// Maximum processor time for compiling one grammar.

@@ -59,9 +59,9 @@ impl Envelope {
 /// One entry of the `choices` of a whole answer.
 pub(crate) struct Choice {
     pub(crate) choice: Value,
-    /// JSON of its `logprobs`, which is `null` in `choice`.
+    /// JSON of the choice's `logprobs`, which is `null` in `choice`.
     pub(crate) logprobs: Option<String>,
-    /// JSON of its `prompt_logprobs`, if it has any.
+    /// JSON of the choice's `prompt_logprobs`, if it has any.
     pub(crate) prompt_logprobs: Option<String>,
 }
 

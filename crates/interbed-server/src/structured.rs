@@ -20,8 +20,9 @@ use crate::openapi::{Part, part};
 use crate::schemas::{Bond, COMPILED_BYTES};
 use crate::tenant::Tenant;
 
-/// Longest schema, in bytes of the body; also the most memory of its values.
+/// Longest schema, in bytes of the body.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
+/// Maximum memory of a schema's values, in bytes.
 const SCHEMA_COST_MAX: usize = 8 << 20;
 /// Maximum number of texts of a `choice`.
 const CHOICES_MAX: usize = 4096;

@@ -86,9 +86,9 @@ impl TextOffsets {
 /// A position in a text that tokens spell, apart from changes by a normalizer.
 struct Place<'a> {
     text: &'a str,
-    /// Offset in bytes.
+    /// Offset of the position in bytes.
     at: usize,
-    /// Number of characters before it.
+    /// Number of characters before the position.
     chars: usize,
 }
 

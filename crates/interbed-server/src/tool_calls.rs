@@ -58,7 +58,7 @@ pub(crate) struct Family {
     marker: &'static str,
     /// Text that may begin a call at the start of an answer, in place of the marker; it is part of the call.
     bare: Option<&'static str>,
-    /// Bytes that may separate, like white space, calls without a marker.
+    /// Characters that may separate, like white space, calls without a marker.
     between: &'static str,
     /// Markers around calls, which are not part of the text.
     around: &'static [&'static str],

@@ -8,7 +8,7 @@ use crate::fields::FromJson;
 /// How much of a prompt is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Truncation {
-    /// The last tokens, this many.
+    /// The last tokens: this number of them.
     Last(usize),
     /// The last tokens, leaving room for the answer.
     Context,

@@ -22,7 +22,7 @@ pub(crate) struct Turns<W> {
 struct Account {
     tenant: Tenant,
     taken: usize,
-    /// Microseconds; at least the smallest value of the other tenants at its arrival.
+    /// Time used in microseconds; starts at the smallest value of the tenants present at the tenant's arrival.
     had: u64,
 }
 

@@ -13,8 +13,10 @@ use serde_json::{Value, json};
 use super::decimal::Decimal;
 use super::digits::between;
 
-/// Maximum number of digits before the decimal point of whole numbers, and of others unless a bound needs more.
+/// Maximum number of digits of a whole number.
 const WHOLE_DIGITS_MAX: i64 = 30;
+/// Decimal digits that floating point keeps. Numbers with a point have no more digits before it, unless a bound needs
+/// more.
 const DIGITS_EXACT: i64 = 15;
 /// Maximum number of digits before the decimal point that a bound may need.
 const BOUND_DIGITS_MAX: i64 = 60;
@@ -28,9 +30,11 @@ const STEP_MAX: i128 = 1000;
 const EXACT_MAX: i128 = (1 << 53) - 1;
 /// Number of whole numbers next to a bound that are tried to find one that floating point tells from it.
 const NEAREST: usize = 8;
-/// An expression for numbers that are not whole, in floating point either; at most nine digits precede the point.
+/// An expression for numbers that are not whole, in floating point either.
 const BROKEN: &str = r"-?(0|[1-9][0-9]{0,8})\.[0-9]{0,4}[1-9]";
+/// Maximum number of digits before the point in [`BROKEN`].
 const BROKEN_DIGITS: i64 = 9;
+/// Maximum number of digits after the point in [`BROKEN`].
 const BROKEN_PLACES: i64 = 5;
 /// Maximum number of listed numbers that other numbers are kept different from.
 const EXCLUDED_MAX: usize = 32;

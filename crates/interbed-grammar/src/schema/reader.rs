@@ -24,6 +24,7 @@ const DEPTH_MAX: usize = 128;
 const OUTLINE_LEVELS: usize = 5;
 /// Bytes of a place, or of a text that is matched, that count as one step of work.
 const BYTES: usize = 64;
+/// JSON Schema's types.
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 /// Keywords that constrain values of one type.
 const TYPED: [&str; 25] = [

@@ -52,7 +52,7 @@ pub(super) struct Rules {
     is_used: bool,
     /// Whether a rule for a `uniqueItems` array was written.
     pub(super) is_watched: bool,
-    /// The places of these arrays.
+    /// The places of `uniqueItems` arrays in the values of the schemas.
     places: Places,
 }
 

@@ -24,7 +24,7 @@ pub struct FaultyFile {
 pub struct Fault {
     /// The reads that the fault applies to.
     pub reads: Which,
-    /// What happens to these reads.
+    /// What happens to the reads.
     pub effect: Effect,
     /// Number of reads that are affected; `None` for all.
     pub times: Option<u32>,

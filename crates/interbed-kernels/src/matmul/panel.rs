@@ -23,11 +23,13 @@ pub(super) fn tokens_min(level: Level, coded: bool) -> usize {
 /// Rows of a panel: 264 KiB, beside which the next panel's weights just about fit an L2 cache of 512 KiB.
 pub(super) const ROWS: usize = 128;
 
-/// Weight rows of a tile. With 6 token columns, 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32
-/// registers; with 2 x 3, sums in halves fill 12 of AVX2's 16.
+/// Weight rows of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers.
 const TILE_ROWS: usize = 4;
+/// Token columns of a tile.
 const TILE_TOKENS: usize = 6;
+/// Weight rows of a tile with few registers: 2 x 3 sums, each in halves, fill 12 of AVX2's 16 registers.
 const TILE_ROWS_FEW: usize = 2;
+/// Token columns of a tile with few registers.
 const TILE_TOKENS_FEW: usize = 3;
 
 /// Bytes of a chain's elements.

@@ -12,7 +12,7 @@ pub(super) const SPAN_BLOCKS: usize = 8;
 #[cfg(target_arch = "x86_64")]
 pub(super) const GROUP: usize = 4;
 #[cfg(target_arch = "x86_64")]
-/// Number of such groups of blocks in a span.
+/// Number of groups of [`GROUP`] blocks in a span.
 pub(super) const GROUPS: usize = SPAN_BLOCKS / GROUP;
 
 /// One number for each of sixteen rows.

@@ -42,7 +42,7 @@ pub(super) trait Octet: Format {
         s.load256(&codes)
     }
 
-    /// Extracts the codes of block `block` of the set from these bytes.
+    /// Extracts the codes of block `block` of the set from the bytes of [`Octet::bytes1`].
     #[inline(always)]
     fn codes(_: Avx2, bytes: __m256i, _block: usize) -> __m256i {
         bytes

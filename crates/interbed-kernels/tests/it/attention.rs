@@ -203,7 +203,7 @@ fn positions() -> impl Strategy<Value = Range<usize>> {
     prop_oneof![3 => short, 1 => long]
 }
 
-/// Short and long windows, and some about as long as a run or a stretch.
+/// Short and long sliding windows, and some about as long as a run or a stretch.
 fn windows() -> impl Strategy<Value = Option<usize>> {
     prop_oneof![
         2 => Just(None),

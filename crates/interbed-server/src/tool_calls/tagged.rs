@@ -91,6 +91,7 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
 
 /// Keywords at the root that are enforced.
 const KEPT: [&str; 5] = ["type", "properties", "required", "additionalProperties", "patternProperties"];
+/// End of messages about keywords that cannot be enforced in this syntax.
 const IN_TAGS: &str = "cannot be enforced where this model writes each parameter between tags; leave it out";
 
 /// Refuses references that do not lead to a definition: a parameter is the root of its own schema.
