@@ -48,7 +48,7 @@ pub(crate) struct Sequence {
     pub(crate) is_long: bool,
     /// Whether log-probabilities of all tokens of its prompt are wanted.
     pub(crate) ranks_prompt: bool,
-    /// Segments of such a sequence that are on disk and stay there.
+    /// Stretches of such a sequence that are on disk and stay there.
     pub(crate) kept: usize,
     /// Whether all of it is to be on disk, because memory may not be enough.
     pub(crate) is_stored: bool,

@@ -1,25 +1,26 @@
-//! How a grammar binds an answer.
+//! The part of an answer that a grammar constrains, and the text form in which other processes receive it.
 
 use serde_json::{Value, json};
 
 use crate::{GrammarSource, Trigger, json_value};
 
-/// What binds an answer: all of it, or what follows a trigger.
+/// A grammar with the part of the answer that it constrains: all of it, or what follows a trigger.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Binding {
-    /// What is bound has to be this.
+    /// The grammar that the constrained part has to match.
     pub source: GrammarSource,
-    /// What comes before it, if that is free, and whether the answer is free again behind it.
+    /// The trigger after which the grammar applies, and whether the answer is free again after the constrained part;
+    /// `None` constrains the whole answer.
     pub after: Option<(Trigger, bool)>,
 }
 
 impl Binding {
-    /// All of an answer.
+    /// Constrains the whole answer.
     pub fn whole(source: GrammarSource) -> Self {
         Self { source, after: None }
     }
 
-    /// As a text, of which [`from_text`](Self::from_text) makes the same.
+    /// Serializes the binding as JSON; [`from_text`](Self::from_text) reads it back.
     pub fn to_text(&self) -> String {
         let source = match &self.source {
             GrammarSource::JsonObject => json!(["object", null]),
@@ -33,7 +34,7 @@ impl Binding {
         json!([source, after]).to_string()
     }
 
-    /// What [`to_text`](Self::to_text) wrote; `None` for any other text.
+    /// Reads what [`to_text`](Self::to_text) wrote; returns `None` for any other text.
     pub fn from_text(text: &str) -> Option<Self> {
         let json = json_value(text).ok()?;
         let what = json.get(0)?.get(1)?;

@@ -1,4 +1,5 @@
-//! How many patterns of a schema hold for one text: the library multiplies them out while it reads a schema.
+//! Counts how many patterns of a schema apply to one string. The library multiplies them out while it reads a schema,
+//! so there is a limit.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +7,31 @@ use serde_json::{Map, Value};
 
 use crate::{GrammarError, schema};
 
-/// Most patterns and formats that hold for one text. Published schemas have up to two.
+/// Maximum number of patterns and formats that may apply to one string. Published schemas have up to two.
 const PATTERNS_MAX: usize = 6;
-/// Most places that are looked at, those that references lead to each time.
+/// Maximum number of subschemas that are visited. A subschema counts again for each reference that leads to it.
 const PLACES_MAX: usize = 50_000;
-/// Deepest place that is looked at, references included.
+/// Deepest nesting that is followed, through references too.
 const DEPTH_MAX: usize = 100;
 
-/// `schema` as a grammar may have it behind `%json`: with what sets white space, and without what asks for nothing.
+/// Checks `schema` for use after `%json` in a grammar, and returns it with its white-space settings and without
+/// keywords that constrain nothing.
 ///
 /// # Errors
-/// The first keyword that cannot be enforced, or too many patterns for one text, and the place.
+/// Names the place of the first keyword that cannot be enforced, or of a string to which too many patterns apply.
 pub fn checked_schema(schema: &Value) -> Result<Value, GrammarError> {
     let checked = schema::checked(schema)?;
     check(schema)?;
     Ok(checked)
 }
 
-/// Checks the schemas that a grammar in Lark's form has in it, behind `%json`.
+/// Checks the schemas after each `%json` of a grammar in Lark's syntax.
 ///
 /// # Errors
-/// Too many patterns hold for one text in one of them.
+/// Too many patterns apply to one string of a schema.
 pub(crate) fn check_within(lark: &str) -> Result<(), GrammarError> {
     lark.split("%json").skip(1).try_for_each(|behind| {
-        // What cannot be read is no schema, or the library says what is wrong with it.
+        // Text that does not parse is no schema; the library reports what is wrong with it.
         match serde_json::Deserializer::from_str(behind).into_iter().next() {
             Some(Ok(schema)) => check(&schema),
             _ => Ok(()),
@@ -37,7 +39,7 @@ pub(crate) fn check_within(lark: &str) -> Result<(), GrammarError> {
     })
 }
 
-/// Checks how many patterns hold for one text, wherever in `schema`. A schema that is too entangled to tell passes.
+/// Checks that few enough patterns apply to each string in `schema`. A schema too large or too deep to walk passes.
 pub(crate) fn check(schema: &Value) -> Result<(), GrammarError> {
     let mut walk = Walk { root: schema, place: Vec::new(), references: Vec::new(), depth: 0, left: PLACES_MAX };
     match walk.texts(schema) {
@@ -52,13 +54,13 @@ pub(crate) fn check(schema: &Value) -> Result<(), GrammarError> {
     }
 }
 
-/// How many patterns hold for a value that is a text, and for those within it.
+/// Counts of the patterns that apply to a value if it is a string, and to the values inside it.
 #[derive(Debug, Clone, Default)]
 struct Texts {
     patterns: usize,
-    /// Of members, by name.
+    /// Counts for named members of an object.
     members: BTreeMap<String, Texts>,
-    /// Of all other members, and of the items of a list.
+    /// Counts for all other members of an object, and for the items of an array.
     others: Option<Box<Texts>>,
 }
 
@@ -68,7 +70,7 @@ enum Stop {
 }
 
 impl Texts {
-    /// Of a value for which both hold, or the one of both that has more.
+    /// Combines two counts: their sum where `both` schemas apply to the value, else the larger of the two.
     fn joined(self, other: Self, both: bool) -> Self {
         let patterns = if both { self.patterns + other.patterns } else { self.patterns.max(other.patterns) };
         let (mut members, mut theirs) = (BTreeMap::new(), other.members);
@@ -87,7 +89,7 @@ impl Texts {
         Self { patterns, members, others }
     }
 
-    /// The most that hold for one text.
+    /// The largest count of patterns for one string anywhere in the value.
     fn most(&self) -> usize {
         let within = self.members.values().chain(self.others.as_deref()).map(Self::most);
         within.max().unwrap_or(0).max(self.patterns)
@@ -101,7 +103,7 @@ impl Texts {
 struct Walk<'a> {
     root: &'a Value,
     place: Vec<String>,
-    /// References that lead here.
+    /// The references that are being followed, outermost first.
     references: Vec<&'a str>,
     depth: usize,
     left: usize,
@@ -192,7 +194,7 @@ impl<'a> Walk<'a> {
         Ok(list)
     }
 
-    /// What a reference leads to; nothing where it leads to where it stands.
+    /// Counts for the target of a reference; zero if the reference is already being followed or leads nowhere.
     fn behind(&mut self, to: &'a str) -> Result<Texts, Stop> {
         if self.references.contains(&to) {
             return Ok(Texts::default());
@@ -226,7 +228,7 @@ mod tests {
         let name = |schema: &Value| json!({"properties": {"name": schema}});
         let of_names: Vec<_> = many(9).iter().map(name).collect();
         refused(json!({"properties": {"x": {"allOf": of_names}}}), "#/properties/x of the schema: 9 patterns");
-        // By references, each of which leads to one more.
+        // Here each reference leads to a definition with one more pattern.
         let mut defs = Map::new();
         for (index, mut schema) in many(9).into_iter().enumerate() {
             schema["$ref"] = format!("#/$defs/{}", index + 1).into();
@@ -234,11 +236,11 @@ mod tests {
         }
         defs.insert("9".into(), json!({"type": "string"}));
         refused(json!({"$ref": "#/$defs/0", "$defs": defs}), "# of the schema: 7 patterns");
-        // Members that are not named meet those that are.
+        // Schemas of `additionalProperties` apply beside that of a named property.
         let others: Vec<_> = many(9).iter().map(|schema| json!({"additionalProperties": schema})).collect();
         refused(json!({"allOf": others, "properties": {"x": {"format": "date"}}}), "# of the schema: 10 patterns");
 
-        // Patterns of different texts do not meet, nor do those of alternatives.
+        // Patterns of different strings do not add up, nor do those of alternatives.
         let properties: Map<String, Value> =
             many(40).into_iter().enumerate().map(|(index, schema)| (index.to_string(), schema)).collect();
         assert_eq!(place(json!({"properties": properties, "allOf": [{"required": ["1"]}]})), None);

@@ -9,26 +9,26 @@ use crate::tokens::Tokens;
 use crate::trigger::{Scan, Trigger};
 use crate::{GrammarError, Standing, TokenMask};
 
-/// The state of one answer: which tokens may come next. A clone goes its own way.
+/// The state of one answer under a grammar: which tokens are allowed next. Clones advance independently.
 #[derive(Clone)]
 pub struct Constraint {
     tokens: Arc<Tokens>,
     state: State,
-    /// Where only parts of the answer are bound: what they begin with.
+    /// The trigger and the grammar behind it, where only parts of the answer are constrained.
     lazy: Option<Lazy>,
-    /// What may still come before all that.
+    /// The preface that may come first, such as a model's thinking, and how far it has come.
     preface: Option<(Arc<Preface>, Stage)>,
-    /// What has to come first.
+    /// A constraint that the beginning of the answer has to satisfy first.
     heading: Option<Box<Self>>,
 }
 
 #[derive(Clone)]
 enum State {
-    /// Anything may come.
+    /// Any token is allowed; the scan looks for a marker.
     Free(Scan),
-    /// What the grammar allows may come.
+    /// The grammar decides which tokens are allowed.
     Bound(Box<Matching>),
-    /// Nothing may come but the end.
+    /// Only an end-of-sequence token is allowed.
     Ended,
 }
 
@@ -39,19 +39,21 @@ struct Lazy {
 }
 
 impl Constraint {
-    /// All of the answer is bound.
+    /// Constrains the whole answer by the grammar `fresh`.
     pub(crate) fn new(tokens: Arc<Tokens>, fresh: Matching) -> Self {
         Self { tokens, state: State::Bound(Box::new(fresh)), lazy: None, preface: None, heading: None }
     }
 
-    /// What follows `trigger` is bound, each time if it `repeats`; else the answer ends with the first bound part.
+    /// Constrains what follows `trigger` by the grammar `fresh`: after each trigger if it `repeats`, else once, and the
+    /// answer then has to end.
     pub(crate) fn after(tokens: Arc<Tokens>, trigger: Trigger, fresh: Matching, repeats: bool) -> Self {
         let opening = Arc::new(Opening::new(&tokens, trigger, fresh));
         let lazy = Some(Lazy { opening, repeats });
         Self { tokens, state: State::Free(Scan::at_start()), lazy, preface: None, heading: None }
     }
 
-    /// The same behind a preface: all of this holds for what follows it. An answer that is bound cannot end in it.
+    /// Puts a preface before this constraint, which then applies to what follows the preface. A constrained answer
+    /// cannot end within the preface.
     #[must_use]
     pub fn behind(mut self, preface: Preface) -> Self {
         let stage = preface.first();
@@ -59,18 +61,18 @@ impl Constraint {
         self
     }
 
-    /// The same behind a heading, all of which has to come first. No text of `heading` may go on as another of its
-    /// texts does, and its last token ends with it.
+    /// Puts a heading before this constraint: the answer has to begin with a complete text of `heading`. No text of
+    /// `heading` may be a prefix of another one, and its last token has to end where the heading ends.
     #[must_use]
     pub fn headed(mut self, heading: Self) -> Self {
         self.heading = Some(Box::new(heading));
         self
     }
 
-    /// The tokens that may come next; `None` if any may.
+    /// Computes which tokens are allowed next; `None` if all are.
     ///
     /// # Errors
-    /// The grammar is too complex at this place.
+    /// The grammar is too complex in this state.
     pub fn mask(&mut self) -> Result<Option<TokenMask>, GrammarError> {
         if let Some(heading) = &mut self.heading {
             return heading.mask();
@@ -100,12 +102,12 @@ impl Constraint {
         }
     }
 
-    /// The masks before, between and after `drafts`: what may come next if the drafts before it do. They end with the
-    /// first draft that may not come. The state stays as it is.
+    /// Computes the masks before, between and after the draft tokens `drafts` without changing the state: mask `i`
+    /// assumes that the first `i` drafts were accepted. The list ends at the first draft that is not allowed.
     ///
     /// # Errors
-    /// The grammar is too complex at this place. Where it is so only after a draft, the masks end there: what comes
-    /// instead may be another token.
+    /// The grammar is too complex in this state. Where it becomes so only after a draft, the list of masks ends there
+    /// instead, as another token may be sampled.
     pub fn masks_along(&mut self, drafts: &[u32]) -> Result<Vec<Option<TokenMask>>, GrammarError> {
         let mut masks = vec![self.mask()?];
         if drafts.is_empty() {
@@ -122,10 +124,10 @@ impl Constraint {
         Ok(masks)
     }
 
-    /// This token came. An end-of-sequence token ends the answer, where it is allowed.
+    /// Advances the state by `token`. An end-of-sequence token ends the answer, where it is allowed.
     ///
     /// # Errors
-    /// It may not come here, and nothing changes; or the grammar is too complex at this place.
+    /// The token is not allowed here, and the state stays unchanged; or the grammar is too complex in this state.
     pub fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         if let Some(heading) = &mut self.heading {
             if heading.advance(token)? == Standing::Complete {
@@ -151,7 +153,7 @@ impl Constraint {
                             *self = ahead;
                             return Ok(self.standing());
                         }
-                        // What cannot follow does not end the preface.
+                        // A closing marker whose rest cannot follow does not end the preface.
                         *scan = Scan::further_on();
                     }
                 }
@@ -215,7 +217,7 @@ impl Constraint {
         Ok(progress)
     }
 
-    /// Whether an end-of-sequence token may come.
+    /// Whether an end-of-sequence token is allowed next.
     pub fn may_end(&mut self) -> bool {
         self.heading.is_none() && self.own_end()
     }
@@ -227,7 +229,7 @@ impl Constraint {
         }
     }
 
-    /// Whether any token may come, as far as that is known without much work.
+    /// Whether every token is allowed next, as far as cheap checks can tell.
     pub fn is_free(&self) -> bool {
         let State::Free(scan) = &self.state else { return false };
         let is_inside = matches!(&self.preface, Some((_, Stage::Inside(_))));

@@ -1,4 +1,4 @@
-//! Ways on from an entry that has begun like an earlier one of its list to one that is not there yet.
+//! Finds tokens after which a `uniqueItems` array can only repeat an item that it already has.
 
 use std::cmp::Reverse;
 
@@ -8,10 +8,10 @@ use crate::TokenMask;
 use crate::entries::{Entries, Pushed};
 use crate::tokens::Tokens;
 
-/// Most places along earlier entries that are looked at for one token.
+/// Maximum number of states along earlier items that are searched for one token.
 const PLACES_MAX: usize = 256;
 
-/// A text in the lists without repeated entries that it is in.
+/// The state of a text inside `uniqueItems` arrays, for which the dead ends are searched.
 pub(crate) struct Crossing<'c> {
     pub(crate) matcher: &'c Matcher,
     pub(crate) tokens: &'c Tokens,
@@ -19,7 +19,7 @@ pub(crate) struct Crossing<'c> {
 }
 
 impl Crossing<'_> {
-    /// The tokens of `mask` that repeat an entry, or lead to nothing but repeated ones.
+    /// Tokens of `mask` that complete a repeated item, or can only lead to one.
     pub(crate) fn dead_ends(&self, mask: &TokenMask) -> Vec<u32> {
         let mut doubtful = self.doubtful(mask);
         doubtful.sort_unstable();
@@ -27,7 +27,7 @@ impl Crossing<'_> {
         self.dead_ends_of(doubtful)
     }
 
-    /// Those of `tokens` that repeat an entry, or lead to nothing but repeated ones.
+    /// Those of `tokens` that complete a repeated item, or can only lead to one.
     pub(crate) fn dead_ends_of(&self, tokens: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let (mut dead, mut alike) = (Vec::new(), Vec::new());
         for token in tokens {
@@ -59,19 +59,19 @@ impl Crossing<'_> {
         dead
     }
 
-    /// Tokens of `mask`, among them all dead ends.
+    /// Tokens of `mask` that have to be checked: all dead ends are among them.
     fn doubtful(&self, mask: &TokenMask) -> Vec<u32> {
         if !self.entries.is_within() {
             return self.tokens.lists().filter(|&token| mask.allows(token)).collect();
         }
         let may_run_out = self.entries.may_run_out();
         if !self.entries.is_in_text() {
-            // What begins a text is of no harm where texts may become longer.
+            // Beginning a string does no harm where strings may become longer.
             let ends = |&token: &u32| may_run_out || ends_entries(self.tokens.text(token));
             return mask.allowed().filter(ends).collect();
         }
-        // Within a text nearly all tokens may come, of which few matter.
-        // The rest of each text that would be alike, with the quote behind it.
+        // Inside a string nearly all tokens are allowed, but few can complete a repeated item.
+        // `rests` is what would complete a repeated string, with the closing quote.
         let rests: Vec<&[u8]> = self
             .entries
             .repeating()
@@ -99,8 +99,8 @@ impl Crossing<'_> {
         doubtful
     }
 
-    /// Whether an answer that goes on behind `next` comes to an entry that its list does not have. `entries` are those
-    /// behind it. Where that takes too long to tell, it does.
+    /// Whether an answer that continues with `next` can still reach an item that its array lacks. `entries` is the
+    /// state after `next`. Returns true if the search takes too long.
     fn is_there(&self, next: u32, entries: Entries) -> bool {
         let mut open = vec![(self.matcher.clone(), next, entries)];
         for _ in 0..PLACES_MAX {
@@ -121,7 +121,8 @@ impl Crossing<'_> {
                 }
             }
             if !is_any {
-                // Within a character, or before one that is not among them.
+                // None of the tried bytes is allowed: the text is inside a character, or other bytes are needed. Tries
+                // all allowed tokens.
                 let Ok(mask) = matcher.compute_mask() else { return true };
                 for token in mask.iter() {
                     match self.step(&entries, token) {
@@ -136,10 +137,10 @@ impl Crossing<'_> {
         true
     }
 
-    /// What `token` does behind `entries`.
+    /// Classifies where `token` leads from the state `entries`.
     fn step(&self, entries: &Entries, token: u32) -> Step {
         let (text, mut entries) = (self.tokens.text(token), entries.clone());
-        // What is white space to the grammar would be tried without end.
+        // White space could be repeated without end, so the search does not follow it.
         if !entries.is_in_text() && text.iter().all(u8::is_ascii_whitespace) {
             return Step::Repeated;
         }
@@ -152,41 +153,41 @@ impl Crossing<'_> {
     }
 }
 
-/// An entry that has begun like an earlier one.
+/// An item whose beginning equals that of an earlier item of its array.
 #[derive(PartialEq)]
 struct Begun {
-    /// Its list, from the outside on.
+    /// Index of the array among the open `uniqueItems` arrays, from the outside in.
     list: usize,
-    /// What there is of it, without white space around its parts.
+    /// The beginning of the item, without white space around its parts.
     text: Vec<u8>,
-    /// How white space at the end begins, by which a grammar tells what may follow.
+    /// First byte of the white space at the end of the text; the grammar uses it to decide what may follow.
     blank: Option<u8>,
 }
 
 impl Begun {
-    /// Whether it goes on to `other`, from which there is a way on.
+    /// Whether this beginning of an item is also a beginning of `other`.
     fn leads_to(&self, other: &Self) -> bool {
         self.list == other.list && self.blank.is_none() && other.text.starts_with(&self.text)
     }
 }
 
-/// How the white space begins that `text` ends with, unless that belongs to a string.
+/// The first byte of the white space that ends `text`, unless it belongs to a string.
 fn blank(text: &[u8], behind: &Entries) -> Option<u8> {
     let blanks = text.iter().rev().take_while(|byte| byte.is_ascii_whitespace());
     blanks.last().copied().filter(|_| !behind.is_in_text())
 }
 
-/// Whether `text`, which begins in no text, has a whole one, or ends a list.
+/// Whether `text`, which begins outside of strings, contains a whole string or closes an array.
 fn ends_entries(text: &[u8]) -> bool {
     text.contains(&b']') || text.iter().filter(|&&byte| byte == b'"').count() > 1
 }
 
-/// Where a token leads.
+/// Result of following a token.
 enum Step {
-    /// To another entry.
+    /// The item differs from all earlier ones.
     Away,
-    /// Further along an earlier entry.
+    /// The item still equals the beginning of an earlier one.
     Alike(Entries),
-    /// To an earlier entry, or nowhere.
+    /// The item repeats an earlier one, or the token leads nowhere.
     Repeated,
 }

@@ -1,7 +1,8 @@
-//! Grammars with `::=`, as llama.cpp (GBNF) and XGrammar have them, in Lark's form.
+//! Translates grammars with `::=`, the syntax of llama.cpp (GBNF) and XGrammar, into Lark's syntax.
 //!
-//! Every character becomes a terminal of its own. The library cuts a text into terminals greedily, so longer ones would
-//! change the language: `"a" "b" | "ab" "c"` would not have the text `ab`. Characters are never beginnings of others.
+//! Every character becomes a terminal of its own. The library cuts a text into terminals greedily, so longer terminals
+//! would change the language: `"a" "b" | "ab" "c"` would no longer match the text `ab`. No character is a prefix of
+//! another.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -11,18 +12,18 @@ use std::str::CharIndices;
 
 use crate::lark::quoted;
 
-/// Most terminals, groups and names in a grammar. The library counts up to 65,525 symbols.
+/// Maximum number of terminals, parenthesized parts and names in a grammar. The library counts up to 65,525 symbols.
 const ITEMS_MAX: usize = 16 << 10;
 
-/// Whether a text is of this kind: one of its lines begins a rule with `::=`.
+/// Whether a text is a grammar in this syntax: one of its lines begins a rule with `::=`.
 pub(crate) fn is_ebnf(text: &str) -> bool {
     text.lines().any(|line| line.split_once("::=").is_some_and(|(name, _)| is_name(name.trim())))
 }
 
-/// The grammar whose rule `root` is the text.
+/// Translates the grammar to Lark's syntax; its rule `root` matches the whole answer.
 ///
 /// # Errors
-/// What is wrong, and in which line.
+/// Describes the problem and names its line.
 pub(crate) fn lark_of(text: &str) -> Result<String, String> {
     let mut reader =
         Reader { text, chars: text.char_indices().peekable(), names: Names::default(), items: 0, lark: String::new() };
@@ -65,7 +66,7 @@ struct Reader<'a> {
     chars: Peekable<CharIndices<'a>>,
     names: Names<'a>,
     items: usize,
-    /// What has been written.
+    /// The translation so far.
     lark: String,
 }
 
@@ -89,7 +90,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Ends before what is no part of a sequence.
+    /// Translates alternatives up to the first character that belongs to no sequence.
     fn alternatives(&mut self) -> Result<(), String> {
         loop {
             while self.item()? {
@@ -105,7 +106,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One item with what repeats it; false if there is none.
+    /// Translates one item with its repetition; returns false if no item follows.
     fn item(&mut self) -> Result<bool, String> {
         let begin = self.lark.len();
         self.count()?;
@@ -220,7 +221,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `{m}`, `{m,}`, `{,n}` or `{m,n}`.
+    /// Reads a repetition: `{m}`, `{m,}`, `{,n}` or `{m,n}`.
     fn times(&mut self) -> Result<(), String> {
         self.chars.next();
         let mut inside = String::new();
@@ -250,7 +251,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The character that `one`, which has been read, begins.
+    /// Decodes an escape: `one` is the character that was read, and the rest of the escape is read here.
     fn unescaped(&mut self, one: char) -> Result<char, String> {
         if one != '\\' {
             return Ok(one);
@@ -276,7 +277,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next character behind white space and comments, which is then next.
+    /// Skips white space and comments, and returns the next character without reading it.
     fn peek(&mut self) -> Option<char> {
         loop {
             match self.chars.peek()?.1 {
@@ -289,7 +290,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The name that is next; empty if none is.
+    /// Reads a name; returns an empty one if none follows.
     fn name(&mut self) -> &'a str {
         let rest = self.rest();
         let name = &rest[..rest.find(|one| !is_of_name(one)).unwrap_or(rest.len())];
@@ -299,7 +300,7 @@ impl<'a> Reader<'a> {
         name
     }
 
-    /// Whether the name that is next is that of a rule which begins here.
+    /// Whether the next name is followed by `::=`, so that a rule begins here.
     fn is_at_rule(&mut self) -> bool {
         self.rest().trim_start_matches(is_of_name).trim_start().starts_with("::=")
     }

@@ -1,4 +1,5 @@
-//! JSON in which no entry comes twice in the lists whose schema says so: no grammar of finite size says that.
+//! Follows JSON text and notes the items of its `uniqueItems` arrays. No grammar of finite size can forbid repeated
+//! items.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,16 +8,16 @@ use serde_json::Value;
 
 use crate::schema::{Place, Places};
 
-/// The lists without repeated entries that a text is in so far, with their entries.
+/// The `uniqueItems` arrays that a JSON text is inside of so far, with their items.
 #[derive(Debug, Clone)]
 pub(crate) struct Entries {
     places: Arc<Places>,
-    /// What is open, from the outside on.
+    /// Open arrays and objects, from the outside in.
     open: Vec<Open>,
     begun: Begun,
 }
 
-/// A list or an object that is not closed.
+/// An array or an object that is not closed yet.
 #[derive(Debug, Clone)]
 struct Open {
     places: Vec<Place>,
@@ -26,66 +27,66 @@ struct Open {
 #[derive(Debug, Clone)]
 enum Within {
     Object {
-        /// The last name, in quotes.
+        /// The last property name, with its quotes.
         name: Vec<u8>,
         is_name_next: bool,
     },
     List {
-        /// Entries that are complete.
+        /// Number of complete items.
         count: usize,
         unique: Option<Unique>,
     },
 }
 
-/// A list without repeated entries.
+/// An array with `uniqueItems`.
 #[derive(Debug, Clone)]
 struct Unique {
-    /// Whether there may be no other entry.
+    /// Whether the schema may allow no further distinct item.
     may_run_out: bool,
     entries: Arc<Vec<Arc<Entry>>>,
-    /// What came of the next entry, without white space around its parts.
+    /// Text of the current item so far, without white space around its parts.
     begun: Vec<u8>,
-    /// Whether an entry has come, and no comma behind it.
+    /// Whether an item is complete and no comma has followed yet.
     is_between: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// Without white space around its parts.
+    /// The item's text, without white space around its parts.
     text: Vec<u8>,
-    /// In one form for all texts of the value.
+    /// The item's value in canonical form: equal for all texts of the value.
     value: Vec<u8>,
 }
 
-/// What is not complete at the end of a text.
+/// The string, number or word that the text ends within.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Begun {
     Nothing,
-    /// A string, or a name.
+    /// A string or a property name.
     Text {
         is_name: bool,
         is_escaped: bool,
     },
-    /// A number, or a word.
+    /// A number, `true`, `false` or `null`.
     Word,
 }
 
-/// What more text did.
+/// Effects of the text that was appended.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Pushed {
-    /// It completed an entry that its list has already.
+    /// Whether the text completed an item that its array already has.
     pub(crate) repeats: bool,
-    /// It completed an entry of a list without repeated ones.
+    /// Whether the text completed an item of a `uniqueItems` array.
     pub(crate) completes: bool,
 }
 
 impl Entries {
-    /// None so far, of values that have such lists at `places`.
+    /// The state before any text, for values whose `uniqueItems` arrays are at `places`.
     pub(crate) fn new(places: Arc<Places>) -> Self {
         Self { places, open: Vec::new(), begun: Begun::Nothing }
     }
 
-    /// Takes more of the text.
+    /// Appends text and reports which items it completed.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Pushed {
         let mut pushed = Pushed::default();
         for &byte in bytes {
@@ -116,7 +117,7 @@ impl Entries {
         pushed
     }
 
-    /// Takes a byte that is in no text and no word.
+    /// Processes a byte that is outside of strings, numbers and words.
     fn begin(&mut self, byte: u8, pushed: &mut Pushed) {
         match byte {
             b'{' | b'[' => {
@@ -169,7 +170,7 @@ impl Entries {
         }
     }
 
-    /// Where the value is that begins now.
+    /// The schema places of the value that begins next.
     fn next_places(&self) -> Vec<Place> {
         match self.open.last() {
             None => self.places.roots(),
@@ -181,7 +182,7 @@ impl Entries {
         }
     }
 
-    /// Adds a byte to the entries that it is in.
+    /// Appends a byte to all items that contain it.
     fn write(&mut self, byte: u8) {
         for open in &mut self.open {
             if let Within::List { unique: Some(unique), .. } = &mut open.within
@@ -192,7 +193,7 @@ impl Entries {
         }
     }
 
-    /// A value is complete.
+    /// Notes that a value is complete, and checks whether it repeats an item.
     fn end(&mut self, pushed: &mut Pushed) {
         let Some(Open { within: Within::List { count, unique }, .. }) = self.open.last_mut() else { return };
         *count += 1;
@@ -205,34 +206,34 @@ impl Entries {
         unique.is_between = true;
     }
 
-    /// Whether the text is in a list without repeated entries.
+    /// Whether the text is inside a `uniqueItems` array.
     pub(crate) fn is_within(&self) -> bool {
         self.uniques().next().is_some()
     }
 
-    /// Whether the text is in a string or a name.
+    /// Whether the text is inside a string or a property name.
     pub(crate) fn is_in_text(&self) -> bool {
         matches!(self.begun, Begun::Text { .. })
     }
 
-    /// Whether there may be no other entry than those that have come.
+    /// Whether one of the open `uniqueItems` arrays may have no further distinct item.
     pub(crate) fn may_run_out(&self) -> bool {
         self.uniques().any(|unique| unique.may_run_out)
     }
 
-    /// What has begun like an entry that its list has already: the outermost such list, and its entry so far.
+    /// The outermost array whose current item begins like an earlier one, and that beginning.
     pub(crate) fn begun_alike(&self) -> Option<(usize, &[u8])> {
         let begun = self.uniques().enumerate().map(|(index, unique)| (index, unique, &unique.begun[..]));
         let mut alike = begun.filter(|(_, unique, _)| unique.alike().next().is_some());
         alike.next().map(|(index, _, begun)| (index, begun))
     }
 
-    /// What would complete entries that have begun to those that their lists have already.
+    /// Texts that would complete the current items of the open arrays to items that they already have.
     pub(crate) fn repeating(&self) -> impl Iterator<Item = &[u8]> {
         self.uniques().flat_map(Unique::alike)
     }
 
-    /// Whether the same entry may have other forms, beside white space, whose texts are within the open one.
+    /// Whether the items use backslash escapes, so that one value may have several texts.
     pub(crate) fn has_escapes(&self) -> bool {
         self.uniques().any(|unique| {
             let texts = unique.entries.iter().map(|entry| &entry.text);
@@ -240,7 +241,7 @@ impl Entries {
         })
     }
 
-    /// How many lists and objects are open within the innermost list without repeated entries.
+    /// Number of arrays and objects that are open inside the innermost `uniqueItems` array.
     pub(crate) fn depth(&self) -> usize {
         let is_unique = |open: &&Open| matches!(open.within, Within::List { unique: Some(_), .. });
         self.open.iter().rev().take_while(|open| !is_unique(open)).count()
@@ -255,7 +256,7 @@ impl Entries {
 }
 
 impl Unique {
-    /// What would complete the entry that has begun to those that are there.
+    /// Texts that would complete the current item to an earlier one of this array.
     fn alike(&self) -> impl Iterator<Item = &[u8]> {
         let entries = self.entries.iter().filter(|_| !self.is_between);
         entries.filter_map(|entry| entry.text.strip_prefix(&self.begun[..]))
@@ -266,7 +267,7 @@ fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }
 
-/// One text for all texts of a JSON value: numbers that are one in floating point are one value to most readers.
+/// Canonical text of a JSON value. Numbers with the same floating-point value count as equal, as most readers see them.
 fn one_form(text: &[u8]) -> Vec<u8> {
     fn write(value: &Value, into: &mut Vec<u8>) {
         match value {

@@ -1,51 +1,51 @@
-//! Why a grammar cannot be used.
+//! Reasons why a grammar cannot be used.
 
 use thiserror::Error;
 
-/// A grammar that is refused, or that cannot go on.
+/// Why a grammar is refused, or cannot be followed any further.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GrammarError {
-    /// A keyword of a schema that cannot be enforced. Nothing of a schema is ignored.
+    /// A keyword of a schema that cannot be enforced. No keyword is ignored silently.
     #[error("{place} of the schema: {problem}")]
     Schema {
-        /// Where, as a JSON pointer; `#` is the schema itself.
+        /// JSON pointer to the keyword; `#` is the schema itself.
         place: String,
-        /// The keyword, and what is wrong with it.
+        /// Names the keyword and what is wrong with it.
         problem: String,
     },
-    /// The grammar is not valid, or cannot be compiled.
+    /// The grammar is invalid, or cannot be compiled.
     #[error("the {what} cannot be used: {problem}")]
     Invalid {
-        /// "JSON schema", "regular expression".
+        /// Kind of the grammar: "JSON schema", "regular expression".
         what: &'static str,
-        /// What is wrong.
+        /// Description of what is wrong.
         problem: String,
     },
     /// The grammar exceeds a limit.
     #[error("the {what} has {got} {unit}, but at most {limit} are allowed; simplify it")]
     TooLarge {
-        /// "JSON schema", "regular expression".
+        /// Kind of the grammar: "JSON schema", "regular expression".
         what: &'static str,
-        /// What is counted.
+        /// Plural noun for what is counted, such as "bytes".
         unit: &'static str,
-        /// How many there are.
+        /// Count in the grammar.
         got: usize,
-        /// How many may be.
+        /// Largest count that is accepted.
         limit: usize,
     },
-    /// A state in which it is not known what may follow: the grammar is too complex there.
+    /// The grammar is too complex in the current state to compute which tokens may follow.
     #[error("what may follow could not be computed: {0}; simplify the schema or grammar")]
     TooComplex(String),
-    /// What has been compiled holds all the memory that there is for it.
+    /// Compiled grammars use up the memory budget that is set for them.
     #[error("schemas and grammars hold all the memory that there is for them; simplify this one, or send it later")]
     NoMemory,
-    /// A token that the grammar does not allow here.
+    /// The token with this id is not allowed here.
     #[error("token {0} is not what the schema or grammar allows here")]
     NotAllowed(u32),
 }
 
 impl GrammarError {
-    /// Gives an error about a whole schema the schema's root as its place.
+    /// Turns an error about a schema as a whole into one at the schema's root.
     pub(crate) fn placed(self) -> Self {
         let problem = match self {
             Self::Invalid { problem, .. } => problem,
@@ -57,8 +57,8 @@ impl GrammarError {
         Self::Schema { place: "#".into(), problem }
     }
 
-    /// The first line of what the library says, without states and traces of its own; with the reason, where that is in
-    /// a later line, as of regular expressions.
+    /// The first line of the library's message, without its internal states and traces; joined with the reason, if that
+    /// is in a later line, as for regular expressions.
     pub(crate) fn told(problem: &impl std::fmt::Display) -> String {
         const BYTES_MAX: usize = 300;
         let text = problem.to_string();

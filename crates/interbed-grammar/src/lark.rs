@@ -1,8 +1,8 @@
-//! Lark's form of grammars, which the library reads.
+//! Helpers for Lark's grammar syntax, which the library reads.
 
 use serde_json::Value;
 
-/// A text in Lark's quotes, which are JSON's.
+/// Quotes a text for Lark, whose quotes and escapes are JSON's.
 pub fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

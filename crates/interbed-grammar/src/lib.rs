@@ -1,12 +1,13 @@
-//! What an answer may be: JSON schemas, regular expressions, choices and grammars, as masks over a model's tokens.
+//! Constrains a model's output: compiles JSON schemas, regular expressions, choices and grammars into masks over
+//! tokens.
 //!
-//! A [`Vocabulary`] knows the bytes of each token. It compiles a [`GrammarSource`] into a [`Constraint`]: the state of
-//! one answer, which says which tokens may come next and moves on with each one that does. Nothing here knows requests,
-//! threads or clocks.
+//! A [`Vocabulary`] holds the bytes of each token. It compiles a [`GrammarSource`] into a [`Constraint`]: the state of
+//! one answer, which says which tokens are allowed next and advances by each token that is chosen. This crate knows no
+//! requests, threads or clocks.
 //!
-//! **Invariant:** a token is allowed exactly where its bytes continue the text to a beginning of some text of the
-//! grammar, and an end-of-sequence token exactly where the text is complete. How a text is cut into tokens changes
-//! nothing. Special tokens are no text: only a grammar that names them allows them.
+//! **Invariant:** a token is allowed exactly where its bytes continue the answer to a prefix of some text of the
+//! grammar, and an end-of-sequence token exactly where the answer is complete. How the text is split into tokens makes
+//! no difference. Special tokens are no text: a grammar allows only those that it names.
 
 mod binding;
 mod conjunctions;

@@ -1,8 +1,8 @@
-//! Which tokens may come next.
+//! A set of tokens that are allowed next.
 
 use llguidance::toktrie::SimpleVob;
 
-/// Which tokens may come next. Tokens that it does not know may not.
+/// The set of tokens that are allowed next. Ids beyond the vocabulary are not allowed.
 #[derive(Clone)]
 pub struct TokenMask {
     allowed: SimpleVob,
@@ -13,19 +13,19 @@ impl TokenMask {
         Self { allowed }
     }
 
-    /// Whether this token may come next.
+    /// Whether the token with this id is allowed next.
     pub fn allows(&self, token: u32) -> bool {
         (token as usize) < self.allowed.len() && self.allowed.is_allowed(token)
     }
 
-    /// This token may come too, if there is one.
+    /// Adds a token to the set; ignores ids beyond the vocabulary.
     pub(crate) fn allow(&mut self, token: u32) {
         if (token as usize) < self.allowed.len() {
             self.allowed.allow_token(token);
         }
     }
 
-    /// None of these may come, unless nothing else may: then it stays as it is, and `false` is returned.
+    /// Removes tokens from the set. If that would leave no token, it changes nothing and returns `false`.
     pub(crate) fn disallow(&mut self, tokens: &[u32]) -> bool {
         if tokens.is_empty() {
             return true;
@@ -39,17 +39,17 @@ impl TokenMask {
         is_left
     }
 
-    /// Those that may come.
+    /// Iterates over the ids of the allowed tokens.
     pub(crate) fn allowed(&self) -> impl Iterator<Item = u32> {
         self.allowed.iter()
     }
 
-    /// Those of `other` may come too.
+    /// Adds all tokens of `other`.
     pub(crate) fn allow_all(&mut self, other: &Self) {
         other.allowed.iter_set_entries(|token| self.allow(token as u32));
     }
 
-    /// Makes all others impossible. `logits`: `[vocabulary]`.
+    /// Sets the logits of all tokens outside of the set to negative infinity. `logits` has one value for each token.
     pub fn apply(&self, logits: &mut [f32]) {
         let mut words = self.allowed.as_slice().iter();
         for chunk in logits.chunks_mut(32) {

@@ -12,29 +12,29 @@ use crate::schema::Places;
 use crate::tokens::Tokens;
 use crate::{GrammarError, Standing, TokenMask};
 
-/// A compiled grammar, and how far a text has come in it. Clones share what they learn about the grammar.
+/// A compiled grammar, and how far a text has come in it. Clones share what the parser caches about the grammar.
 #[derive(Clone)]
 pub(crate) struct Matching {
     matcher: Matcher,
     learned: Arc<Learned>,
     tokens: Arc<Tokens>,
-    /// Where all of the text is JSON, or what stands around it: the names so far.
+    /// Property names so far, where the text is JSON, possibly with fixed text around it.
     names: Option<Names>,
-    /// Where schemas have lists without repeated entries: those so far.
+    /// Items of `uniqueItems` arrays so far, where schemas have such arrays.
     entries: Option<Entries>,
 }
 
-/// What is known of a grammar: more with each place that a text comes to.
+/// What the parser has cached of a grammar; it grows with every state that a text reaches.
 struct Learned {
-    /// Another state in the same grammar, which tells how much that is.
+    /// A parser that shares the grammar's cache and reports the size of that cache.
     parser: Mutex<TokenParser>,
-    /// What the grammar takes besides.
+    /// Bytes that the grammar uses besides the cache.
     bytes: usize,
     holding: Holding,
 }
 
 impl Learned {
-    /// Holds the memory that it takes.
+    /// Reserves the memory that the grammar uses now.
     fn hold(&self) -> Result<(), GrammarError> {
         let tables = self.parser.lock().unwrap_or_else(PoisonError::into_inner).parser.lexer_stats().num_bytes;
         if self.holding.grow_to(self.bytes.saturating_add(tables)) { Ok(()) } else { Err(GrammarError::NoMemory) }
@@ -42,11 +42,12 @@ impl Learned {
 }
 
 impl Matching {
-    /// At the beginning of a text, which `is_json`, or JSON with something around it. It has lists without repeated
-    /// entries at `places`, and the grammar takes `bytes` beside its tables, which `holding` is for.
+    /// The state before any text. `is_json` says whether the text is JSON, possibly with fixed text around it; `places`
+    /// are those of its `uniqueItems` arrays. The grammar uses `bytes` besides its cache, and `holding` is its share of
+    /// the memory budget.
     ///
     /// # Errors
-    /// The parser's own; there is no memory for it.
+    /// The parser fails, or no memory is left for it.
     pub(crate) fn new(
         parser: TokenParser,
         tokens: Arc<Tokens>,
@@ -67,8 +68,8 @@ impl Matching {
         }
     }
 
-    /// What may come next: nothing that repeats an entry where that is ruled out, or leaves no other; and no name that
-    /// its object has already, unless nothing else may.
+    /// Computes which tokens are allowed next. Tokens that repeat an item of a `uniqueItems` array, or lead only to
+    /// such items, are not; those that repeat a property name are allowed only if nothing else is.
     pub(crate) fn mask(&mut self) -> Result<TokenMask, GrammarError> {
         let mask = self.matcher.compute_mask_or_eos().map(TokenMask::new).map_err(|error| too_complex(&error));
         self.learned.hold()?;
@@ -86,7 +87,7 @@ impl Matching {
         Ok(mask)
     }
 
-    /// The text in its lists without repeated entries, if there may be any.
+    /// The state inside `uniqueItems` arrays, if the grammar has any.
     fn crossing(&self) -> Option<Crossing<'_>> {
         let entries = self.entries.as_ref()?;
         Some(Crossing { matcher: &self.matcher, tokens: &self.tokens, entries })
@@ -116,8 +117,8 @@ impl Matching {
         Ok(standing)
     }
 
-    /// As [`advance`](Self::advance) with each of `tokens`; `None` if one may not come. Then this must not be used
-    /// further.
+    /// Calls [`advance`](Self::advance) with each of `tokens`; returns `None` if one is not allowed. The state is
+    /// unusable after that.
     pub(crate) fn advance_all(&mut self, tokens: &[u32]) -> Option<Standing> {
         let mut progress = Standing::Open;
         for &token in tokens {

@@ -1,12 +1,12 @@
-//! The memory of compiled grammars, which grows while answers go on: bounded over all of them together.
+//! The memory budget of compiled grammars, whose caches grow while answers are generated: one budget for all of them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Of all memory, grammars may have so large a part as they like; the rest is for those with no more than an equal
-/// share of it.
+/// One half of the budget (1 / `FREE_PART`) is given to any grammar that asks; the other half is reserved for grammars
+/// that use no more than an equal share of it.
 const FREE_PART: usize = 2;
 
-/// What all grammars of a vocabulary may take.
+/// The memory budget of all grammars of a vocabulary.
 #[derive(Debug)]
 pub(crate) struct GrammarMemory {
     bytes: usize,
@@ -19,7 +19,7 @@ struct Taken {
     grammars: usize,
 }
 
-/// What one grammar has of it, given back when this is dropped.
+/// The memory that one grammar holds from the budget; dropping it returns the memory.
 #[derive(Debug)]
 pub(crate) struct Holding {
     memory: Arc<GrammarMemory>,
@@ -31,7 +31,7 @@ impl GrammarMemory {
         Arc::new(Self { bytes, taken: Mutex::default() })
     }
 
-    /// Nothing yet, for one more grammar.
+    /// Registers one more grammar, which holds no memory yet.
     pub(crate) fn hold(self: &Arc<Self>) -> Holding {
         lock(&self.taken).grammars += 1;
         Holding { memory: self.clone(), bytes: Mutex::default() }
@@ -39,7 +39,7 @@ impl GrammarMemory {
 }
 
 impl Holding {
-    /// Holds as much as `bytes`, if that is more than before; false if there is not so much.
+    /// Raises the reservation to `bytes`, if it is smaller; returns false if the budget does not allow that.
     pub(crate) fn grow_to(&self, bytes: usize) -> bool {
         let (mut own, mut taken) = (lock(&self.bytes), lock(&self.memory.taken));
         let more = bytes.saturating_sub(*own);

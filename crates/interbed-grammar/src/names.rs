@@ -1,25 +1,25 @@
-//! JSON in which no name comes twice in an object: no grammar of finite size says so.
+//! Follows JSON text and notes the property names of its objects. No grammar of finite size can forbid repeated names.
 
-/// The names of the objects that a text is in so far. What is in no bracket is passed over.
+/// The property names of the objects that a JSON text is inside of. Text outside of all brackets is skipped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Names {
-    /// What is open: of an object its names as they are written, of a list nothing.
+    /// Open brackets, from the outside in: an object with its names as they are written, or `None` for an array.
     open: Vec<Option<Vec<Vec<u8>>>>,
-    /// Whether a text that begins now is a name.
+    /// Whether a string that begins next is a property name.
     is_name_next: bool,
     text: Option<Text>,
 }
 
-/// A text that is not closed.
+/// A string that is not closed yet.
 #[derive(Debug, Clone)]
 struct Text {
-    /// What came of it, if it is a name.
+    /// The bytes so far, if the string is a property name.
     name: Option<Vec<u8>>,
     is_escaped: bool,
 }
 
 impl Names {
-    /// Takes more of the text; returns whether a name is complete with it that its object has already.
+    /// Appends text; returns whether it completes a property name that the object already has.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         let mut is_repeated = false;
         for &byte in bytes {
@@ -42,7 +42,7 @@ impl Names {
         is_repeated
     }
 
-    /// Takes a byte that is in no text.
+    /// Processes a byte that is outside of strings.
     fn begin(&mut self, byte: u8) {
         match byte {
             b'"' => {
@@ -63,7 +63,7 @@ impl Names {
         }
     }
 
-    /// The quotes that the next name needs to its end.
+    /// Number of quotation marks that a token needs in order to complete the next property name.
     pub(crate) fn quotes_needed(&self) -> usize {
         match &self.text {
             Some(Text { name: Some(_), .. }) => 1,
@@ -72,7 +72,7 @@ impl Names {
         }
     }
 
-    /// Whether `bytes` complete a name that its object has already.
+    /// Whether `bytes` would complete a property name that the object already has.
     pub(crate) fn repeats(&self, bytes: &[u8]) -> bool {
         let quotes = bytes.iter().filter(|&&byte| byte == b'"').count();
         if quotes < self.quotes_needed() {

@@ -1,4 +1,4 @@
-//! Where a free answer becomes bound.
+//! The transition from a free answer to a constrained part.
 
 use crate::matching::Matching;
 use crate::tokens::Tokens;
@@ -9,28 +9,28 @@ use crate::{Standing, TokenMask};
 pub(crate) struct Opening {
     trigger: Trigger,
     fresh: Matching,
-    /// What may come first in a part; `None` where that is not known.
+    /// Tokens that may begin a constrained part; `None` if the grammar cannot tell.
     first: Option<TokenMask>,
-    /// The tokens with the last byte of a marker in them.
+    /// Tokens that contain the last byte of a marker.
     ends: Vec<u32>,
-    /// Those with a whole marker in them, wherever it counts.
+    /// Tokens that contain a whole marker which counts anywhere.
     whole: Vec<u32>,
-    /// Those of them that may not come in the midst of a text.
+    /// Tokens of `whole` that are never allowed in the midst of a text.
     refused: Vec<u32>,
 }
 
-/// What a token is in a free answer.
+/// What a token does to a free answer.
 pub(crate) enum Opened {
-    /// Text.
+    /// The answer stays free.
     No,
-    /// The beginning of a part, of which so much came.
+    /// The token completes a marker and begins a constrained part; with the state after the token.
     Yes(Box<Matching>, Standing),
-    /// It may not come: a marker is complete, and nothing that the grammar allows begins with the rest of the token.
+    /// The token is not allowed: it completes a marker, and the grammar does not allow the rest of the token.
     Refused,
 }
 
 impl Opening {
-    /// Looks at all tokens.
+    /// Classifies all tokens of the vocabulary.
     pub(crate) fn new(tokens: &Tokens, trigger: Trigger, fresh: Matching) -> Self {
         let first = fresh.clone().mask().ok();
         let last: Vec<u8> = trigger.last_bytes().collect();
@@ -42,7 +42,7 @@ impl Opening {
         opening
     }
 
-    /// Takes a token behind a text. Refused, it changes nothing.
+    /// Advances a free answer by a token. A refused token changes nothing.
     pub(crate) fn advance(&self, tokens: &Tokens, scan: &mut Scan, token: u32) -> Opened {
         let mut ahead = scan.clone();
         let begun = ahead.push(&self.trigger, tokens.text(token));
@@ -56,12 +56,12 @@ impl Opening {
         opened
     }
 
-    /// Whether any token may come behind this text, as far as that is known without looking at many.
+    /// Whether every token is allowed next, as far as the token lists can tell.
     pub(crate) fn is_free(&self, scan: &Scan) -> bool {
         self.is_in_the_midst(scan) && self.refused.is_empty()
     }
 
-    /// The tokens that may not come behind this text.
+    /// The tokens that are not allowed next.
     pub(crate) fn refused(&self, tokens: &Tokens, scan: &Scan) -> Vec<u32> {
         if self.is_in_the_midst(scan) {
             return self.refused.clone();
@@ -87,11 +87,11 @@ impl Opening {
         asked.iter().copied().filter(is_refused).collect()
     }
 
-    /// Whether a part may begin so.
+    /// Whether the grammar allows a constrained part to begin with `begun`.
     fn may_begin(&self, tokens: &Tokens, begun: &[u8]) -> bool {
         match (&self.first, tokens.of_text(begun)) {
             _ if begun.is_empty() => true,
-            // How a text is cut into tokens changes nothing.
+            // The split into tokens makes no difference, so the one token with these bytes tells enough.
             (Some(first), Some(token)) => first.allows(token),
             _ => !matches!(self.enter(tokens, begun), Opened::Refused),
         }

@@ -1,8 +1,8 @@
-//! What it costs to intersect regular expressions, known before the library does it.
+//! Estimates the cost of intersecting regular expressions before the library does it.
 //!
-//! The library follows an intersection by the bytes that may come next. Each of the expressions that it joins has sets
-//! of them, and a step goes through every choice of one set from each that have a byte in common: a product. The
-//! library counts that work and stops where there is too much of it, but only between steps, so a step must be small.
+//! The library follows an intersection byte by byte. Each of the intersected expressions has sets of bytes that may
+//! come next, and a step tries every combination of one set from each that have a byte in common: a product. The
+//! library counts this work and stops at its limit, but checks only between steps, so each step has to be small.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,16 +10,17 @@ use llguidance::derivre::raw::ExprSet;
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use llguidance::earley::lexerspec::LexerSpec;
 
-/// Most choices in a step of one intersection, and in one of all that a grammar has.
+/// Maximum number of combinations in one step of an intersection.
 const CHOICES_MAX: u64 = 100_000;
+/// Maximum number of combinations in one step of all intersections together.
 const CHOICES_OF_ALL_MAX: u64 = 4_000_000;
-/// Most expressions that are looked at; those that several intersections share count in each.
+/// Maximum number of expressions that are visited. One that several intersections share counts for each of them.
 const LOOKED_AT_MAX: usize = 2_000_000;
 
-/// How much a grammar asks for of what is limited.
+/// A limit that a grammar exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooMany {
-    /// What is counted.
+    /// Plural noun for what is counted.
     pub(crate) unit: &'static str,
     pub(crate) got: usize,
     pub(crate) limit: usize,
@@ -28,7 +29,7 @@ pub(crate) struct TooMany {
 /// Checks the intersections in a grammar's terminals.
 ///
 /// # Errors
-/// A step through one of them, or through all together, would take too long.
+/// A step through one intersection, or through all of them together, would take too long.
 pub(crate) fn check(spec: &LexerSpec) -> Result<(), TooMany> {
     let exprs = spec.regex_builder.exprset();
     let mut look = Look { exprs, kinds: Kinds::new(), joined: HashMap::new(), left: LOOKED_AT_MAX };
@@ -51,12 +52,12 @@ fn limit(unit: &'static str, got: u64, limit: u64) -> Result<(), TooMany> {
     if got > limit { Err(TooMany { unit, got: size(got), limit: size(limit) }) } else { Ok(()) }
 }
 
-/// The library's numbers for kinds of expressions, whose names it does not export.
+/// The library's numbers for kinds of expressions; it does not export their names.
 struct Kinds {
     and: u8,
     not: u8,
     set: u8,
-    /// Those that begin with one byte.
+    /// Kinds of expressions that begin with one byte.
     single: [u8; 3],
 }
 
@@ -77,8 +78,8 @@ impl Kinds {
     }
 }
 
-/// In how many of an expression's sets each byte is, and which these are: a number that is the same for bytes that are
-/// in the same sets.
+/// For each byte, in how many of an expression's sets it is, and a hash of those sets, which is equal for bytes in the
+/// same sets.
 #[derive(Clone)]
 struct Sets {
     counts: Box<[u64; 256]>,
@@ -90,7 +91,7 @@ impl Sets {
         Self { counts: Box::new([0; 256]), which: Box::new([0; 256]) }
     }
 
-    /// One more set, which has a number.
+    /// Adds a set with this number.
     fn add(&mut self, number: u64, has: impl Fn(u8) -> bool) {
         for byte in (0..=u8::MAX).filter(|&byte| has(byte)) {
             self.counts[usize::from(byte)] = self.counts[usize::from(byte)].saturating_add(1);
@@ -107,9 +108,9 @@ impl Sets {
 struct Look<'a> {
     exprs: &'a ExprSet,
     kinds: Kinds,
-    /// The sets of intersections.
+    /// Sets of the intersections that were visited.
     joined: HashMap<ExprRef, Sets>,
-    /// Expressions that may still be looked at.
+    /// Number of expressions that may still be visited.
     left: usize,
 }
 
@@ -118,15 +119,15 @@ impl Look<'_> {
         self.exprs.get_tag(expr) as u8
     }
 
-    /// How many choices there are in a step of an intersection.
+    /// Number of combinations in one step of an intersection.
     fn choices(&mut self, expr: ExprRef) -> Result<u64, TooMany> {
         let sets = self.joined_sets(expr)?;
-        // Bytes that are in the same sets are one case.
+        // Bytes in the same sets are counted once.
         let cases: HashMap<u64, u64> = sets.which.iter().copied().zip(sets.counts.iter().copied()).collect();
         Ok(cases.values().fold(0, |sum: u64, &count| sum.saturating_add(count)))
     }
 
-    /// The sets of an intersection. Expressions in it come before it, so that this ends.
+    /// The sets of an intersection. Its operands have smaller ids, so the recursion ends.
     fn joined_sets(&mut self, expr: ExprRef) -> Result<Sets, TooMany> {
         if let Some(known) = self.joined.get(&expr) {
             return Ok(known.clone());
@@ -136,7 +137,7 @@ impl Look<'_> {
             let sets = self.sets(part)?;
             for byte in 0..=u8::MAX {
                 let (index, which) = (usize::from(byte), sets.which[usize::from(byte)]);
-                // On the way to the whole product, a part that lacks the byte has not been asked yet.
+                // The library has tried combinations of the first operands before it asks one that lacks the byte.
                 joined.counts[index] = joined.counts[index].saturating_mul(sets.counts[index].max(1));
                 joined.mix(byte, which);
             }
@@ -145,7 +146,7 @@ impl Look<'_> {
         Ok(joined)
     }
 
-    /// The sets of bytes that can come next anywhere in an expression.
+    /// The sets of bytes that may come next anywhere in an expression.
     fn sets(&mut self, expr: ExprRef) -> Result<Sets, TooMany> {
         let mut sets = Sets::none();
         let mut stack = vec![expr];
@@ -170,7 +171,7 @@ impl Look<'_> {
                 continue;
             }
             if kind == self.kinds.not {
-                // What it excludes is cut into sets that have no byte in common.
+                // The library splits what a negation excludes into disjoint sets.
                 sets.add(u64::from(next.as_u32()), |_| true);
                 continue;
             }
@@ -181,7 +182,7 @@ impl Look<'_> {
             stack.extend(exprs.get_args(next).iter().copied().filter(|&part| seen.insert(part)));
         }
         if has_single {
-            // Each byte may stand alone.
+            // Each byte may be a set of its own.
             for byte in 0..=u8::MAX {
                 sets.add(u64::MAX >> 1, |other| other == byte);
                 sets.mix(byte, 0);

@@ -9,12 +9,12 @@
 use crate::{Vocabulary, VocabularyError};
 
 impl Vocabulary {
-    /// As bytes, of which [`from_bytes`](Self::from_bytes) makes the same.
+    /// Serializes the vocabulary; [`from_bytes`](Self::from_bytes) reads it back.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (words, eos) = self.words();
         let mut bytes = (words.len() as u32).to_le_bytes().to_vec();
         for word in words {
-            // Longer ones are not in the trie.
+            // The length always fits a `u16`, as the trie refuses longer tokens.
             let length = u16::try_from(word.len()).unwrap_or(0);
             bytes.extend(length.to_le_bytes());
             bytes.extend(&word[..usize::from(length)]);
@@ -23,10 +23,10 @@ impl Vocabulary {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) wrote.
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
     ///
     /// # Errors
-    /// It is cut off, or its tokens cannot be put into a trie.
+    /// The bytes are cut off, or the tokens cannot be put into a trie.
     pub fn from_bytes(mut bytes: &[u8]) -> Result<Self, VocabularyError> {
         let cut_off = || VocabularyError("what was sent of it is cut off".into());
         let mut take = |count: usize| bytes.split_off(..count);

@@ -1,28 +1,30 @@
-//! What may come before the part of an answer that a grammar describes: a model's thinking.
+//! Free text that may come before the constrained part of an answer: a model's thinking.
 
 use crate::trigger::{Marker, Scan, Trigger};
 
-/// What may come before the part of an answer that a grammar describes.
+/// Free text that may come before the constrained part of an answer, such as a model's thinking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preface {
-    /// The token that opens it as the first one of the answer; without one, only a preface that has begun can come.
+    /// The token that opens the preface at the start of the answer; without one, only a preface that has already begun
+    /// is possible.
     pub(crate) open: Option<u32>,
-    /// The text that closes it; a special token has its name.
+    /// The marker that closes the preface. A special token is written as its name.
     pub(crate) close: Trigger,
     pub(crate) begun: bool,
-    /// Bytes of white space that may follow it.
+    /// Maximum number of bytes of white space that may follow the preface.
     pub(crate) blanks: usize,
 }
 
 impl Preface {
-    /// One that `open` opens, if the answer begins with it, and `close` ends. Up to `blanks` bytes of white space
-    /// follow it.
+    /// A preface that the answer may begin with: the token `open` opens it and the text `close` ends it. Up to `blanks`
+    /// bytes of white space may follow.
     pub fn optional(open: Option<u32>, close: &str, blanks: usize) -> Self {
         let marker = Marker { text: close.to_owned(), at_start: false, included: false };
         Self { open, close: Trigger::new(vec![marker]), begun: false, blanks }
     }
 
-    /// One that the answer is in from its first token on.
+    /// A preface that has begun in the prompt: the answer starts inside it and `close` ends it. Up to `blanks` bytes of
+    /// white space may follow.
     pub fn begun(close: &str, blanks: usize) -> Self {
         Self { begun: true, ..Self::optional(None, close, blanks) }
     }
@@ -35,10 +37,10 @@ impl Preface {
 /// How far a preface has come.
 #[derive(Debug, Clone)]
 pub(crate) enum Stage {
-    /// It may begin.
+    /// The answer has not begun; the preface may still be opened.
     Before,
-    /// It has begun.
+    /// The text is inside the preface; the scan looks for the closing marker.
     Inside(Scan),
-    /// It has ended, and so many bytes of white space followed.
+    /// The preface has ended, and this many bytes of white space have followed it.
     Blank(usize),
 }

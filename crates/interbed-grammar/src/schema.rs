@@ -1,8 +1,8 @@
-//! JSON schemas: what of them can be enforced, and the grammar of that. All else is refused, by keyword and place.
+//! JSON schemas: translates what can be enforced into a grammar, and refuses everything else by keyword and place.
 //!
-//! A schema becomes the shape of its values (`reader.rs`), in which keywords that say something together are one
-//! (`meet.rs`), and the shape becomes rules of a grammar (`rules.rs`). The library below is asked for the strings that
-//! match patterns and formats, and for large multiples.
+//! A schema is read into the shape of its values (`reader.rs`), where keywords that constrain the same value are
+//! combined (`meet.rs`), and the shape is written as rules of a grammar (`rules.rs`). Patterns, formats and multiples
+//! of large numbers are left to the library.
 
 mod blame;
 mod contains;
@@ -35,9 +35,10 @@ pub(crate) use pointer::find;
 use pointer::{fragment, pointer, step};
 use rules::Rules;
 
-/// Keywords that describe values and cannot be enforced.
+/// Keywords that constrain values and cannot be enforced.
 const REFUSED: [&str; 4] = ["$dynamicRef", "$recursiveRef", "unevaluatedItems", "x-guidance"];
-/// Values of `format` that are enforced: of texts, and of whole numbers. Others say what a value is for.
+/// Values of `format` that are enforced for strings; those of whole numbers are in `WholeFormat`. Other values of
+/// `format` are annotations.
 const FORMATS: [&str; 18] = [
     "date",
     "date-time",
@@ -58,7 +59,7 @@ const FORMATS: [&str; 18] = [
     "uri-template",
     "uuid",
 ];
-/// Keywords with a schema, with a list of schemas, and with an object of schemas.
+/// Keywords whose value is one schema.
 const WITH_SCHEMA: [&str; 10] = [
     "additionalItems",
     "additionalProperties",
@@ -71,38 +72,40 @@ const WITH_SCHEMA: [&str; 10] = [
     "then",
     "unevaluatedProperties",
 ];
+/// Keywords whose value is an array of schemas.
 const WITH_LIST: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
+/// Keywords whose value is an object of schemas.
 const WITH_OBJECT: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 
 /// Deepest nesting of schemas.
 const DEPTH_MAX: usize = 64;
 
-/// `schema` without what asks for nothing.
+/// Returns `schema` without keywords that constrain nothing.
 ///
 /// # Errors
-/// The first keyword that cannot be enforced, and its place; or that no value keeps to it.
+/// Names the place of the first keyword that cannot be enforced, or says that no value satisfies the schema.
 pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
     let schema = known(schema)?;
     match Rules::default().add(&schema) {
-        // That it has no values is told where it is compiled.
+        // A schema without values is reported when it is compiled.
         Ok(_) | Err(GrammarError::Invalid { .. }) => Ok(schema),
         Err(error) => Err(error),
     }
 }
 
-/// Checks that each value of `format` is one that is enforced, as who sends a schema with `strict: true` expects.
+/// Checks that every `format` in the schema is enforced, as clients that send `strict: true` expect.
 ///
 /// # Errors
-/// The first that is not, and its place; or what of the schema cannot be enforced.
+/// Names the place of the first `format` that is not enforced, or of another keyword that cannot be.
 pub fn check_formats(schema: &Value) -> Result<(), GrammarError> {
     walk(schema, true).map(drop)
 }
 
-/// The schema of a call's arguments, which are an object, whatever else `schema` says.
+/// Narrows `schema` to the objects that it describes, as the arguments of a tool call are an object.
 ///
 /// # Errors
-/// It describes no object.
+/// The schema allows no object.
 pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
     let none = |place: &str| {
         let problem = "the arguments of a call are an object, but no object keeps to this".to_owned();
@@ -120,35 +123,35 @@ pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
         _ => keywords.insert("type".into(), "object".into()),
     };
     let schema = Value::Object(keywords);
-    // What cannot be enforced is another matter.
+    // A schema that cannot be enforced is reported elsewhere.
     match known(&schema).and_then(|schema| Rules::has_values(&schema)) {
         Ok(false) => none("#"),
         _ => Ok(schema),
     }
 }
 
-/// The grammar of JSON that `schema` describes, in Lark's form, and where its lists without repeated entries are.
+/// Translates `schema` into a grammar of JSON in Lark's syntax; returns it with the places of its `uniqueItems` arrays.
 ///
 /// # Errors
-/// As [`checked`].
+/// Fails like [`checked`].
 pub(crate) fn grammar(schema: &Value) -> Result<(String, Places), GrammarError> {
     let mut rules = Rules::default();
     let first = rules.add(&known(schema)?)?;
     Ok((format!("start: {first}\n{}", rules.text()), rules.into_places()))
 }
 
-/// A grammar in Lark's form with rules in place of its schemas, each behind `%json`, and where their lists without
-/// repeated entries are.
+/// Replaces each schema after `%json` in a grammar in Lark's syntax by rules; returns the grammar with the places of
+/// the `uniqueItems` arrays.
 ///
 /// # Errors
-/// As [`checked`].
+/// Fails like [`checked`].
 pub(crate) fn with_rules(grammar: &str) -> Result<(String, Places), GrammarError> {
     let (mut rules, mut written, mut rest) = (Rules::default(), String::new(), grammar);
     while let Some(at) = directive(rest) {
         let behind = &rest[at + DIRECTIVE.len()..];
         let mut values = serde_json::Deserializer::from_str(behind).into_iter::<IgnoredAny>();
         let is_json = values.next().is_some_and(|value| value.is_ok());
-        // The library tells what is wrong.
+        // The library reports what is wrong with the JSON.
         let Some(schema) =
             behind.get(..values.byte_offset()).filter(|_| is_json).and_then(|text| json_value(text).ok())
         else {
@@ -164,10 +167,10 @@ pub(crate) fn with_rules(grammar: &str) -> Result<(String, Places), GrammarError
     Ok((format!("{written}{rest}{end}{}", rules.text()), rules.into_places().embedded()))
 }
 
-/// What a schema stands behind in a grammar.
+/// Directive that precedes a schema in a grammar.
 const DIRECTIVE: &str = "%json";
 
-/// Where the first schema of a grammar is: not in a text, an expression or a comment.
+/// Byte offset of the first `%json` in a grammar, outside of strings, expressions and comments.
 fn directive(grammar: &str) -> Option<usize> {
     let mut at = 0;
     while at < grammar.len() {
@@ -180,7 +183,8 @@ fn directive(grammar: &str) -> Option<usize> {
     None
 }
 
-/// Whether what a grammar has beside schemas is spelled out: no expression of it allows just any character.
+/// Whether the text that a grammar has around its schemas is fixed enough to be followed as JSON: none of its
+/// expressions matches arbitrary characters.
 pub(crate) fn is_spelled_out(grammar: &str) -> bool {
     let (mut rest, mut has_schema) = (grammar, false);
     while !rest.is_empty() {
@@ -200,7 +204,7 @@ pub(crate) fn is_spelled_out(grammar: &str) -> bool {
     has_schema
 }
 
-/// What a grammar begins with: a text, an expression, a comment, a special token, what a schema stands behind, or a
+/// The first lexical element of a grammar: a string, an expression, a comment, a special token, `%json`, or a single
 /// character.
 fn part(grammar: &str) -> &str {
     let until = |end: char| {
@@ -226,10 +230,10 @@ fn part(grammar: &str) -> &str {
     }
 }
 
-/// `schema` without keywords that ask for nothing.
+/// Returns `schema` without keywords that constrain nothing.
 ///
 /// # Errors
-/// The first keyword that is not known to be enforced, and its place.
+/// Names the place of the first keyword that is not known to be enforced.
 fn known(schema: &Value) -> Result<Value, GrammarError> {
     walk(schema, false)
 }
@@ -239,7 +243,7 @@ fn walk(schema: &Value, is_strict: bool) -> Result<Value, GrammarError> {
     let (walked, dialect) = (HashSet::new(), Dialect::of(schema));
     let mut walk = Walk { root: schema, dialect, is_strict, place, depth: 0, is_named: false, walked, references };
     let checked = walk.schema(schema)?;
-    // What references lead to may be elsewhere than in definitions.
+    // References may lead to places outside of the definitions.
     while let Some(to) = walk.references.pop() {
         let Some(names) = fragment(schema, &to).and_then(pointer::names) else { continue };
         let mut at = schema;
@@ -255,8 +259,8 @@ fn walk(schema: &Value, is_strict: bool) -> Result<Value, GrammarError> {
     Ok(checked)
 }
 
-/// How many levels a schema can have, one below another, if each place that a reference leads to is reached once: its
-/// own, and those of these places.
+/// Upper bound on the nesting of a schema, if each target of a reference is followed once: its own depth plus the
+/// depths of these targets.
 pub(crate) fn levels(schema: &Value) -> usize {
     let (mut places, mut depths) = (BTreeSet::new(), HashMap::new());
     let own = depth(schema, &mut places, &mut depths);
@@ -265,8 +269,8 @@ pub(crate) fn levels(schema: &Value) -> usize {
     own + places.iter().map(below).sum::<usize>()
 }
 
-/// The deepest nesting of values, which is added to `depths` for each value in it, too; what references lead to is
-/// added to `places`.
+/// Depth of a JSON value. Also stores the depth of every value inside it in `depths` and adds the targets of references
+/// to `places`.
 fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>, depths: &mut HashMap<*const Value, usize>) -> usize {
     let within = match value {
         Value::Array(list) => list.iter().map(|value| depth(value, places, depths)).max().unwrap_or(0),
@@ -282,24 +286,25 @@ fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>, depths: &mut Hash
     within + 1
 }
 
-/// A walk through a schema.
+/// A walk through a schema that checks its keywords.
 struct Walk<'a> {
     root: &'a Value,
     dialect: Dialect,
-    /// Whether values of `format` that are not enforced are refused.
+    /// Whether a `format` that is not enforced is refused.
     is_strict: bool,
     place: Vec<String>,
     depth: usize,
-    /// Whether this is within a schema with a name of its own, from which references lead elsewhere.
+    /// Whether the walk is inside a subschema with its own `$id`, relative to which references are resolved.
     is_named: bool,
-    /// The schemas that it came to, by where they are in memory.
+    /// Addresses of the subschemas that were visited.
     walked: HashSet<*const Value>,
-    /// Where references lead that were found.
+    /// References that were found and are yet to be followed.
     references: Vec<String>,
 }
 
 impl Walk<'_> {
-    /// A schema without its keywords that ask for nothing; `null` for one that this walk has come to before.
+    /// Checks a subschema and returns it without keywords that constrain nothing; returns `null` for one that was
+    /// visited before.
     fn schema(&mut self, schema: &Value) -> Result<Value, GrammarError> {
         let Value::Object(keywords) = schema else {
             return match schema {
@@ -328,15 +333,15 @@ impl Walk<'_> {
         Ok(Value::Object(checked))
     }
 
-    /// Whether references within `schema` are read from a name of its own.
+    /// Whether `schema` has its own `$id`, relative to which references inside it are resolved.
     fn has_own_name(&self, schema: &Value) -> bool {
         let name = schema.get(self.dialect.name()).and_then(Value::as_str);
         name.is_some_and(|name| !name.is_empty() && !name.starts_with('#'))
     }
 
-    /// The value of a keyword; `None` if it asks for nothing.
+    /// Checks a keyword and returns its value; `None` if it constrains nothing.
     fn keyword(&mut self, keyword: &str, value: &Value) -> Result<Option<Value>, GrammarError> {
-        // What is nullable is also given without null.
+        // A nullable value may also be given without `null`, so `nullable` is not needed.
         let asks_for_nothing = match (keyword, value) {
             ("uniqueItems", Value::Bool(false)) | ("nullable", _) => true,
             ("unevaluatedItems" | "unevaluatedProperties", Value::Bool(true)) => true,
@@ -384,7 +389,7 @@ impl Walk<'_> {
             }
             (_, Value::Object(map)) if WITH_OBJECT.contains(&keyword) => {
                 let schemas = map.iter().map(|(key, schema)| match schema {
-                    // Names, on which others depend.
+                    // An array here lists property names, not schemas.
                     Value::Array(_) | Value::String(_) if keyword == "dependencies" => {
                         Ok((key.clone(), schema.clone()))
                     }
@@ -438,7 +443,7 @@ mod tests {
         ] {
             assert_eq!(arguments(&schema), Ok(expected));
         }
-        // An object that has to have itself as a part never ends.
+        // An object that has to contain itself never ends.
         let part = json!({"required": ["b"], "properties": {"b": {"$ref": "#"}}});
         let circle = json!({"$ref": "#/$defs/a", "$defs": {"a": part}});
         let texts = json!({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}});

@@ -1,15 +1,15 @@
-//! JSON whose numbers keep the text that they were sent with.
+//! JSON whose numbers keep the text in which they were sent.
 
 use serde_json::{Number, Value};
 
-/// The value of a JSON text. Its numbers are written as in `text`: `1e5`, `1E5` and `1e+5` stay what they are, as do
-/// `1.0` and integers of any length.
+/// Parses a JSON text. Numbers keep their spelling: `1e5`, `1E5` and `1e+5` stay distinct, and so do `1.0` and integers
+/// of any length.
 ///
 /// # Errors
-/// `text` is not JSON.
+/// `text` is not valid JSON.
 pub fn json_value(text: &str) -> serde_json::Result<Value> {
     let mut value = serde_json::from_str(text)?;
-    // The library keeps all of a number but how its exponent is written.
+    // `serde_json` keeps a number's spelling except for that of its exponent.
     if has_exponent(text) {
         let _ = restore(&mut value, &mut Numbers { text, at: 0 });
     }
@@ -21,7 +21,8 @@ fn has_exponent(text: &str) -> bool {
     text.as_bytes().windows(2).any(is_exponent)
 }
 
-/// Gives the numbers of `value` their texts; ends where these are those of another value, as where a name comes twice.
+/// Restores the spelling of the numbers in `value` from `texts`; returns `None` and stops where a number does not
+/// correspond, as after a repeated property name.
 fn restore(value: &mut Value, texts: &mut Numbers<'_>) -> Option<()> {
     match value {
         Value::Number(number) => {
@@ -38,7 +39,7 @@ fn restore(value: &mut Value, texts: &mut Numbers<'_>) -> Option<()> {
     }
 }
 
-/// A number as the library writes it.
+/// Spells a number as `serde_json` does.
 fn known(text: &str) -> String {
     match text.split_once(['e', 'E']) {
         None => text.to_owned(),
@@ -47,7 +48,7 @@ fn known(text: &str) -> String {
     }
 }
 
-/// The numbers of a JSON text, one behind the other.
+/// Iterates over the numbers of a JSON text.
 struct Numbers<'t> {
     text: &'t str,
     at: usize,
@@ -92,7 +93,7 @@ mod tests {
         ] {
             assert_eq!(json_value(text).expect(text).to_string(), text);
         }
-        // Of a name that comes twice, the last counts.
+        // If a property name is repeated, the last one counts.
         let twice = json_value(r#"{"a":1e5,"b":2e5,"a":3e5}"#).expect("JSON");
         assert_eq!((twice["a"].as_f64(), twice["b"].as_f64()), (Some(3e5), Some(2e5)));
         assert!(json_value("1e").is_err() && json_value("[1e5").is_err());

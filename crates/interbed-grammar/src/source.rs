@@ -1,4 +1,4 @@
-//! What a grammar is written in, and the limits of each kind.
+//! The ways to write a grammar, and the limits of each.
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
@@ -10,40 +10,39 @@ use crate::{conjunctions, ebnf, schema};
 
 /// Longest schema, regular expression or grammar, in bytes.
 const SOURCE_BYTES_MAX: usize = 256 << 10;
-/// Most texts to choose from, and their bytes together.
+/// Maximum number of choices.
 const CHOICES_MAX: usize = 4096;
 /// Deepest nesting of brackets in a regular expression or grammar.
 const NESTING_MAX: usize = 64;
-/// Most levels of a grammar or schema, one below another through the names of rules and references. The library follows
-/// them by recursion, with up to 3.3 KB of stack each.
+/// Deepest nesting of a grammar or schema through the names of rules and references. The library follows them by
+/// recursion, with up to 3.3 KB of stack for each level.
 const LEVELS_MAX: usize = 8192;
 
-/// What an answer has to be.
+/// A description of the texts that an answer may be.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GrammarSource {
     /// Any JSON object.
     JsonObject,
-    /// JSON that this schema describes.
+    /// JSON that satisfies this schema.
     JsonSchema(Value),
-    /// A text that all of this regular expression matches, in the syntax of the `regex` crate.
+    /// A text that this regular expression matches as a whole, in the syntax of the `regex` crate.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A text of this context-free grammar, in Lark's form: a rule `start`, rules in small and terminals in capital
-    /// letters.
+    /// A text of this context-free grammar in Lark's syntax: the start rule is `start`, rule names are in lower case
+    /// and terminal names in upper case.
     Lark(String),
-    /// A text of this context-free grammar, with rules as `root ::= "yes" | "no"`: llama.cpp's form (GBNF), and that of
-    /// XGrammar.
+    /// A text of this context-free grammar in the syntax of llama.cpp (GBNF) and XGrammar: `root ::= "yes" | "no"`.
     Ebnf(String),
 }
 
 impl GrammarSource {
-    /// A grammar, in whichever form it is written.
+    /// Recognizes the syntax of a grammar, Lark's or EBNF, and wraps it.
     pub fn of_grammar(text: String) -> Self {
         if ebnf::is_ebnf(&text) { Self::Ebnf(text) } else { Self::Lark(text) }
     }
 
-    /// Its kind, for messages.
+    /// Names the kind of source, for messages.
     pub fn what(&self) -> &'static str {
         match self {
             Self::JsonObject | Self::JsonSchema(_) => "JSON schema",
@@ -53,7 +52,7 @@ impl GrammarSource {
         }
     }
 
-    /// Bytes of its text.
+    /// Length of the source in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::JsonObject => 0,
@@ -63,7 +62,7 @@ impl GrammarSource {
         }
     }
 
-    /// Whether all of its texts are JSON, or JSON with what its grammar spells out around it.
+    /// Whether all texts are JSON, possibly with fixed text around it.
     pub(crate) fn is_json(&self) -> bool {
         match self {
             Self::JsonObject | Self::JsonSchema(_) => true,
@@ -72,10 +71,11 @@ impl GrammarSource {
         }
     }
 
-    /// In the library's form, and where the lists without repeated entries of its schemas are.
+    /// Translates the source into the library's form; returns it with the places of the `uniqueItems` arrays of its
+    /// schemas.
     ///
     /// # Errors
-    /// It exceeds a limit, or asks for what cannot be enforced.
+    /// The source exceeds a limit, or asks for what cannot be enforced.
     pub(crate) fn grammar(&self) -> Result<(TopLevelGrammar, Places), GrammarError> {
         let (grammar, places) = match self {
             Self::JsonObject => schema::grammar(&json!({"type": "object"}))?,
@@ -98,7 +98,8 @@ impl GrammarSource {
                     return Err(GrammarError::Invalid { what: self.what(), problem });
                 }
                 let texts: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
-                // One terminal: alternatives of a rule would each be an item of the parser's, which has 2,000.
+                // All choices form one terminal: alternatives of a rule would each be an item of the parser, which
+                // allows 2,000.
                 (format!("start: TEXT\nTEXT: {}\n", texts.join(" | ")), Places::default())
             }
             Self::Lark(grammar) | Self::Ebnf(grammar) => {
@@ -134,7 +135,7 @@ impl GrammarSource {
     }
 }
 
-/// The deepest nesting of brackets. Those in quotes count too; the library has a limit of its own where that errs.
+/// Deepest nesting of brackets. Brackets in quotes count too; where that overestimates, the library has its own limit.
 fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0);
     for byte in text.bytes() {
@@ -148,8 +149,8 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// At least as many levels as the rules of a grammar can have, if each names the next at its deepest place: a rule has
-/// a colon and opens brackets.
+/// Upper bound on the nesting of a grammar's rules, if each rule names the next one at its deepest place. A rule has a
+/// colon and opens brackets.
 fn levels(grammar: &str) -> usize {
     let of_line = |line: &str| {
         let rules = line.matches(':').count() - line.matches("::").count();

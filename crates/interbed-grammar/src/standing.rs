@@ -1,10 +1,10 @@
-//! Where an answer stands.
+//! Whether an answer can go on.
 
-/// Where an answer stands after a token.
+/// Whether an answer can go on after a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// More may come.
+    /// More tokens are allowed.
     Open,
-    /// The answer is complete, and nothing may come but an end-of-sequence token.
+    /// The answer is complete: only an end-of-sequence token is allowed.
     Complete,
 }

@@ -1,20 +1,20 @@
-//! Random schemas, and a plain validator of the keywords that they have. Behind the feature `testing`.
+//! Random schemas for tests, and a simple validator of their keywords. Requires the feature `testing`.
 
 use serde_json::{Map, Value, json};
 
 use crate::json_value;
 
-/// Random numbers that depend on a seed alone.
+/// A random number generator that depends on its seed alone.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Seeded.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Below `bound`, which is above 0.
+    /// A random number below `bound`, which has to be positive.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -22,13 +22,13 @@ impl Dice {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
     }
 
-    /// One of these, of which there are some.
+    /// A random element of a slice, which must not be empty.
     pub fn one<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 }
 
-/// A schema, nested at most `depth` times, whose values end: no text or list in it may be long.
+/// A random schema, nested at most `depth` times, with short strings and arrays only.
 pub fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth == 0 { 6 } else { 10 }) {
         0 => json!({"type": "boolean"}),
@@ -61,7 +61,7 @@ pub fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     }
 }
 
-/// A number, in one of the ways in which numbers are written, of both signs and many sizes.
+/// A random number of either sign and any size, in one of the spellings of JSON.
 pub fn random_number(dice: &mut Dice) -> Value {
     let sign = *dice.one(&["", "-"]);
     let text = match dice.below(6) {
@@ -75,8 +75,8 @@ pub fn random_number(dice: &mut Dice) -> Value {
     json_value(&text).unwrap_or_default()
 }
 
-/// A schema whose keywords are combined at random, nested at most `depth` times: it may have no values, or ask for what
-/// cannot be enforced.
+/// A schema of randomly combined keywords, nested at most `depth` times. It may have no values, or ask for what cannot
+/// be enforced.
 pub fn random_combination(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth == 0 { 5 } else { 10 }) {
         0 | 1 => random_numbers(dice),
@@ -120,7 +120,7 @@ pub fn random_combination(dice: &mut Dice, depth: usize) -> Value {
     }
 }
 
-/// A number with bounds, which are excluded or not, and multiples.
+/// A number schema with random bounds, included or excluded, and `multipleOf`.
 fn random_numbers(dice: &mut Dice) -> Value {
     let mut schema = json!({"type": dice.one(&["number", "integer"])});
     for keywords in [["minimum", "exclusiveMinimum"], ["maximum", "exclusiveMaximum"]] {
@@ -138,8 +138,8 @@ fn random_numbers(dice: &mut Dice) -> Value {
     schema
 }
 
-/// Whether `value` is what `schema` describes, of which the keywords of [`random_schema`] and [`random_combination`]
-/// are looked at. Numbers are what floating point makes of them, but for those of a list, which are texts.
+/// Whether `value` satisfies `schema`. Knows the keywords of [`random_schema`] and [`random_combination`] only.
+/// Compares numbers in floating point, except for listed ones, which it compares as texts.
 pub fn is_valid(schema: &Value, value: &Value) -> bool {
     if let Value::Bool(allows) = schema {
         return *allows;
@@ -205,7 +205,7 @@ pub fn is_valid(schema: &Value, value: &Value) -> bool {
         }
 }
 
-/// The one pattern of [`random_schema`]: two to four letters from a to c, and perhaps a number behind a dash.
+/// Matches the one pattern of [`random_schema`]: two to four letters from a to c, then perhaps a dash and a number.
 fn is_coded(text: &str) -> bool {
     let (letters, digits) = text.split_once('-').map_or((text, None), |(letters, digits)| (letters, Some(digits)));
     (2..=4).contains(&letters.len())

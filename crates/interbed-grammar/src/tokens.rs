@@ -4,26 +4,26 @@ use llguidance::toktrie::{SimpleVob, TokTrie, TokenizerEnv};
 
 use crate::TokenMask;
 
-/// What stands in front of a special token's name: no text has this byte.
+/// Byte before the name of a special token in the trie; it occurs in no UTF-8 text.
 pub(crate) const SPECIAL: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 
-/// Bytes that lead away from most texts, those first that mostly do.
+/// Bytes that usually make a text differ from an earlier one; the most effective ones come first.
 const TRIED: &[u8] =
     b"a10zAe2-_ ./,\"}]{[:tfn3456789bcdghijklmopqrsuvwxyBCDEFGHIJKLMNOPQRSTUVWXYZ@#$%&'()*+;<=>?\\^`|~!";
 
-/// The trie, and the tokens that end a sequence.
+/// The trie of the vocabulary, and the tokens that end a sequence.
 pub(crate) struct Tokens {
     trie: TokTrie,
     eos: Vec<u32>,
-    /// Those that are white space.
+    /// The tokens that are white space.
     blanks: TokenMask,
-    /// Tokens whose text has quotation marks, and how many marks each has.
+    /// Tokens whose text contains quotation marks, and how many each has.
     quoted: Vec<(u32, usize)>,
-    /// Tokens of one byte that lead away from most texts.
+    /// One-byte tokens that usually make a text differ from an earlier one.
     tried: Vec<u32>,
-    /// Tokens that may begin a list and have several of its entries.
+    /// Tokens that may begin an array and complete several of its items.
     lists: Vec<u32>,
-    /// Bytes of the longest.
+    /// Length of the longest token in bytes.
     longest: usize,
 }
 
@@ -48,12 +48,12 @@ impl Tokens {
         Self { trie, eos, blanks: TokenMask::new(blanks), quoted, tried, lists, longest }
     }
 
-    /// How many there are.
+    /// Number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.trie.vocab_size()
     }
 
-    /// What the trie has of each token, and the tokens that end a sequence.
+    /// The bytes of each token as the trie has them, and the tokens that end a sequence.
     pub(crate) fn words(&self) -> (impl ExactSizeIterator<Item = &[u8]>, &[u32]) {
         ((0..self.len()).map(|token| self.trie.token(token as u32)), &self.eos)
     }
@@ -62,17 +62,17 @@ impl Tokens {
         self.eos.contains(&token)
     }
 
-    /// Only the end may come.
+    /// A mask that allows only the tokens that end a sequence.
     pub(crate) fn eos_mask(&self) -> TokenMask {
         TokenMask::new(self.trie.eos_token_set())
     }
 
-    /// All but the end may come.
+    /// A mask that allows all tokens but those that end a sequence.
     pub(crate) fn mask_but_eos(&self) -> TokenMask {
         self.mask_but(&self.eos)
     }
 
-    /// All but these may come.
+    /// A mask that allows all tokens but `refused`.
     pub(crate) fn mask_but(&self, refused: &[u32]) -> TokenMask {
         let mut all = SimpleVob::alloc_ones(self.trie.vocab_size());
         refused.iter().for_each(|&token| all.disallow_token(token));
@@ -84,22 +84,23 @@ impl Tokens {
         &self.blanks
     }
 
-    /// The tokens with so many quotes or more.
+    /// The tokens with at least `least` quotation marks.
     pub(crate) fn quoted(&self, least: usize) -> impl Iterator<Item = u32> {
         self.quoted.iter().filter(move |&&(_, quotes)| quotes >= least).map(|&(token, _)| token)
     }
 
-    /// Tokens of one byte that lead away from most texts, those first that mostly do. White space never does.
+    /// One-byte tokens that usually make a text differ from an earlier one, the most effective first; none is white
+    /// space.
     pub(crate) fn tried(&self) -> &[u32] {
         &self.tried
     }
 
-    /// Tokens that may begin a list and have several of its entries.
+    /// Tokens that may begin an array and complete several of its items.
     pub(crate) fn lists(&self) -> impl Iterator<Item = u32> {
         self.lists.iter().copied()
     }
 
-    /// Bytes of the longest.
+    /// Length of the longest token in bytes.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
@@ -112,12 +113,12 @@ impl Tokens {
         bytes.strip_prefix(&[SPECIAL]).unwrap_or(bytes)
     }
 
-    /// A token that is this text.
+    /// The token with exactly these bytes, if there is one.
     pub(crate) fn of_text(&self, bytes: &[u8]) -> Option<u32> {
         self.trie.token_id_at_bytes(bytes)
     }
 
-    /// Tokens that have these bytes together; `None` where there are none.
+    /// Tokens that together have these bytes; `None` if there are none.
     pub(crate) fn spelled(&self, bytes: &[u8]) -> Option<Vec<u32>> {
         let tokens = self.trie.greedy_tokenize(bytes);
         let length: usize = tokens.iter().map(|&token| self.trie.token_len(token)).sum();
@@ -134,7 +135,7 @@ impl TokenizerEnv for Tokens {
         self.trie.greedy_tokenize(bytes)
     }
 
-    /// Else a grammar would force one way of cutting a text into tokens.
+    /// Returns false, as otherwise a grammar would force one way of splitting a text into tokens.
     fn tokenize_is_canonical(&self) -> bool {
         false
     }

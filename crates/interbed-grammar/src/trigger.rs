@@ -1,42 +1,43 @@
-//! The markers after which a free answer is bound.
+//! Markers in a free answer after which a grammar applies.
 
 use serde_json::{Value, json};
 
-/// A text after which an answer is bound.
+/// A text after which the grammar applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
-    /// The text; a special token has its name.
+    /// The marker's text. A special token is written as its name.
     pub text: String,
-    /// It counts only as the first thing in the answer or behind a part that was bound, white space aside.
+    /// Whether the marker counts only at the start of the answer or right after a constrained part, white space aside.
     pub at_start: bool,
-    /// It is part of what the grammar describes.
+    /// Whether the marker is itself part of what the grammar describes.
     pub included: bool,
 }
 
-/// The markers of an answer. The one that is complete first counts.
+/// The markers of an answer. The first one that is completed applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trigger {
     markers: Vec<Marker>,
     longest: usize,
-    /// What may stand, like white space, between a part that was bound and a marker at the start of what follows.
+    /// Bytes that may come, like white space, between a constrained part and a marker with `at_start`.
     separators: Vec<u8>,
 }
 
 impl Trigger {
-    /// Empty markers do not count.
+    /// A trigger with these markers, without those that are empty.
     pub fn new(markers: Vec<Marker>) -> Self {
         let markers: Vec<_> = markers.into_iter().filter(|marker| !marker.text.is_empty()).collect();
         let longest = markers.iter().map(|marker| marker.text.len()).max().unwrap_or(0);
         Self { markers, longest, separators: Vec::new() }
     }
 
-    /// The same with these bytes like white space between a part that was bound and a marker that counts there.
+    /// Also lets the bytes of `separators`, like white space, come between a constrained part and a marker with
+    /// `at_start`.
     #[must_use]
     pub fn separated_by(self, separators: &str) -> Self {
         Self { separators: separators.into(), ..self }
     }
 
-    /// As JSON, of which [`from_json`](Self::from_json) makes the same.
+    /// Serializes the trigger as JSON; [`from_json`](Self::from_json) reads it back.
     pub(crate) fn to_json(&self) -> Value {
         let marker = |marker: &Marker| json!([marker.text, marker.at_start, marker.included]);
         json!([self.markers.iter().map(marker).collect::<Vec<_>>(), self.separators])
@@ -53,12 +54,12 @@ impl Trigger {
         Some(Self { separators, ..Self::new(markers) })
     }
 
-    /// The last bytes of the markers.
+    /// The last byte of each marker.
     pub(crate) fn last_bytes(&self) -> impl Iterator<Item = u8> {
         self.markers.iter().filter_map(|marker| marker.text.bytes().last())
     }
 
-    /// Whether `text` has a marker in it that counts anywhere.
+    /// Whether `text` contains a marker that counts anywhere.
     pub(crate) fn is_in(&self, text: &[u8]) -> bool {
         let mut anywhere = self.anywhere();
         anywhere.any(|marker| text.windows(marker.len()).any(|window| window == marker))
@@ -69,47 +70,48 @@ impl Trigger {
     }
 }
 
-/// How much of a marker a free text ends with.
+/// The search for markers in a free text, which remembers the end of the text.
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
-    /// The end of the text so far, one byte shorter than the longest marker at most; at the start, all of it.
+    /// The end of the text so far: at most one byte less than the longest marker, or all of it while the text is at its
+    /// start.
     end: Vec<u8>,
     start: Start,
 }
 
-/// What the text is, as far as it is nothing yet but white space and the beginning of a marker.
+/// Whether the text so far is only white space and the beginning of a marker, and what it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// The start of an answer.
+    /// At the start of the answer.
     OfAnswer,
-    /// What follows a part that was bound.
+    /// Right after a constrained part.
     BehindPart,
-    /// It is more than that.
+    /// Past the start: other text has come.
     Passed,
 }
 
 impl Scan {
-    /// At the start of an answer.
+    /// The scan at the start of an answer.
     pub(crate) fn at_start() -> Self {
         Self { end: Vec::new(), start: Start::OfAnswer }
     }
 
-    /// Behind a part that was bound.
+    /// The scan right after a constrained part.
     pub(crate) fn behind_part() -> Self {
         Self { end: Vec::new(), start: Start::BehindPart }
     }
 
-    /// Where no marker counts that has to be at a start.
+    /// The scan in the midst of a text, where markers with `at_start` do not count.
     pub(crate) fn further_on() -> Self {
         Self { end: Vec::new(), start: Start::Passed }
     }
 
-    /// Whether a marker can end next that has to be at a start.
+    /// Whether a marker with `at_start` can still be completed.
     pub(crate) fn is_at_start(&self, trigger: &Trigger) -> bool {
         self.start != Start::Passed && trigger.markers.iter().any(|marker| marker.at_start)
     }
 
-    /// What would complete the markers that the text ends within.
+    /// The rests of the markers that the text ends within.
     pub(crate) fn rests<'t>(&self, trigger: &'t Trigger) -> Vec<&'t [u8]> {
         let rests = |marker: &'t [u8]| {
             (1..marker.len()).filter(|&begun| self.end.ends_with(&marker[..begun])).map(|begun| &marker[begun..])
@@ -117,7 +119,7 @@ impl Scan {
         trigger.anywhere().flat_map(rests).collect()
     }
 
-    /// Takes more text. Once a marker is complete, returns the text that is bound already.
+    /// Appends text. Once a marker is complete, returns the constrained text that has come already.
     pub(crate) fn push(&mut self, trigger: &Trigger, text: &[u8]) -> Option<Vec<u8>> {
         let seen = self.end.len();
         self.end.extend_from_slice(text);
@@ -141,7 +143,7 @@ impl Scan {
         None
     }
 
-    /// The text without what may stand before a marker at the start.
+    /// The text without the white space and separators that may precede a marker with `at_start`.
     fn begun(&self, trigger: &Trigger) -> &[u8] {
         let separators: &[u8] = if self.start == Start::BehindPart { &trigger.separators } else { &[] };
         let is_blank = |byte: &u8| byte.is_ascii_whitespace() || separators.contains(byte);
@@ -155,7 +157,7 @@ impl Scan {
         is_found.then_some(self.end.len() - begun.len())
     }
 
-    /// Where the marker begins, if it ends behind the first `seen` bytes.
+    /// Byte offset of the marker, if its end is after the first `seen` bytes.
     fn find(&self, marker: &Marker, seen: usize) -> Option<usize> {
         let marker = marker.text.as_bytes();
         let first = (seen + 1).saturating_sub(marker.len());
@@ -172,7 +174,8 @@ mod tests {
         Marker { text: text.into(), at_start, included }
     }
 
-    /// What is bound, and in which piece of `text` the marker ended, for pieces of `size` bytes.
+    /// The constrained text, and the index of the piece in which the marker ends, if `text` comes in pieces of `size`
+    /// bytes.
     fn found(trigger: &Trigger, text: &str, size: usize) -> Option<(String, usize)> {
         let mut scan = Scan::at_start();
         text.as_bytes().chunks(size).enumerate().find_map(|(index, piece)| {

@@ -1,4 +1,4 @@
-//! The bytes of a model's tokens.
+//! The bytes of a model's tokens, and the compilation of grammars over them.
 
 use std::fmt::{self, Debug, Display, Formatter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,28 +17,30 @@ use crate::overlaps::{self, TooMany};
 use crate::tokens::{SPECIAL, Tokens};
 use crate::{Binding, Constraint, GrammarError, GrammarSource, Trigger};
 
-/// Longest token that may be part of a text, in bytes: a limit of the trie. Longer ones are never allowed.
+/// Longest token that can be part of a text, in bytes: a limit of the trie. Longer tokens are never allowed.
 const TOKEN_BYTES_MAX: usize = 1000;
-/// Most tokens, another limit of the trie, which counts its nodes in 22 bits.
+/// Maximum number of tokens: another limit of the trie, which counts its nodes in 22 bits.
 const TOKENS_MAX: usize = 1 << 20;
-/// States that the expressions of a grammar may have come to, each of one or two kilobytes; schemas have hundreds.
+/// Maximum number of states of the lexer for one grammar, each of one or two kilobytes; schemas have hundreds.
 const LEXER_STATES_MAX: usize = 16 << 10;
-/// What all grammars of a vocabulary may take, if it is not said.
+/// Default memory budget of all grammars of a vocabulary.
 const MEMORY_BYTES: usize = 256 << 20;
-/// What a grammar takes beside the tables of its terminals, for each byte of its text, and for each rule and terminal:
-/// as much as was measured of schemas whose rules have many alternatives, and up to twice that of others.
+/// Memory that is charged for each grammar besides the tables of its lexer, in bytes. With the next two constants, the
+/// sum is what was measured for schemas whose rules have many alternatives, and up to twice the size of others.
 const GRAMMAR_BYTES: usize = 32 << 10;
+/// Memory that is charged for each byte of a grammar's text, in bytes.
 const GRAMMAR_FACTOR: usize = 8;
+/// Memory that is charged for each rule and each terminal, in bytes.
 const SYMBOL_BYTES: usize = 1 << 10;
 
-/// What a token is to a grammar.
+/// How a grammar sees a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenText {
     /// Part of a text: these bytes, which need not be whole characters.
     Text(Vec<u8>),
-    /// A special token of this name, which only a grammar that names it allows.
+    /// A special token with this name, allowed only by a grammar that names it.
     Special(String),
-    /// Never allowed.
+    /// A token that is never allowed.
     Unknown,
 }
 
@@ -47,8 +49,8 @@ pub enum TokenText {
 #[error("this model's tokenizer cannot be used with schemas and grammars: {0}")]
 pub struct VocabularyError(pub String);
 
-/// The bytes of a model's tokens, in a trie. It takes some 20 bytes a token, and a second for large vocabularies:
-/// build it once.
+/// The bytes of a model's tokens, in a trie. It uses some 20 bytes for each token and takes a second to build for large
+/// vocabularies, so build it once.
 pub struct Vocabulary {
     tokens: Arc<Tokens>,
     factory: ParserFactory,
@@ -56,13 +58,13 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Stack that compiling may take, and going on with what was compiled: patterns nest.
+    /// Stack size that compiling and following a grammar may need, in bytes, as patterns nest.
     pub const STACK_BYTES: usize = 64 << 20;
 
-    /// `tokens`, in the order of their ids; `eos` are those that end a sequence.
+    /// Builds the trie of `tokens`, in the order of their ids; `eos` are the ids that end a sequence.
     ///
     /// # Errors
-    /// There are too many, or none of them is text.
+    /// There are too many tokens, or none of them is text.
     pub fn new(tokens: &[TokenText], eos: &[u32]) -> Result<Self, VocabularyError> {
         if tokens.len() > TOKENS_MAX {
             let problem = format!("it has {} tokens, but at most {TOKENS_MAX} are supported", tokens.len());
@@ -76,7 +78,8 @@ impl Vocabulary {
         Self::of_words(&words, eos)
     }
 
-    /// What the trie has of each token, in the order of their ids; `eos` are those that end a sequence.
+    /// Builds the trie of tokens in the trie's own form, in the order of their ids; `eos` are the ids that end a
+    /// sequence.
     pub(crate) fn of_words(words: &[Vec<u8>], eos: Vec<u32>) -> Result<Self, VocabularyError> {
         let info = TokRxInfo::new(words.len() as u32, eos.first().copied().unwrap_or(INVALID_TOKEN));
         let built = catch_unwind(AssertUnwindSafe(|| {
@@ -98,7 +101,7 @@ impl Vocabulary {
         Ok(Self { tokens, factory, memory: GrammarMemory::new(MEMORY_BYTES) })
     }
 
-    /// This vocabulary with a budget of `bytes` for all grammars that are compiled with it and in use.
+    /// Sets a memory budget of `bytes` for all grammars that are compiled with this vocabulary and in use.
     #[must_use]
     pub fn with_memory(self, bytes: usize) -> Self {
         Self { memory: GrammarMemory::new(bytes), ..self }
@@ -109,11 +112,11 @@ impl Vocabulary {
         self.tokens.len()
     }
 
-    /// The state of an answer that is bound so, before its first token; see [`compile`](Self::compile) and
+    /// Compiles a binding to the state of an answer before its first token, by [`compile`](Self::compile) or
     /// [`compile_after`](Self::compile_after).
     ///
     /// # Errors
-    /// As these.
+    /// Fails like these two.
     pub fn bind(&self, binding: &Binding) -> Result<Constraint, GrammarError> {
         match &binding.after {
             None => self.compile(&binding.source),
@@ -121,11 +124,11 @@ impl Vocabulary {
         }
     }
 
-    /// The state of an answer that `source` allows, before its first token. Takes memory and time in proportion to the
+    /// Compiles `source` to the state of an answer before its first token. Takes memory and time in proportion to the
     /// grammar, within limits, and up to [`STACK_BYTES`](Self::STACK_BYTES) of stack.
     ///
     /// # Errors
-    /// The grammar is not valid, asks for what cannot be enforced, or exceeds a limit.
+    /// The grammar is invalid, asks for what cannot be enforced, or exceeds a limit.
     pub fn compile(&self, source: &GrammarSource) -> Result<Constraint, GrammarError> {
         let matching = self.matching(source).map_err(|error| match source {
             GrammarSource::JsonSchema(schema) => crate::schema::blamed(error, schema, |schema| {
@@ -136,11 +139,11 @@ impl Vocabulary {
         Ok(Constraint::new(self.tokens.clone(), matching))
     }
 
-    /// The same for parts of an answer: it is free until `trigger` fires, then `source` holds, and then it is free
-    /// again, if that `repeats`; else it has to end.
+    /// Compiles a constraint on parts of an answer: the answer is free until `trigger` fires, then `source` applies.
+    /// After that the answer is free again if it `repeats`, else it has to end.
     ///
     /// # Errors
-    /// As [`Vocabulary::compile`].
+    /// Fails like [`Vocabulary::compile`].
     pub fn compile_after(
         &self,
         trigger: Trigger,
@@ -150,12 +153,13 @@ impl Vocabulary {
         Ok(Constraint::after(self.tokens.clone(), trigger, self.matching(source)?, repeats))
     }
 
-    /// What [`of_words`](Self::of_words) makes the same of.
+    /// The bytes of each token as the trie has them, and the tokens that end a sequence, for
+    /// [`of_words`](Self::of_words).
     pub(crate) fn words(&self) -> (impl ExactSizeIterator<Item = &[u8]>, &[u32]) {
         self.tokens.words()
     }
 
-    /// Bytes of a token in a text, for a special token its name. Empty for one that is never allowed.
+    /// Bytes of a token in a text; the name of a special token. Empty for a token that is never allowed.
     pub fn text(&self, token: u32) -> &[u8] {
         self.tokens.text(token)
     }
@@ -186,7 +190,7 @@ impl Vocabulary {
         let parser = parser.map_err(|error| invalid(&error))?;
         let (tokens, is_json) = (self.tokens.clone(), source.is_json());
         let mut matching = Matching::new(parser, tokens, is_json, places, bytes, holding)?;
-        // What no token begins cannot be answered.
+        // A grammar that no token can begin allows no answer.
         match matching.mask() {
             Err(GrammarError::TooComplex(problem)) => return Err(invalid(&problem)),
             mask => mask?,

@@ -1,4 +1,4 @@
-//! What the Hub's API answers, read and checked.
+//! Parses and checks the responses of the Hub's API.
 
 use serde::Deserialize;
 
@@ -7,19 +7,19 @@ use crate::name::is_commit;
 
 /// Longest path of a file in a repository, in bytes.
 const PATH_MAX: usize = 1024;
-/// Longest part of a path, in bytes: what file systems take.
+/// Longest component of a path, in bytes: the limit of most file systems.
 const PART_MAX: usize = 255;
-/// Most bytes of one file; more than any disk has.
+/// Largest size of one file, in bytes; larger than any disk.
 const SIZE_MAX: u64 = 1 << 50;
 
-/// A file that a listing names.
+/// A file that a repository's listing names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeFile {
-    /// Its path in the repository, which is [safe](safe_path).
+    /// The file's path in the repository, which is [safe](safe_path).
     pub path: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What its content is called.
+    /// Digest of the content.
     pub blob: BlobId,
 }
 
@@ -46,14 +46,14 @@ struct RawLfs {
     size: u64,
 }
 
-/// The commit in the answer to `/api/models/R/revision/REV`.
+/// Parses the commit in the response to `/api/models/R/revision/REV`.
 pub(crate) fn commit(text: &[u8]) -> Result<String, String> {
     let RawRevision { sha } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if is_commit(&sha) { Ok(sha) } else { Err(format!("{sha:?} is no commit")) }
 }
 
-/// The files in the answer to `/api/models/R/tree/COMMIT`. Paths that could leave a folder are left out, and returned
-/// as the second list.
+/// Parses the files in the response to `/api/models/R/tree/COMMIT`. Paths that could leave a folder are left out, and
+/// returned as the second list.
 pub(crate) fn tree(text: &[u8]) -> Result<(Vec<TreeFile>, Vec<String>), String> {
     let entries: Vec<RawEntry> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let (mut files, mut left_out) = (Vec::new(), Vec::new());
@@ -78,8 +78,8 @@ pub(crate) fn tree(text: &[u8]) -> Result<(Vec<TreeFile>, Vec<String>), String> 
     Ok((files, left_out))
 }
 
-/// Whether a path from a server stays inside the folder it is taken into: relative, without `..`, without characters
-/// that mean something to a system.
+/// Whether a path from a server stays inside the folder that it is joined to: relative, without `..`, without
+/// characters that are special on some system.
 pub fn safe_path(path: &str) -> bool {
     let is_safe = |part: &str| {
         !part.is_empty() && part.len() <= PART_MAX && part != "." && part != ".." && !part.ends_with(".incomplete")

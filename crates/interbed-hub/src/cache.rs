@@ -1,11 +1,13 @@
-//! The cache that `huggingface_hub` has, too: contents by their digests, and links to them by commit and path.
+//! The cache of downloaded models, in the layout of `huggingface_hub`: contents named by their digests, and links to
+//! them by commit and path.
 //!
 //! ```text
-//! models--OWNER--NAME/blobs/DIGEST               the bytes
-//! models--OWNER--NAME/blobs/DIGEST.incomplete    the first bytes of what is not here wholly: its length says how many
+//! models--OWNER--NAME/blobs/DIGEST               the content
+//! models--OWNER--NAME/blobs/DIGEST.incomplete    the first bytes of an unfinished download; the file's length is its
+//! progress
 //! models--OWNER--NAME/refs/REVISION              the commit, as text
 //! models--OWNER--NAME/snapshots/COMMIT/PATH      a relative link to ../../blobs/DIGEST
-//! .locks/models--OWNER--NAME/DIGEST.lock         held while a content is fetched
+//! .locks/models--OWNER--NAME/DIGEST.lock         locked during a download
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +22,12 @@ use crate::digest::BlobId;
 use crate::error::HubProblem;
 use crate::name::{HubName, is_commit, is_revision};
 
-/// Folders below a snapshot that are looked into.
+/// Deepest nesting of folders in a snapshot that is searched.
 const DEPTH_MAX: usize = 6;
-/// Most files of a snapshot that are looked at.
+/// Maximum number of files of a snapshot that are listed.
 const FILES_MAX: usize = 100_000;
 
-/// Longest file beside the weights, in bytes.
+/// Largest file other than weights, in bytes.
 pub(crate) const SMALL_BYTES_MAX: u64 = 256 << 20;
 
 /// A cache of models.
@@ -34,36 +36,36 @@ pub struct HubCache {
     root: PathBuf,
 }
 
-/// What the cache has of one commit of a model.
+/// One commit of a model in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedModel {
-    /// `org/name`.
+    /// Name of the model as `org/name`.
     pub name: String,
-    /// The commit.
+    /// Commit hash.
     pub commit: String,
-    /// The revisions that meant this commit when they were last asked for.
+    /// Revisions (branches or tags) that pointed to this commit when they were last resolved.
     pub revisions: Vec<String>,
-    /// The folder with the files of this commit.
+    /// Folder with the files of this commit.
     pub path: PathBuf,
-    /// The folder of all that the cache has of the model.
+    /// Folder of everything that the cache has of the model.
     pub folder: PathBuf,
-    /// Files of this commit.
+    /// Number of files of this commit.
     pub files: usize,
-    /// Bytes of these.
+    /// Total size of the files of this commit in bytes.
     pub bytes: u64,
-    /// Bytes of contents that have not been fetched wholly, of all commits of the model.
+    /// Bytes of unfinished downloads of the model, for all commits.
     pub unfinished: u64,
-    /// Files whose contents are no longer there.
+    /// Paths of files whose contents have been deleted.
     pub broken: Vec<String>,
 }
 
 impl HubCache {
-    /// The cache in the folder `root`, which need not be there.
+    /// The cache in the folder `root`, which need not exist.
     pub fn new(root: PathBuf) -> Self {
         Self { root }
     }
 
-    /// Its folder.
+    /// The folder of the cache.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -73,17 +75,17 @@ impl HubCache {
         self.root.join(folder_name(name))
     }
 
-    /// Where the bytes of a content lie, if they are there.
+    /// Path at which a content is stored, if it is complete.
     pub fn blob(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.folder(name).join("blobs").join(blob.digits())
     }
 
-    /// Where the first bytes of a content lie that has not been fetched wholly.
+    /// Path of an unfinished download of a content.
     pub fn incomplete(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.folder(name).join("blobs").join(format!("{}.incomplete", blob.digits()))
     }
 
-    /// The lock that is held while a content is fetched.
+    /// Path of the lock that is held during the download of a content.
     pub fn lock(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.root.join(".locks").join(folder_name(name)).join(format!("{}.lock", blob.digits()))
     }
@@ -93,7 +95,7 @@ impl HubCache {
         self.folder(name).join("snapshots").join(commit)
     }
 
-    /// The commit that a revision meant when it was last asked for.
+    /// The commit that a revision pointed to when it was last resolved.
     pub fn commit(&self, name: &HubName, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return self.snapshot(name, revision).is_dir().then(|| revision.to_owned());
@@ -105,7 +107,7 @@ impl HubCache {
         is_commit(commit).then(|| commit.to_owned())
     }
 
-    /// Notes that a revision means a commit.
+    /// Records the commit that a revision points to.
     ///
     /// # Errors
     /// The cache cannot be written.
@@ -120,7 +122,7 @@ impl HubCache {
         fs::rename(&new, &path).map_err(HubProblem::file("write", &path))
     }
 
-    /// Makes the file of a snapshot lead to its content, which must be there.
+    /// Links a file of a snapshot to its content, which has to exist.
     ///
     /// # Errors
     /// The cache cannot be written.
@@ -135,14 +137,14 @@ impl HubCache {
         let new = temporary(&path);
         let _ = fs::remove_file(&new);
         if std::os::unix::fs::symlink(&target, &new).is_err() {
-            // A file system without links gets a copy, as from other programs.
+            // A file system without links gets a copy, as other programs do it.
             let blob = self.blob(name, &file.blob);
             fs::copy(&blob, &new).map_err(HubProblem::file("copy", &blob))?;
         }
         fs::rename(&new, &path).map_err(HubProblem::file("create", &path))
     }
 
-    /// The files of a commit that the cache has, with their bytes, and those whose contents are gone.
+    /// The files of a commit in the cache with their sizes in bytes, and the paths whose contents have been deleted.
     pub fn files(&self, name: &HubName, commit: &str) -> (BTreeMap<String, u64>, Vec<String>) {
         let (mut files, mut broken) = (BTreeMap::new(), Vec::new());
         let root = self.snapshot(name, commit);
@@ -155,10 +157,10 @@ impl HubCache {
         (files, broken)
     }
 
-    /// Everything in the cache, by name and commit.
+    /// Lists all models in the cache, by name and commit.
     ///
     /// # Errors
-    /// The cache is there and cannot be read.
+    /// The cache exists and cannot be read.
     pub fn list(&self) -> Result<Vec<CachedModel>, HubProblem> {
         let entries = match fs::read_dir(&self.root) {
             Ok(entries) => entries,
@@ -200,7 +202,7 @@ impl HubCache {
                 walk(&entry.path(), "", DEPTH_MAX, &mut |path, found| match found {
                     Some(found) => {
                         files += 1;
-                        // Two paths may lead to one content.
+                        // Two paths may link to one content, whose bytes count once.
                         bytes += if seen.insert((found.dev(), found.ino())) { found.len() } else { 0 };
                     }
                     None => broken.push(path),
@@ -219,26 +221,26 @@ impl HubCache {
     }
 }
 
-/// Folders that are made where there are none, down to that of `path`.
+/// Creates the folder that contains `path`, with its parents.
 pub(crate) fn create_folder_of(path: &Path) -> Result<(), HubProblem> {
     let Some(folder) = path.parent() else { return Ok(()) };
     fs::create_dir_all(folder).map_err(HubProblem::file("create", folder))
 }
 
-/// Whether the file at `path` is as long as this one.
+/// Whether the file at `path` has the size of `file`.
 pub(crate) fn is_as_long(path: &Path, file: &TreeFile) -> bool {
     fs::metadata(path).is_ok_and(|found| found.len() == file.size)
 }
 
-/// Whether the file at `path` has this content. What is short is read and compared with its digest, for a crash of the
-/// machine may leave the right length alone; of what is longer, the length has to do.
+/// Whether the file at `path` has the content of `file`. Compares the digests of small files, as a crash of the machine
+/// may leave a file of the right size with wrong content; of large files, compares only the sizes.
 pub(crate) fn is_whole(path: &Path, file: &TreeFile) -> bool {
     is_as_long(path, file)
         && (file.size > SMALL_BYTES_MAX || file.blob.digest_of(path).is_ok_and(|found| found == file.blob))
 }
 
-/// A name beside `path` that nobody else uses. It is random: processes in containers that share a cache may have the
-/// same number.
+/// A name beside `path` that nobody else uses. It is random, as processes in different containers that share a cache
+/// may have the same process id.
 fn temporary(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{:016x}.new", RandomState::new().build_hasher().finish()))
 }
@@ -247,8 +249,8 @@ fn folder_name(name: &HubName) -> String {
     format!("models--{}--{}", name.owner, name.model)
 }
 
-/// Tells `found` of every file below a folder, with its path in it, and what lies there; `None` if a link leads
-/// nowhere.
+/// Calls `found` for every file below a folder, with the path relative to it and the metadata; `None` for a dangling
+/// link.
 fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut dyn FnMut(String, Option<fs::Metadata>)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten().take(FILES_MAX) {
@@ -256,7 +258,7 @@ fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut dyn FnMut(String,
         let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
         match fs::metadata(entry.path()) {
             Ok(metadata) if metadata.is_dir() => {
-                // Links to folders could lead round in a circle.
+                // Links to folders are not followed, as they could form a cycle.
                 if depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     walk(&entry.path(), &path, depth - 1, found);
                 }

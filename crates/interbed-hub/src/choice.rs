@@ -1,11 +1,11 @@
-//! Which files of a repository are taken.
+//! Chooses which files of a repository to download.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Small files that are taken wherever a model has them.
+/// Small files that are downloaded if a model has them.
 const SMALL_FILES: [&str; 11] = [
     "config.json",
     "generation_config.json",
@@ -20,68 +20,69 @@ const SMALL_FILES: [&str; 11] = [
     "1_Pooling/config.json",
 ];
 
-/// The file of weights that are in one, and the index of those that are in several.
+/// Name of the only file of weights, if there is one.
 pub(crate) const SINGLE: &str = "model.safetensors";
+/// Name of the index of weights in several files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// GGUF files that hold no model by themselves, by a part of their names: those that llama.cpp leaves out.
+/// Parts of names of GGUF files that are no models by themselves; llama.cpp skips the same files.
 const NO_MODEL: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
 
-/// Tags that are looked for where none is given.
+/// Tags that are tried in order if none is given.
 const USUAL_TAGS: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
-/// Most shards that an index may name.
+/// Maximum number of shards that an index may name.
 const SHARDS_MAX: usize = 10_000;
 
-/// What to take.
+/// Options for the choice of files.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FileWish<'a> {
-    /// The tag of a quantisation, or a file.
+    /// Tag of a quantization, or the name of a file.
     pub tag: Option<&'a str>,
     /// The files that the index of the weights names, once it has been read.
     pub shards: Option<&'a BTreeSet<String>>,
 }
 
-/// The files that are taken, by their paths in the repository.
+/// The files to download, by their paths in the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChoice {
-    /// Weights, in the order in which they make a model.
+    /// Files of weights, in the order in which they form a model.
     pub weights: Vec<String>,
-    /// Everything beside the weights.
+    /// All files other than weights.
     pub small: Vec<String>,
-    /// Whether the weights are GGUF: the first file is the model then, else the folder.
+    /// Whether the weights are GGUF. Then the first file is the model; otherwise the folder is.
     pub is_gguf: bool,
-    /// The index, if there is one that has not been read: its shards decide which weights are taken.
+    /// The index of the weights, if there is one and it has not been read: its shards decide which weights to download.
     pub unread_index: Option<String>,
 }
 
-/// Why no files can be taken.
+/// Why no files can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ChoiceProblem {
-    /// Neither safetensors nor GGUF.
+    /// The repository has neither safetensors nor GGUF files.
     #[error("it has neither safetensors nor GGUF files{}", if *.has_pickle {
         "; its weights are pickled (*.bin, *.pth), which can run code when they are read" } else { "" })]
     NoWeights {
-        /// Whether it has weights of a kind that Interbed does not read.
+        /// Whether the repository has pickled weights, which Interbed does not read.
         has_pickle: bool,
     },
-    /// The tag is in no file's name.
+    /// No file name contains the tag.
     #[error("it has no GGUF file for {tag:?}{}", others(.available))]
     NoSuchTag {
-        /// What was asked for.
+        /// The tag that was requested.
         tag: String,
-        /// The tags that it has.
+        /// Tags that exist.
         available: Vec<String>,
     },
-    /// Nothing says what the weights are.
+    /// The repository has no `config.json` that describes the weights.
     #[error("it has safetensors files, but no config.json that says of which model")]
     NoConfig,
-    /// A part of a model is not there.
+    /// A part of the model does not exist.
     #[error("{missing} is missing, which {by} names")]
     Missing {
-        /// The file.
+        /// The missing file.
         missing: String,
-        /// What names it.
+        /// The file that refers to the missing one.
         by: String,
     },
 }
@@ -93,7 +94,7 @@ fn others(tags: &[String]) -> String {
 /// Chooses among the files of a repository, or of a folder of the cache.
 ///
 /// # Errors
-/// No weights, no such quantisation, or parts that are missing.
+/// There are no weights, the quantization does not exist, or parts are missing.
 pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoiceProblem> {
     let has = |path: &str| paths.contains(&path);
     let small: Vec<String> = paths.iter().filter(|path| is_small(path)).map(|path| (*path).to_owned()).collect();
@@ -115,7 +116,7 @@ pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoicePr
             }
             return Ok(choice);
         }
-        // Only those that lie in the root are one model's; the originals of some models lie beside them.
+        // Only weights in the root folder belong to the model; some repositories have the original weights beside them.
         let is_weights =
             |path: &&&str| path.ends_with(".safetensors") && !path.contains('/') && !path.starts_with("consolidated");
         choice.weights = paths.iter().filter(is_weights).map(|path| (*path).to_owned()).collect();
@@ -130,10 +131,10 @@ pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoicePr
     Ok(choice)
 }
 
-/// The files that an index of weights names; they lie beside it.
+/// Parses an index of weights and returns the files that it names, which are in the same folder.
 ///
 /// # Errors
-/// It is no index, or names files elsewhere.
+/// The text is no index, or names files in other folders.
 pub fn shards_of(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct RawIndex {
@@ -154,7 +155,7 @@ fn is_small(path: &str) -> bool {
     SMALL_FILES.contains(&path) || (path.ends_with(".model") && !path.contains('/'))
 }
 
-/// The files of one GGUF model: that of `tag`, or what is usual.
+/// Chooses the files of one GGUF model: the one with `tag`, or else the first of the usual tags.
 fn gguf(paths: &[&str], tag: Option<&str>) -> Result<Vec<String>, ChoiceProblem> {
     let mut models: Vec<&str> = paths.iter().copied().filter(|path| is_gguf_model(path)).collect();
     models.sort();
@@ -189,8 +190,8 @@ fn is_gguf_model(path: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".gguf") && !NO_MODEL.iter().any(|part| name.contains(part))
 }
 
-/// The first file with `tag` followed by `.` or `-`, whatever the case. One where the tag is a whole word is preferred:
-/// `Q4_0` is in `IQ4_0`, too.
+/// The first file that contains `tag` followed by `.` or `-`, ignoring case. Prefers a file where the tag is a whole
+/// word, as `Q4_0` is also part of `IQ4_0`.
 fn with_tag<'a>(paths: &[&'a str], tag: &str) -> Option<&'a str> {
     let tag = tag.to_ascii_lowercase();
     let places = |path: &str, whole: bool| {
@@ -205,7 +206,7 @@ fn with_tag<'a>(paths: &[&'a str], tag: &str) -> Option<&'a str> {
     [true, false].into_iter().find_map(|whole| paths.iter().copied().find(|path| places(path, whole)))
 }
 
-/// The tags in the names of models, in order.
+/// The tags in the names of models, sorted.
 fn tags(paths: &[&str]) -> Vec<String> {
     let tags: BTreeSet<String> = paths.iter().filter_map(|path| tag_of(path)).collect();
     tags.into_iter().collect()
@@ -222,7 +223,7 @@ fn tag_of(path: &str) -> Option<String> {
         .iter()
         .any(|start| upper.strip_prefix(start).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())));
     let is_float = ["F16", "BF16", "F32", "FP16", "FP32", "MXFP4"].iter().any(|float| upper.starts_with(float));
-    // A file whose name ends with something else is called by its name.
+    // A file name with another ending serves as its own tag.
     if is_quantised || is_float { Some(last) } else { Some(name_of(path).to_owned()) }
 }
 
@@ -230,7 +231,7 @@ fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// `("a/model", 2, 3)` for `a/model-00002-of-00003.gguf`.
+/// Splits the name of a shard: `a/model-00002-of-00003.gguf` gives `("a/model", 2, 3)`.
 fn numbered(path: &str) -> Option<(String, u32, u32)> {
     let (rest, count) = path.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;

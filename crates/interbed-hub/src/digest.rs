@@ -6,33 +6,33 @@ use std::path::Path;
 
 use sha1::Sha1;
 use sha2::Sha256;
-// Each library has a trait of its own; they are of different ages.
+// The two hash crates depend on different versions of the `Digest` trait.
 use sha1::Digest as _;
 
 /// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The name of a content, which is its digest: a blob in the cache is called so.
+/// Digest of a content, which is also the name of its blob in the cache.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlobId {
-    /// Of a large file: SHA-256 of its bytes.
+    /// SHA-256 of a large file's bytes.
     Sha256(String),
-    /// Of a small one: what git calls it, SHA-1 of a header and its bytes.
+    /// Git's object id of a small file: SHA-1 of a header and the bytes.
     GitSha1(String),
 }
 
 impl BlobId {
-    /// The digest of a large file, if these are 64 small hexadecimal digits.
+    /// The digest of a large file, if `digits` are 64 lower-case hexadecimal digits.
     pub fn sha256(digits: &str) -> Option<Self> {
         is_hex(digits, 64).then(|| Self::Sha256(digits.to_owned()))
     }
 
-    /// git's name of a small file, if these are 40 small hexadecimal digits.
+    /// Git's object id of a small file, if `digits` are 40 lower-case hexadecimal digits.
     pub fn git_sha1(digits: &str) -> Option<Self> {
         is_hex(digits, 40).then(|| Self::GitSha1(digits.to_owned()))
     }
 
-    /// The content that the link at `path` leads to, if it leads into a cache.
+    /// The digest of the content that the link at `path` points to, if it points into a cache.
     pub fn of_link(path: &Path) -> Option<Self> {
         let target = fs::read_link(path).ok()?;
         let digits = target.file_name()?.to_str()?;
@@ -40,7 +40,7 @@ impl BlobId {
         leads_there.then(|| Self::sha256(digits).or_else(|| Self::git_sha1(digits)))?
     }
 
-    /// The digest of this kind that the file at `path` has now.
+    /// Computes the digest, of the same kind as `self`, of the file at `path`.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -58,14 +58,14 @@ impl BlobId {
         }
     }
 
-    /// The digits.
+    /// The hexadecimal digits.
     pub fn digits(&self) -> &str {
         match self {
             Self::Sha256(digits) | Self::GitSha1(digits) => digits,
         }
     }
 
-    /// What begins to compute such a digest for a content of `bytes` bytes.
+    /// Starts computing a digest of this kind, for a content of `bytes` bytes.
     pub fn hasher(&self, bytes: u64) -> BlobHasher {
         match self {
             Self::Sha256(_) => BlobHasher::Sha256(Sha256::new()),
@@ -77,14 +77,14 @@ impl BlobId {
 /// A digest that is being computed.
 #[derive(Debug, Clone)]
 pub enum BlobHasher {
-    /// See [`BlobId::Sha256`].
+    /// Computes a [`BlobId::Sha256`].
     Sha256(Sha256),
-    /// See [`BlobId::GitSha1`].
+    /// Computes a [`BlobId::GitSha1`].
     GitSha1(Sha1),
 }
 
 impl BlobHasher {
-    /// Takes in the next bytes.
+    /// Appends bytes to the hashed content.
     pub fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Sha256(hash) => hash.update(bytes),
@@ -92,7 +92,7 @@ impl BlobHasher {
         }
     }
 
-    /// The digest of all that was taken in.
+    /// Returns the digest of all appended bytes.
     pub fn finish(self) -> BlobId {
         match self {
             Self::Sha256(hash) => BlobId::Sha256(hex(&hash.finalize())),

@@ -1,5 +1,5 @@
-//! Fetching contents: several ranges at a time, written in order, so that the length of what is there says how far it
-//! came, whenever the process ends; the digest is computed along the way.
+//! Downloads contents: several ranges at a time, written in order, so that the length of an unfinished file is its
+//! progress, whenever the process ends. The digest is computed along the way.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -21,17 +21,17 @@ use crate::ranges::{RANGE_BYTES, ranges};
 use crate::source::FileSource;
 use crate::web::Web;
 
-/// Ranges of one file that are in flight at a time; what comes out of order waits in memory for its turn.
+/// Ranges of one file that are in flight at a time; those that arrive out of order wait in memory.
 pub(crate) const CONNECTIONS: usize = 8;
-/// Bytes of the first range, which shows whether the server knows ranges.
+/// Bytes of the first range, whose response shows whether the server supports ranges.
 const FIRST_BYTES: u64 = 1 << 20;
-/// Bytes that are read at a time from what is there already.
+/// Bytes of an unfinished file that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Who is told of bytes that are there now; fewer than none if what was there had to be given up.
+/// Callback for progress in bytes; negative if downloaded bytes had to be discarded.
 pub(crate) type Tell<'a> = &'a (dyn Fn(i64) + Sync);
 
-/// What the files of one commit are fetched with.
+/// Context for downloading the files of one commit.
 pub(crate) struct Download<'a> {
     pub(crate) web: &'a Arc<Web>,
     pub(crate) runtime: &'a Runtime,
@@ -41,7 +41,7 @@ pub(crate) struct Download<'a> {
 }
 
 impl Download<'_> {
-    /// Makes a file's content be in the cache, and the snapshot lead to it.
+    /// Downloads a file to the cache, unless it is there, and links it into the snapshot.
     pub(crate) fn fetch(&self, file: &TreeFile, tell: Tell<'_>) -> Result<(), HubProblem> {
         let blob = self.cache.blob(self.name, &file.blob);
         create_folder_of(&blob)?;
@@ -52,7 +52,8 @@ impl Download<'_> {
             return self.cache.link(self.name, self.commit, file);
         }
         if let Ok(found) = fs::metadata(&blob) {
-            // It stays until what replaces it is here and checked: the listing may be what is wrong.
+            // The damaged file stays until its replacement is downloaded and verified, as the listing itself may be
+            // wrong.
             let (shown, found, size) = (blob.display(), found.len(), file.size);
             let how = if found == size { "its digest is another".into() } else { format!("{found} bytes, not {size}") };
             tracing::warn!("{} is damaged ({shown}: {how}); it is fetched again", file.path);
@@ -67,7 +68,7 @@ impl Download<'_> {
             if !resumed {
                 return Err(damaged(found));
             }
-            // What an earlier process left may be at fault, as after a crash of the machine.
+            // The unfinished file of an earlier process may be damaged, as after a crash of the machine.
             tracing::warn!(
                 "{}: what was here of it does not fit the rest; it is fetched from its beginning",
                 file.path
@@ -81,14 +82,14 @@ impl Download<'_> {
         self.cache.link(self.name, self.commit, file)
     }
 
-    /// The file on the Hub.
+    /// The file on the Hub, as a source of ranges.
     pub(crate) fn source(&self, file: &TreeFile) -> FileSource {
         let parts = [&self.name.owner, &self.name.model, "resolve", self.commit];
         let url = self.web.url(parts.into_iter().chain(file.path.split('/')));
         FileSource::new(self.web.clone(), url, file.path.clone(), file.size)
     }
 
-    /// Goes on with what is there, to the end of the file.
+    /// Continues an unfinished download to the end of the file and verifies the digest.
     fn attempt(
         &self,
         file: &TreeFile,
@@ -107,14 +108,14 @@ impl Download<'_> {
     }
 }
 
-/// What came is not what was announced.
+/// The digest of the download differs from the expected one.
 struct Wrong {
     found: String,
-    /// Whether some of it had been there before.
+    /// Whether the download continued an unfinished file.
     resumed: bool,
 }
 
-/// Where bytes go, in order.
+/// Writes and hashes downloaded bytes in order.
 struct Sink<'a> {
     file: &'a mut File,
     path: &'a PathBuf,
@@ -136,7 +137,8 @@ impl Sink<'_> {
         (self.tell)(bytes.len() as i64);
     }
 
-    /// Reads what an earlier process left; whether that was anything. More than the file has cannot be of it.
+    /// Hashes what an earlier process has downloaded; returns whether there was anything. A file longer than expected
+    /// is discarded.
     fn take_in_what_is_there(&mut self, size: u64) -> Result<bool, HubProblem> {
         let found = self.file.metadata().map_err(HubProblem::file("read", self.path))?.len();
         if found > size {
@@ -154,7 +156,7 @@ impl Sink<'_> {
     }
 }
 
-/// Fetches everything from where the sink is.
+/// Downloads everything from the sink's position on.
 async fn pour(source: &Arc<FileSource>, sink: &mut Sink<'_>, size: u64) -> Result<(), HubProblem> {
     let first = sink.at..sink.at.saturating_add(FIRST_BYTES).min(size);
     source.pour(first, |bytes| sink.take(bytes)).await?;
@@ -163,7 +165,7 @@ async fn pour(source: &Arc<FileSource>, sink: &mut Sink<'_>, size: u64) -> Resul
         return source.pour(sink.at..size, |bytes| sink.take(bytes)).await;
     }
     let mut upcoming = ranges(sink.at, size, RANGE_BYTES);
-    // Dropped with all that is in flight if one of them fails.
+    // If one task fails, the set is dropped, which cancels the others.
     let mut tasks = JoinSet::new();
     let mut queue = VecDeque::new();
     loop {
@@ -174,7 +176,7 @@ async fn pour(source: &Arc<FileSource>, sink: &mut Sink<'_>, size: u64) -> Resul
             let source = source.clone();
             tasks.spawn(async move {
                 let outcome = source.pour(range, |bytes| {
-                    // Nobody listens any more if another range has failed.
+                    // The receiver is gone if another range has failed.
                     let _ = send.send(Ok(bytes.to_vec()));
                     Ok(())
                 });

@@ -1,4 +1,4 @@
-//! What can go wrong between a name and a model.
+//! Errors on the way from a model's name to its files.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,82 +7,82 @@ use thiserror::Error;
 
 use crate::choice::ChoiceProblem;
 
-/// What is tried with locks.
+/// Verb for errors of locks.
 pub(crate) const LOCK: &str = "lock";
 
-/// A model that cannot be had, and why.
+/// An error with the model that it concerns.
 #[derive(Debug, Error)]
 #[error("{model}: {problem}")]
 pub struct HubError {
-    /// The model, as `org/name`.
+    /// Name of the model as `org/name`.
     pub model: String,
-    /// What is wrong.
+    /// What went wrong.
     #[source]
     pub problem: HubProblem,
 }
 
-/// Why a model cannot be had.
+/// Why a model cannot be provided.
 #[derive(Debug, Error)]
 pub enum HubProblem {
-    /// Nothing answers, or the connection breaks again and again.
+    /// The server does not respond, or the connection fails repeatedly.
     #[error("{address} cannot be reached: {message}")]
     Unreachable {
-        /// Whom was asked, without what is secret.
+        /// Address of the server, without secrets.
         address: String,
-        /// What happened.
+        /// Description of the failure.
         message: String,
     },
-    /// The system has no root certificates, so that no TLS server can be verified.
+    /// The system has no root certificates, so no TLS server can be verified.
     #[error("https cannot be used here: {message}")]
     NoTls {
-        /// What the system lacks.
+        /// Description of what the system lacks.
         message: String,
     },
-    /// A server answers with a status that is none of those expected.
+    /// A server responded with an unexpected status.
     #[error("{address} answered {status}{}", note(.code))]
     Status {
-        /// Whom was asked.
+        /// Address that was requested, without secrets.
         address: String,
-        /// The status.
+        /// HTTP status.
         status: u16,
-        /// The Hub's word for it, or what else the server said.
+        /// The Hub's error code, or else the beginning of the response's text.
         code: String,
     },
-    /// The Hub does not give it to this person.
+    /// The Hub denies access to the model.
     #[error("the Hub refused it ({status}{}): {}", note(.code), if *.has_token {
         "this token may not read it" } else { "no token was sent" })]
     Denied {
-        /// 401 or 403.
+        /// HTTP status, 401 or 403.
         status: u16,
-        /// The Hub's word for it.
+        /// The Hub's error code.
         code: String,
         /// Whether a token was sent.
         has_token: bool,
-        /// The model's page, where its licence is accepted.
+        /// Address of the model's page, where its licence can be accepted.
         page: String,
     },
-    /// The Hub has no such thing.
+    /// The Hub does not have the model, revision or file.
     #[error("{endpoint} has no {what}")]
     NotFound {
-        /// The Hub.
+        /// Address of the Hub.
         endpoint: String,
-        /// What was asked for.
+        /// What was requested, in words.
         what: String,
-        /// What there is instead, if that is known.
+        /// Names that exist instead, if known.
         available: Vec<String>,
     },
-    /// An answer that cannot be true, or is none.
+    /// A response is malformed or contradicts itself.
     #[error("the answer of {address} cannot be used: {message}")]
     BadAnswer {
-        /// Whom was asked.
+        /// Address that was requested, without secrets.
         address: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         message: String,
     },
-    /// None of its files can be taken.
+    /// No files of the repository can be chosen.
     #[error(transparent)]
     Choice(#[from] ChoiceProblem),
-    /// Only the cache is used, and it lacks something.
+    /// Only the cache may be used, and it lacks something.
     #[error("{missing} not in the cache ({})", cache.display())]
     NotCached {
         /// What is missing, with its verb.
@@ -90,57 +90,57 @@ pub enum HubProblem {
         /// The folder of the cache.
         cache: PathBuf,
     },
-    /// A server asks for a longer wait (Retry-After) than a download makes anybody wait.
+    /// A server asks for a longer wait (`Retry-After`) than downloads accept.
     #[error("{address} answered {status} and asks to come again in {seconds} s")]
     Later {
-        /// Who.
+        /// Address of the server.
         address: String,
-        /// The status.
+        /// HTTP status.
         status: u16,
-        /// What it asks for.
+        /// Seconds that the server asks to wait.
         seconds: u64,
     },
-    /// A file of the cache is not what it was when it came.
+    /// A file of the cache has changed since it was downloaded.
     #[error("{} is damaged: {message}", path.display())]
     DamagedInCache {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         message: String,
     },
-    /// The disk is too small.
+    /// The disk has too little free space.
     #[error("{needed} bytes are still to be fetched, but the disk of {} has {free} free", folder.display())]
     NoRoom {
         /// Bytes that are to be written.
         needed: u64,
-        /// Bytes that the disk has free.
+        /// Bytes that are free.
         free: u64,
         /// The folder of the cache.
         folder: PathBuf,
     },
-    /// The bytes that came are not those that were announced.
+    /// The downloaded bytes do not have the expected digest.
     #[error("{file} came damaged: its digest is {found}, expected {expected}. What came was removed")]
     Damaged {
-        /// The file.
+        /// Path of the file in the repository.
         file: String,
-        /// The digest in the listing.
+        /// Digest in the listing.
         expected: String,
-        /// The digest of what came.
+        /// Digest of the downloaded bytes.
         found: String,
     },
     /// The cache cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
-        /// What was tried, as a verb.
+        /// The failed operation, as a verb.
         action: &'static str,
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
 }
 
-/// Whether a server with this status may answer the same request after a while.
+/// Whether a server with this status may succeed if the request is repeated later.
 pub(crate) fn is_busy(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502..=504 | 520..=529)
 }
@@ -150,13 +150,13 @@ fn note(code: &str) -> String {
 }
 
 impl HubProblem {
-    /// Turns an error of the system into a problem with what was tried on `path`.
+    /// Converts a system error of the operation `action` on `path`.
     pub(crate) fn file(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { action, path, source }
     }
 
-    /// Whether the same may work later without a change of what was asked for.
+    /// Whether the problem lies with the network or the server, so that an unchanged request may succeed later.
     pub fn is_of_the_network(&self) -> bool {
         use HubProblem::{BadAnswer, Damaged, Later, NoTls, Status, Unreachable};
         matches!(
@@ -174,7 +174,7 @@ impl HubProblem {
         }
     }
 
-    /// Whether the Hub is unavailable at the moment, whatever was asked for: the cache may answer in its place.
+    /// Whether the Hub cannot be used at the moment, whatever is requested, so that the cache may stand in for it.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.is_transient() || matches!(self, Self::NoTls { .. } | Self::Later { .. })
     }
@@ -188,7 +188,7 @@ impl HubProblem {
         }
     }
 
-    /// What to do next.
+    /// Advice on what to do next.
     pub fn hint(&self) -> String {
         match self {
             Self::Unreachable { .. } => {

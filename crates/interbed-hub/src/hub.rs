@@ -1,4 +1,4 @@
-//! From a name to the files of a model.
+//! Resolves a model's name to files, which are in the cache or are downloaded.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,19 +24,20 @@ use crate::remote_file::RemoteFile;
 use crate::settings::HubSettings;
 use crate::web::Web;
 
-/// Threads that speak with servers.
+/// Threads for network requests.
 const WORKERS: usize = 2;
-/// Small files that are fetched at a time.
+/// Small files that are downloaded at a time.
 const SMALL_AT_A_TIME: usize = 4;
-/// What says which model weights are of.
+/// The file that describes the model that weights belong to.
 const CONFIG: &str = "config.json";
-/// Longest header of a safetensors file that is read ahead, and all of a model's together, in bytes.
+/// Longest header of a safetensors file that is read ahead, in bytes.
 const HEADER_BYTES_MAX: u64 = 32 << 20;
+/// Maximum size of all headers of a model that are read ahead, in bytes.
 const HEADERS_BYTES_MAX: u64 = 512 << 20;
-/// Room that is left on the disk, in bytes.
+/// Bytes of the disk that are left free.
 const ROOM_LEFT: u64 = 64 << 20;
 
-/// The Hub, or the cache of what came from it.
+/// A Hub with its cache, or the cache alone.
 pub struct Hub {
     cache: HubCache,
     /// `None` offline.
@@ -45,18 +46,18 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Nothing is sent before something is asked for.
+    /// Opens the Hub with default timeouts; sends nothing yet.
     ///
     /// # Errors
-    /// No threads on this machine.
+    /// The system cannot start threads.
     pub fn open(settings: &HubSettings) -> Result<Self, HubProblem> {
         Self::open_with(settings, HubPatience::default())
     }
 
-    /// The same with another patience.
+    /// Opens the Hub with other timeouts.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Fails like [`open`](Self::open).
     pub fn open_with(settings: &HubSettings, patience: HubPatience) -> Result<Self, HubProblem> {
         let cache = HubCache::new(settings.cache.clone());
         let web = match settings.offline {
@@ -68,16 +69,17 @@ impl Hub {
         Ok(Self { cache, web, runtime })
     }
 
-    /// The cache.
+    /// The cache of downloaded files.
     pub fn cache(&self) -> &HubCache {
         &self.cache
     }
 
-    /// Asks what a model has, and chooses which of its files to take; of these only the index of the weights is
-    /// fetched. Offline, and where the Hub cannot be asked or is busy, the cache is what there is.
+    /// Looks up a model and chooses which of its files to use; downloads only the index of the weights, if there is
+    /// one. Offline, or if the Hub cannot be reached or is busy, looks in the cache only.
     ///
     /// # Errors
-    /// No such model, revision or quantisation, no permission, no network, or nothing in the cache.
+    /// The model, revision or quantization does not exist, access is denied, the network fails, or the cache lacks the
+    /// model.
     pub fn find(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         let error = |problem| HubError { model: name.repository(), problem };
         let cached = || {
@@ -96,10 +98,10 @@ impl Hub {
         }
     }
 
-    /// The model as the cache has it, damaged or not; nobody is asked.
+    /// Looks up a model in the cache only, even if its files are damaged.
     ///
     /// # Errors
-    /// It is not in the cache.
+    /// The model is not in the cache.
     pub fn find_here(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         self.find_cached(name).map_err(|problem| HubError { model: name.repository(), problem })
     }
@@ -127,8 +129,8 @@ impl Hub {
         Ok(HubModel { hub: self, name: name.clone(), commit, choice, files, missing })
     }
 
-    /// The files that the index of the weights names, which is fetched if the snapshot lacks it: a cache that has it
-    /// may be one that cannot be written.
+    /// The files that the index of the weights names. Downloads the index if the snapshot lacks it; a cache that has it
+    /// may be read-only.
     fn shards_on(
         &self,
         web: &Arc<Web>,
@@ -145,7 +147,7 @@ impl Hub {
         read_index(&path, |message| HubProblem::BadAnswer { address: download.source(index).address(), message })
     }
 
-    /// The model as the cache has it.
+    /// Looks up a model in the cache.
     fn find_cached(&self, name: &HubName) -> Result<HubModel<'_>, HubProblem> {
         let lacks = |missing: String| HubProblem::NotCached { missing, cache: self.cache.root().to_owned() };
         let revision = name.revision();
@@ -154,7 +156,7 @@ impl Hub {
         }
         let commit = self.cache.commit(name, revision).ok_or_else(|| lacks(format!("its revision {revision} is")))?;
         let (found, broken) = self.cache.files(name, &commit);
-        // A link whose content was removed counts: what is chosen is the same as with network.
+        // Links to deleted contents count, so that the choice is the same as online.
         let paths: Vec<&str> = found.keys().chain(&broken).map(String::as_str).collect();
         let check_there = |chosen: &[String]| {
             let gone: Vec<&str> = chosen.iter().filter(|path| broken.contains(path)).map(String::as_str).collect();
@@ -186,22 +188,22 @@ impl Hub {
     }
 }
 
-/// A model on the Hub or in the cache, with the files of it that are taken.
+/// A model on the Hub or in the cache, with its chosen files.
 pub struct HubModel<'a> {
     hub: &'a Hub,
-    /// Its name, as it was asked for.
+    /// The name by which the model was requested.
     pub name: HubName,
-    /// The commit that its revision means.
+    /// The commit that the revision points to.
     pub commit: String,
     choice: FileChoice,
-    /// Those that are taken; none offline.
+    /// The chosen files; empty offline.
     files: Vec<TreeFile>,
-    /// Those of them that the snapshot does not have.
+    /// The chosen files that the snapshot lacks.
     missing: Vec<TreeFile>,
 }
 
 impl HubModel<'_> {
-    /// Where the model lies, or will: a folder, or the first file of a GGUF model.
+    /// The model's path once it is downloaded: a folder, or the first file of a GGUF model.
     pub fn path(&self) -> PathBuf {
         match self.choice.weights.first().filter(|_| self.choice.is_gguf) {
             Some(first) => self.folder().join(first),
@@ -209,39 +211,39 @@ impl HubModel<'_> {
         }
     }
 
-    /// The folder of its files.
+    /// The folder of the model's files.
     pub fn folder(&self) -> PathBuf {
         self.hub.cache.snapshot(&self.name, &self.commit)
     }
 
-    /// Whether its weights are GGUF.
+    /// Whether the weights are GGUF.
     pub fn is_gguf(&self) -> bool {
         self.choice.is_gguf
     }
 
-    /// Where the index lies, or will, that says which weights are taken; `None` if they need none.
+    /// Path of the index that says which weights to use, once it is downloaded; `None` if none is needed.
     pub fn index(&self) -> Option<PathBuf> {
         let takes_index = !self.choice.is_gguf && self.choice.weights != [SINGLE];
         let has_index = self.choice.small.iter().any(|path| path == INDEX);
         (takes_index && has_index).then(|| self.folder().join(INDEX))
     }
 
-    /// Whether everything is there.
+    /// Whether all chosen files are in the cache.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
     }
 
-    /// Bytes of all files that are taken.
+    /// Total size of the chosen files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// How many files are taken.
+    /// Number of chosen files.
     pub fn num_files(&self) -> usize {
         self.files.len()
     }
 
-    /// Bytes that are still to be fetched.
+    /// Bytes that are yet to be downloaded.
     pub fn bytes_missing(&self) -> u64 {
         let (cache, name) = (&self.hub.cache, &self.name);
         let len = |path: PathBuf| fs::metadata(path).map_or(0, |found| found.len());
@@ -252,13 +254,13 @@ impl HubModel<'_> {
         missing.sum()
     }
 
-    /// Bytes that the disk has free, where the cache is or would be.
+    /// Free bytes of the disk that holds the cache, or will.
     pub fn bytes_free(&self) -> Option<u64> {
         let there = self.hub.cache.root().ancestors().find(|folder| folder.is_dir())?;
         disk_bytes_free(there).ok()
     }
 
-    /// Refuses what the disk has no room for.
+    /// Checks that the missing files fit on the disk.
     ///
     /// # Errors
     /// [`HubProblem::NoRoom`].
@@ -272,11 +274,11 @@ impl HubModel<'_> {
         }
     }
 
-    /// Opens the weights' files to read headers, in order: those that are missing at the Hub, where only what is asked
-    /// for is read.
+    /// Opens the files of weights for reading their headers, in order. Missing files are opened at the Hub, where only
+    /// requested bytes are read.
     ///
     /// # Errors
-    /// No network, no permission, an unreadable cache.
+    /// The network fails, access is denied, or the cache cannot be read.
     pub fn headers(&self) -> Result<Vec<Arc<dyn RandomAccessFile>>, HubError> {
         let (mut files, mut remote): (Vec<Arc<dyn RandomAccessFile>>, Vec<Arc<RemoteFile>>) = Default::default();
         for path in &self.choice.weights {
@@ -295,35 +297,36 @@ impl HubModel<'_> {
                 }
             }
         }
-        // A refusal is told here, where it can be explained, and not from within the reading of a header.
+        // A refusal is reported here, where it can be explained, instead of while a header is parsed.
         let read = self.hub.runtime.block_on(read_headers(remote, self.choice.is_gguf));
         read.map_err(|(path, problem)| self.explain(&path, problem))?;
         Ok(files)
     }
 
-    /// Fetches what is missing beside the weights.
+    /// Downloads the missing files other than weights.
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch).
+    /// Fails like [`fetch`](Self::fetch).
     pub fn fetch_small(&self) -> Result<(), HubError> {
         let is_small = |file: &&TreeFile| self.choice.small.contains(&file.path);
         self.fetch_beside(&self.missing.iter().filter(is_small).collect::<Vec<_>>(), &|_| ())
     }
 
-    /// Fetches, of what is missing, only the file that says of which model the weights are.
+    /// Downloads only the file that describes the model, if it is missing.
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch).
+    /// Fails like [`fetch`](Self::fetch).
     pub fn fetch_config(&self) -> Result<(), HubError> {
         let is_config = |file: &&TreeFile| !self.choice.is_gguf && file.path == CONFIG;
         self.fetch_beside(&self.missing.iter().filter(is_config).collect::<Vec<_>>(), &|_| ())
     }
 
-    /// Fetches everything that is missing, and compares it with its digests. `tell` is told of bytes that are there
-    /// now: those that were there first; it may take some back.
+    /// Downloads all missing files and verifies their digests. Reports progress to `tell` in bytes, beginning with the
+    /// bytes that are in the cache; a negative number takes some back.
     ///
     /// # Errors
-    /// No network, no permission, no room, damage. What came is kept and taken up by the next attempt.
+    /// The network fails, access is denied, the disk is full, or a digest differs. Downloaded bytes are kept, and the
+    /// next attempt continues from them.
     pub fn fetch(&self, tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
         let is_there = |file: &&TreeFile| !self.missing.contains(file);
         tell(self.files.iter().filter(is_there).map(|file| file.size).sum::<u64>() as i64);
@@ -340,8 +343,8 @@ impl HubModel<'_> {
         Ok(())
     }
 
-    /// Notes what the revision means, once everything is there: offline it would lead to half a model. The model can be
-    /// used whether that succeeds or not, as in a cache that cannot be written.
+    /// Records the commit of the revision, once all files are there, as offline lookups rely on it. Logs a failure,
+    /// such as that of a read-only cache, since the model can be used all the same.
     pub fn settle(&self) {
         if self.files.is_empty() {
             return;
@@ -352,7 +355,7 @@ impl HubModel<'_> {
         }
     }
 
-    /// Fetches files beside the weights, side by side.
+    /// Downloads files other than weights, several at a time.
     fn fetch_beside(&self, files: &[&TreeFile], tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
         for file in files {
             check_small(file).map_err(|problem| self.error(problem))?;
@@ -391,8 +394,8 @@ impl HubModel<'_> {
     }
 }
 
-/// Reads the headers of safetensors files, or the beginnings of GGUF files, side by side, as far as they take no more
-/// memory than headers do. A problem comes with the path of its file.
+/// Reads the headers of safetensors files, or the beginnings of GGUF files, several at a time, up to a limit of memory.
+/// An error comes with the path of its file.
 async fn read_headers(files: Vec<Arc<RemoteFile>>, is_gguf: bool) -> Result<(), (String, HubProblem)> {
     let mut read = 0;
     for some in files.chunks(CONNECTIONS) {
@@ -414,7 +417,7 @@ async fn read_headers(files: Vec<Arc<RemoteFile>>, is_gguf: bool) -> Result<(), 
             }
         }
         if read > HEADERS_BYTES_MAX {
-            // The others are read when they are asked for.
+            // Further headers are read when they are requested.
             break;
         }
     }
@@ -429,7 +432,7 @@ fn check_small(file: &TreeFile) -> Result<(), HubProblem> {
     Err(HubProblem::BadAnswer { address: file.path.clone(), message })
 }
 
-/// Compares the files beside the weights with the digests by which a snapshot links to them.
+/// Verifies the digests of files other than weights, which the snapshot's links give.
 fn check_undamaged(snapshot: &Path, small: &[String]) -> Result<(), HubProblem> {
     for path in small {
         let link = snapshot.join(path);
@@ -443,7 +446,7 @@ fn check_undamaged(snapshot: &Path, small: &[String]) -> Result<(), HubProblem> 
     Ok(())
 }
 
-/// The files that the index at `path` names; `bad` says what it means if it is none.
+/// Reads the index at `path` and returns the files that it names; `bad` converts the error if it is no index.
 fn read_index(path: &Path, bad: impl FnOnce(String) -> HubProblem) -> Result<BTreeSet<String>, HubProblem> {
     let mut text = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_end(&mut text));

@@ -1,12 +1,12 @@
-//! Models by name: what a Hub has, which of its files are taken, the cache they lie in, and their download.
+//! Models by name: looks up a model on a Hub, chooses its files, downloads them, and keeps them in a cache.
 //!
-//! The life of a name: [`HubName`] reads it, [`Hub::find`] asks which files the model has (or, offline, which are in
-//! the cache) and chooses those to take, [`HubModel::headers`] opens weights where they are, so that what cannot be
-//! computed is refused before it is fetched, and [`HubModel::fetch`] brings the rest. The cache has the layout of
+//! [`HubName`] parses a name; [`Hub::find`] looks up the model's files on the Hub (or, offline, in the cache) and
+//! chooses those to use; [`HubModel::headers`] reads the headers of weights where they are, so that a model that cannot
+//! be run is refused before it is downloaded; and [`HubModel::fetch`] downloads the rest. The cache has the layout of
 //! Python's `huggingface_hub`, and both can use it at the same time.
 //!
-//! Names, answers, choices and ranges are read and decided without I/O. What a server says is not believed: names of
-//! files are checked, answers are limited, and bytes are compared with the digest that the listing gave.
+//! Names, responses, choices and ranges are parsed and decided without I/O. Servers are not trusted: file names are
+//! checked, responses are limited in size, and bytes are verified with the digests of the listing.
 
 mod answers;
 mod cache;

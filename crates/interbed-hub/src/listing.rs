@@ -1,4 +1,4 @@
-//! What the Hub says of a model: its commit, its files, and what a refusal means.
+//! Requests about a model: its commit, its files, and the meaning of refusals.
 
 use serde::Deserialize;
 
@@ -7,12 +7,12 @@ use crate::error::HubProblem;
 use crate::name::{HubName, is_commit, is_revision};
 use crate::web::{Web, shown};
 
-/// Pages of a listing, of a thousand files each, that are read.
+/// Maximum number of pages of a listing, of a thousand files each, that are requested.
 const PAGES_MAX: usize = 64;
-/// Names of branches and tags that a message lists.
+/// Maximum number of branches and tags that a message lists.
 const NAMES_SHOWN: usize = 20;
 
-/// The commit that the name's revision means.
+/// Resolves the name's revision to a commit.
 pub(crate) async fn commit_of(web: &Web, name: &HubName) -> Result<String, HubProblem> {
     let url = api(web, name, &["revision", name.revision()]);
     let bad = |message| HubProblem::BadAnswer { address: shown(&url), message };
@@ -78,7 +78,7 @@ fn api(web: &Web, name: &HubName, parts: &[&str]) -> reqwest::Url {
     web.url(["api", "models", &name.owner, &name.model].into_iter().chain(parts.iter().copied()))
 }
 
-/// Statuses of the Hub itself in terms of the model; those of other servers stay what they are.
+/// Translates a status of the Hub itself into a problem with the model; leaves that of other servers unchanged.
 pub(crate) fn explain(web: &Web, name: &HubName, what: &str, problem: HubProblem) -> HubProblem {
     let HubProblem::Status { address, status, code } = problem else { return problem };
     let endpoint = web.endpoint().to_owned();
@@ -89,7 +89,7 @@ pub(crate) fn explain(web: &Web, name: &HubName, what: &str, problem: HubProblem
         404 if !what.is_empty() => {
             HubProblem::NotFound { endpoint, what: format!("file {what}"), available: Vec::new() }
         }
-        // The Hub hides from strangers whether a model is there at all.
+        // Without access, the Hub does not reveal whether a model exists.
         401 | 404 if status == 404 || code.contains("RepoNotFound") => {
             let what =
                 format!("model {}{}", name.repository(), if web.has_token() { " that this token may see" } else { "" });

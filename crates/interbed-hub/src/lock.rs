@@ -1,4 +1,4 @@
-//! Locks that Python's `huggingface_hub` takes too, so that no file is fetched twice at the same time.
+//! File locks that Python's `huggingface_hub` takes too, so that no file is downloaded twice at the same time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::error::{HubProblem, LOCK};
 
-/// Time between two looks at a lock that somebody else holds.
+/// Time between two attempts to take a lock that another process holds.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A lock that is held; dropping it releases it. The system releases it when the process ends, however it ends.
+/// A lock that is held; dropping it releases it. The system releases it when the process ends in any way.
 pub(crate) struct HeldLock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
 
-/// Takes the lock at `path`, waiting as long as somebody else holds it; `busy` is told once.
+/// Takes the lock at `path`, waiting as long as another process holds it; calls `busy` once if it has to wait.
 pub(crate) fn lock(path: &Path, mut busy: impl FnMut()) -> Result<HeldLock, HubProblem> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(HubProblem::file("create", folder))?;
@@ -23,7 +23,7 @@ pub(crate) fn lock(path: &Path, mut busy: impl FnMut()) -> Result<HeldLock, HubP
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path);
         let file = file.map_err(HubProblem::file("open", path))?;
         match file.try_lock() {
-            // Some programs remove the file when they release it: then others lock another one of that name.
+            // Some programs delete the file when they release the lock; others then lock a new file of that name.
             Ok(()) if is_at(&file, path) => return Ok(HeldLock(file)),
             Ok(()) => continue,
             Err(TryLockError::WouldBlock) => {

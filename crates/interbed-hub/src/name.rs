@@ -1,61 +1,62 @@
-//! Names of models, as people write them.
+//! Names of models, as users write them.
 
 use thiserror::Error;
 
-/// Longest name of an owner or a model, in bytes; the Hub's own limit.
+/// Longest name of an owner or a model, in bytes: the Hub's own limit.
 const PART_MAX: usize = 96;
 /// Longest revision or tag, in bytes.
 const REVISION_MAX: usize = 255;
 
-/// What may stand before a name.
+/// Prefixes of names that are ignored.
 const HOSTS: [&str; 6] =
     ["https://huggingface.co/", "https://hf.co/", "https://www.huggingface.co/", "huggingface.co/", "hf.co/", "hf:"];
 
-/// Endings of paths: whoever writes one means a file.
+/// File extensions: a text with one of these names a file, not a model.
 const FILE_ENDINGS: [&str; 5] = [".gguf", ".safetensors", ".interbed", ".json", ".bin"];
 
-/// A model on the Hub: `org/name`, with a revision and the tag of a quantisation, or a file, where they are given.
+/// The name of a model on the Hub: `org/name`, with an optional revision, and an optional tag of a quantization or name
+/// of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubName {
-    /// The owner.
+    /// The owner: a user or an organization.
     pub owner: String,
-    /// The model.
+    /// The model's name without its owner.
     pub model: String,
     /// A branch, a tag or a commit; `None` is `main`.
     pub revision: Option<String>,
-    /// Which of several quantisations: a tag such as `Q4_K_M`, or a file's name.
+    /// Which of several quantizations: a tag such as `Q4_K_M`, or a file name.
     pub tag: Option<String>,
 }
 
-/// Why a text that looks like a name is none.
+/// Why a text that looks like a name is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NameProblem {
-    /// A revision that no server has.
+    /// The revision cannot be the name of a branch, tag or commit.
     #[error("{revision:?} is no revision: give a branch, a tag or a commit")]
     Revision {
-        /// What was given.
+        /// The given revision.
         revision: String,
     },
-    /// Two revisions.
+    /// Two revisions are given.
     #[error("the name says @{named}, but --revision {given} was given: leave out one of them")]
     TwoRevisions {
-        /// The one in the name.
+        /// The revision that is part of the name.
         named: String,
-        /// The one beside it.
+        /// The revision that was given separately.
         given: String,
     },
 }
 
 impl HubName {
-    /// Reads `org/name`, `org/name:TAG`, `org/name@REV` and these behind `hf.co/` or `huggingface.co/`; `None` if the
-    /// text has no such form. Whether something of that name lies in the file system is for the caller to see, first.
+    /// Parses `org/name`, `org/name:TAG` or `org/name@REV`, with an optional prefix `hf.co/` or `huggingface.co/`;
+    /// `None` if the text has another form. Callers first check whether a file of that name exists.
     pub fn read(text: &str) -> Option<Self> {
         let host = HOSTS.iter().find_map(|host| text.strip_prefix(host));
         let is_on_host = host.is_some();
         let (owner, rest) = host.unwrap_or(text).split_once('/')?;
         let end = rest.find([':', '@']).unwrap_or(rest.len());
         let (model, mut more) = rest.split_at(end);
-        // What is copied from a browser may end with a slash.
+        // A name copied from a browser may end with a slash.
         let model = if is_on_host { model.trim_end_matches('/') } else { model };
         let (mut revision, mut tag) = (None, None);
         while let Some(sign) = more.chars().next() {
@@ -73,10 +74,10 @@ impl HubName {
         (is_name && is_fine).then(|| Self { owner: owner.to_owned(), model: model.to_owned(), revision, tag })
     }
 
-    /// The same name at `revision`, if one is given beside it.
+    /// Adds a revision that was given separately, if any.
     ///
     /// # Errors
-    /// No revision, or two.
+    /// The revision is invalid, or the name already has one.
     pub fn at(self, revision: Option<&str>) -> Result<Self, NameProblem> {
         let Some(given) = revision else { return Ok(self) };
         if !is_revision(given) {
@@ -88,18 +89,18 @@ impl HubName {
         }
     }
 
-    /// `org/name`.
+    /// The name as `org/name`.
     pub fn repository(&self) -> String {
         format!("{}/{}", self.owner, self.model)
     }
 
-    /// The revision, which is `main` if none was given.
+    /// The revision; `main` if none was given.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
 }
 
-/// Whether a text names a commit.
+/// Whether a text is a commit hash.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -116,14 +117,14 @@ fn is_part(part: &str) -> bool {
         && !part.contains("..")
 }
 
-/// A tag is searched for in names of files; a file's own name may have folders.
+/// Whether a text can be a tag. A tag is searched for in file names; a file name may include folders.
 fn is_tag(tag: &str) -> bool {
     tag.len() <= REVISION_MAX
         && tag.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/'))
         && tag.split('/').all(|part| !part.is_empty() && !part.chars().all(|c| c == '.'))
 }
 
-/// It becomes the name of a file in the cache, in folders if it has slashes.
+/// Whether a text can be a revision, which becomes a file name in the cache, in folders if it has slashes.
 pub(crate) fn is_revision(revision: &str) -> bool {
     revision.len() <= REVISION_MAX
         && revision.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | '+'))

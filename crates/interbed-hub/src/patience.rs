@@ -1,22 +1,22 @@
-//! How long servers are waited for.
+//! Timeouts and waits for servers.
 
 use std::time::Duration;
 
-/// How long servers are waited for.
+/// Timeouts and waits for servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HubPatience {
-    /// The first wait between two attempts; each further one is twice as long.
+    /// Wait before the first retry; doubles with each further one.
     pub wait: Duration,
-    /// The longest of these waits.
+    /// Longest wait before a retry.
     pub wait_max: Duration,
-    /// The time that the rest of an answer of the API may take once it has begun.
+    /// Time limit for receiving a response of the API after its header.
     pub answer: Duration,
-    /// The time without one further byte of a file after which it is not asked for again.
+    /// Time without further bytes of a file after which its download is given up.
     pub standstill: Duration,
 }
 
 impl Default for HubPatience {
-    /// Long enough for a download to outlive a short outage, short enough for a person to wait.
+    /// Waits long enough for a download to survive a short outage, and short enough for a person.
     fn default() -> Self {
         let (wait, wait_max) = (Duration::from_millis(250), Duration::from_secs(10));
         Self { wait, wait_max, answer: Duration::from_secs(60), standstill: Duration::from_secs(120) }
@@ -24,7 +24,7 @@ impl Default for HubPatience {
 }
 
 impl HubPatience {
-    /// The wait after one of this length.
+    /// The wait that follows `wait`.
     pub(crate) fn next(&self, wait: Duration) -> Duration {
         (wait * 2).min(self.wait_max)
     }

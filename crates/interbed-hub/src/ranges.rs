@@ -1,13 +1,13 @@
-//! Which bytes are asked for, and what headers of answers say.
+//! Byte ranges of requests, and the response headers about them.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes that one request asks for: few enough that several in flight take little memory, and enough that what lies
-/// between two requests does not count.
+/// Bytes of one request: few enough that several in flight use little memory, and enough that the latency between
+/// requests does not matter.
 pub const RANGE_BYTES: u64 = 4 << 20;
 
-/// The ranges of `have..size` in order, each of at most `step` bytes.
+/// Splits `have..size` into ranges of at most `step` bytes, in order.
 pub fn ranges(have: u64, size: u64, step: u64) -> impl Iterator<Item = Range<u64>> {
     let step = step.max(1);
     let mut next = have;
@@ -18,7 +18,7 @@ pub fn ranges(have: u64, size: u64, step: u64) -> impl Iterator<Item = Range<u64
     })
 }
 
-/// What a `Content-Range` header says: the bytes, and of how many, where it says so.
+/// Parses a `Content-Range` header: the range and, if given, the total size in bytes.
 pub fn content_range(header: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (range, total) = header.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.trim().split_once('-')?;
@@ -31,7 +31,7 @@ pub fn content_range(header: &str) -> Option<(Range<u64>, Option<u64>)> {
     (first < end && total.is_none_or(|total| end <= total)).then_some((first..end, total))
 }
 
-/// How long a `Retry-After` header says to wait; dates are not read.
+/// Parses a `Retry-After` header in seconds; returns `None` for a date.
 pub fn retry_after(header: &str) -> Option<Duration> {
     header.trim().parse().ok().map(Duration::from_secs)
 }

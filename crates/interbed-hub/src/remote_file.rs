@@ -1,4 +1,4 @@
-//! A file on the Hub as a file that is read at offsets, for headers.
+//! A file on the Hub that is read at offsets, for headers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,17 +13,17 @@ use crate::source::FileSource;
 
 /// Pieces that are kept: headers are read in order, and hardly any part of them twice.
 const PIECES: usize = 2;
-/// The most bytes that are read ahead of what was asked for.
+/// Maximum number of bytes that are read beyond the requested ones.
 const AHEAD_MAX: u64 = 8 << 20;
 
-/// Bytes of a beginning: as many as readers of GGUF headers ask for at a time.
+/// Bytes of a beginning: as many as readers of GGUF headers request at a time.
 const BEGINNING_BYTES: u64 = 1 << 20;
 
-/// A file that has not been fetched. Each read asks the server for what was not just read.
+/// A file that has not been downloaded. A read requests bytes from the server unless they were just read.
 pub(crate) struct RemoteFile {
     source: FileSource,
     runtime: Arc<Runtime>,
-    /// Where it will lie.
+    /// Path of the file in the cache, once it is downloaded.
     path: PathBuf,
     pieces: Mutex<VecDeque<Piece>>,
 }
@@ -40,17 +40,17 @@ impl Piece {
 }
 
 impl RemoteFile {
-    /// The file behind `source`, which will lie at `path`.
+    /// Opens the file of `source`, which will be downloaded to `path`.
     pub(crate) fn new(source: FileSource, runtime: Arc<Runtime>, path: PathBuf) -> Self {
         Self { source, runtime, path, pieces: Mutex::new(VecDeque::new()) }
     }
 
-    /// Reads the header of a safetensors file, and no byte of its weights: its length first, then so many bytes.
-    /// Returns how many were read.
+    /// Reads the header of a safetensors file, but not its weights: first its length, then as many bytes. Returns the
+    /// number of bytes read.
     pub(crate) async fn read_safetensors_header(&self, header_max: u64) -> Result<u64, HubProblem> {
         let size = self.source.size;
         if size < 8 {
-            // Refused by whoever reads it.
+            // The parser refuses such a file.
             return Ok(0);
         }
         let mut bytes = self.source.read(0..8).await?;
@@ -63,7 +63,7 @@ impl RemoteFile {
         Ok(read)
     }
 
-    /// Reads the beginning of a file whose header says nowhere how long it is. Returns how many bytes were read.
+    /// Reads the beginning of a file whose header does not say its length. Returns the number of bytes read.
     pub(crate) async fn read_beginning(&self) -> Result<u64, HubProblem> {
         let bytes = self.source.read(0..BEGINNING_BYTES.min(self.source.size)).await?;
         let read = bytes.len() as u64;
@@ -71,7 +71,7 @@ impl RemoteFile {
         Ok(read)
     }
 
-    /// The file's path on the Hub.
+    /// Path of the file in the repository.
     pub(crate) fn path_there(&self) -> &str {
         &self.source.path
     }
@@ -84,7 +84,7 @@ impl RemoteFile {
         }
     }
 
-    /// Copies the bytes at `offset` if they were just read, else says how far to read.
+    /// Copies the bytes at `offset` if they were just read; else returns the offset up to which to read.
     fn copy_kept(&self, buf: &mut [u8], offset: u64) -> Result<(), u64> {
         let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         let end = offset + buf.len() as u64;
@@ -95,7 +95,8 @@ impl RemoteFile {
                 return Ok(());
             }
         }
-        // Who goes on where the last read ended will go on, and each request takes a while.
+        // A reader that continues at the end of the last read will likely go on, and each request takes a while, so the
+        // next read is longer.
         let ahead = pieces.back().filter(|last| last.end() == offset).map_or(0, |last| last.bytes.len() as u64 * 2);
         Err(end.max(offset + ahead.min(AHEAD_MAX)).min(self.source.size))
     }

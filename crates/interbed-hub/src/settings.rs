@@ -1,4 +1,4 @@
-//! What the environment says: where the Hub is, who asks, and where files are kept.
+//! Settings from environment variables: the Hub's address, the token, and the folder of the cache.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -8,40 +8,40 @@ use thiserror::Error;
 
 use crate::web::shown;
 
-/// The Hub, unless HF_ENDPOINT names another.
+/// The Hub's address, unless HF_ENDPOINT names another.
 const ENDPOINT: &str = "https://huggingface.co";
 /// Longest token that is read from a file, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// Where the Hub is, who asks, and where files are kept.
+/// The Hub's address, the token, and the folder of the cache.
 #[derive(Clone)]
 pub struct HubSettings {
-    /// The Hub's address, without a slash at its end.
+    /// The Hub's address, without a trailing slash.
     pub endpoint: String,
-    /// What proves who asks; it is sent to the endpoint's own host only.
+    /// The access token; it is sent only to the endpoint's own host.
     pub token: Option<String>,
     /// The folder of the cache.
     pub cache: PathBuf,
-    /// Whether only the cache is used.
+    /// Whether to use only the cache.
     pub offline: bool,
 }
 
-/// Settings that cannot be used.
+/// Why settings cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsProblem {
-    /// There is no place for the cache.
+    /// No folder for the cache is known.
     #[error("there is no folder for models: set HF_HOME, or HOME")]
     NoCache,
-    /// HF_ENDPOINT is no address.
+    /// HF_ENDPOINT is not an address.
     #[error("HF_ENDPOINT is {endpoint:?}, which is no address; expected one such as {ENDPOINT}")]
     Endpoint {
-        /// What was given.
+        /// The given text.
         endpoint: String,
     },
-    /// HF_TOKEN holds what no header can.
+    /// The token has characters that a header cannot contain.
     #[error("the token from {from} has characters that no token has")]
     Token {
-        /// The variable or file.
+        /// The variable or file that the token is from.
         from: String,
     },
 }
@@ -61,18 +61,18 @@ impl std::fmt::Debug for HubSettings {
 }
 
 impl HubSettings {
-    /// What the variables of this process say, as Python's `huggingface_hub` reads them.
+    /// Reads the environment variables of this process, as Python's `huggingface_hub` does.
     ///
     /// # Errors
-    /// An address or token that cannot be used, or no folder for the cache.
+    /// The address or the token is invalid, or no folder for the cache is known.
     pub fn from_env() -> Result<Self, SettingsProblem> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
 
-    /// The same, with variables that `get` knows; empty ones count as not set.
+    /// Reads variables through `get`; empty ones count as unset.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// Fails like [`from_env`](Self::from_env).
     pub fn from_variables(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsProblem> {
         let get = |name: &str| get(name).filter(|value| !value.trim().is_empty());
         let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
@@ -108,7 +108,7 @@ impl HubSettings {
     }
 }
 
-/// The path, in the folder `home` if it begins with `~/`: shells leave that alone in values of variables with quotes.
+/// Replaces a leading `~/` by the folder `home`: shells do not expand it in quoted values of variables.
 fn under_home(path: &str, home: Option<String>) -> PathBuf {
     match (path.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
@@ -116,9 +116,9 @@ fn under_home(path: &str, home: Option<String>) -> PathBuf {
     }
 }
 
-/// The token in a file; most people have none.
+/// The token in a file, if there is one.
 fn read_token(path: &Path) -> Option<String> {
-    // A pipe that nobody writes to would never open.
+    // Opening a pipe that nobody writes to would block.
     let is_file = std::fs::metadata(path).map(|found| found.is_file());
     let read = is_file.and_then(|is_file| match is_file {
         true => File::open(path),

@@ -1,4 +1,4 @@
-//! One file on the Hub, of which any range can be had.
+//! One file on the Hub, of which any range can be requested.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,59 +12,59 @@ use crate::error::HubProblem;
 use crate::ranges::content_range;
 use crate::web::{Web, shown, unreachable};
 
-/// Retries that wait longer than this are told, as the progress bar stands still.
+/// Waits longer than this are logged, as the progress bar stands still.
 const TOLD_FROM: Duration = Duration::from_secs(2);
 
 /// A file on the Hub.
 pub(crate) struct FileSource {
     web: Arc<Web>,
-    /// Where the Hub says where it lies.
+    /// Address at the Hub that redirects to the file.
     resolve: Url,
-    /// Where it lies, once that is known; such addresses are signed and valid for a while.
+    /// Address of the file itself, once known; such addresses are signed and expire.
     direct: Mutex<Option<Url>>,
-    /// Whether a server has sent the whole file where a part was asked for.
+    /// Whether a server has sent the whole file in response to a request for a range.
     ignores_ranges: AtomicBool,
-    /// Whether people know that nothing comes.
+    /// Whether the log says that no bytes arrive.
     is_told: AtomicBool,
-    /// Its path in the repository.
+    /// Path of the file in the repository.
     pub(crate) path: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
 }
 
-/// What a server gives where a range was asked for.
+/// A server's response to a request for a range.
 pub(crate) enum Answer {
-    /// The range.
+    /// The requested range.
     Range(Response),
-    /// The whole file from its beginning: it does not know ranges.
+    /// The whole file from its beginning: the server does not support ranges.
     Whole(Response),
 }
 
 impl FileSource {
-    /// The file `path` of `size` bytes that lies behind `resolve`.
+    /// A source for the file `path` of `size` bytes, whose address at the Hub is `resolve`.
     pub(crate) fn new(web: Arc<Web>, resolve: Url, path: String, size: u64) -> Self {
         let [ignores_ranges, is_told] = [false; 2].map(AtomicBool::new);
         Self { web, resolve, direct: Mutex::new(None), ignores_ranges, is_told, path, size }
     }
 
-    /// Whether a server has sent the whole file where a part was asked for.
+    /// Whether a server has sent the whole file in response to a request for a range.
     pub(crate) fn ignores_ranges(&self) -> bool {
         self.ignores_ranges.load(Ordering::Relaxed)
     }
 
-    /// Its address at the Hub, for messages.
+    /// The file's address at the Hub, for messages.
     pub(crate) fn address(&self) -> String {
         shown(&self.resolve)
     }
 
-    /// Asks for a range, which must not be empty.
+    /// Requests a range, which must not be empty.
     pub(crate) async fn open(&self, range: Range<u64>) -> Result<Answer, HubProblem> {
         let direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (from, response) = match direct {
             None => self.web.get(self.resolve.clone(), Some(range.clone())).await?,
             Some(url) => match self.web.get(url, Some(range.clone())).await {
                 Ok(found) => found,
-                // A signature has run out, or the file lies elsewhere now: the Hub knows.
+                // The signature has expired, or the file has moved: the Hub gives the new address.
                 Err(problem) if problem.may_have_moved() => {
                     *self.direct.lock().unwrap_or_else(PoisonError::into_inner) = None;
                     self.web.get(self.resolve.clone(), Some(range.clone())).await?
@@ -77,7 +77,7 @@ impl FileSource {
         Ok(answer)
     }
 
-    /// Compares what a server says that it sends with what was asked for.
+    /// Checks that the response's headers fit the request.
     fn check(&self, from: &Url, range: &Range<u64>, response: Response) -> Result<Answer, HubProblem> {
         let bad = |message: String| HubProblem::BadAnswer { address: shown(from), message };
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
@@ -114,7 +114,7 @@ impl FileSource {
         }
     }
 
-    /// Hands the bytes of a range to `take` as they come, going on where a connection breaks.
+    /// Passes the bytes of a range to `take` as they arrive, and requests the rest again if the connection breaks.
     pub(crate) async fn pour(
         &self,
         range: Range<u64>,
@@ -171,7 +171,7 @@ impl FileSource {
         Ok(())
     }
 
-    /// The bytes of a range, for headers.
+    /// Reads the bytes of a range, for headers.
     pub(crate) async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, HubProblem> {
         let mut bytes = Vec::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
         self.pour(range, |chunk| {

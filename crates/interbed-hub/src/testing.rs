@@ -1,5 +1,5 @@
-//! A Hub on this machine, for tests of this and other crates: it speaks the calls that suffice, sends large files from
-//! a second server that it leads to, and does what servers do that should not.
+//! A local Hub for tests of this and other crates. It implements the calls that Interbed uses, redirects large files to
+//! a second server, and can misbehave as real servers do.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,22 +13,22 @@ use std::time::Duration;
 
 use crate::digest::BlobId;
 
-/// The commit that everything is of.
+/// The commit of all files.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// Bytes that are sent at a time.
 const CHUNK_BYTES: u64 = 64 << 10;
-/// The block that a made content repeats, which no range's length divides.
+/// Length of the block that a generated content repeats; it divides no range's length.
 const PATTERN_BYTES: u64 = (1 << 20) - 17;
 
-/// What a file of a repository consists of.
+/// Content of a file in a repository.
 #[derive(Debug, Clone)]
 pub enum FileContent {
-    /// These bytes.
+    /// Bytes in memory.
     Bytes(Vec<u8>),
-    /// Those of a file.
+    /// The content of a local file.
     File(PathBuf),
-    /// So many bytes that look like weights and are nowhere kept.
+    /// This many bytes that resemble weights and are generated when they are sent.
     Made(u64),
 }
 
@@ -58,59 +58,59 @@ impl FileContent {
     }
 }
 
-/// What a server does that it should not.
+/// Faults that the server injects.
 #[derive(Debug, Clone, Default)]
 pub struct Mischief {
-    /// So many answers with a body are cut off, each after `cut_after` bytes.
+    /// Number of responses with a body that are cut off after `cut_after` bytes.
     pub cuts: u32,
-    /// See `cuts`.
+    /// Bytes after which a response is cut off.
     pub cut_after: u64,
-    /// The whole file is sent where a part was asked for.
+    /// Whether to send the whole file in response to a request for a range.
     pub ignores_ranges: bool,
-    /// So many requests are not answered first: their connections end.
+    /// Number of requests whose connections are closed without a response.
     pub drops: u32,
-    /// So many requests are answered with this status first.
+    /// Number of requests that are answered with `busy_status`.
     pub busy: u32,
-    /// See `busy`.
+    /// Status for the requests that `busy` counts.
     pub busy_status: u16,
-    /// The seconds after which one may ask again, as such an answer says.
+    /// Seconds in the `Retry-After` header of a response with `busy_status`.
     pub retry_after: u32,
     /// Requests without this token are refused.
     pub token: Option<String>,
-    /// The Hub's word in such a refusal.
+    /// The Hub's error code in the refusal of a request without the token.
     pub error_code: &'static str,
-    /// One byte of this file is another.
+    /// The file that is sent with one wrong byte.
     pub damages: Option<String>,
-    /// The listing gives this file so many bytes more than it has.
+    /// A file, and the number of bytes that the listing adds to its size.
     pub lengthens: Option<(String, u64)>,
-    /// Bytes a second, of each connection.
+    /// Bytes per second of each connection.
     pub bytes_per_second: Option<u64>,
-    /// Addresses of files are valid for one request.
+    /// Whether addresses of files are valid for one request only.
     pub signs_for_one: bool,
-    /// Files on a page of the listing; all on one if 0.
+    /// Files on a page of the listing; 0 puts all on one page.
     pub page_files: usize,
-    /// What the listing says instead of the truth.
+    /// Text that replaces the listing.
     pub tree: Option<String>,
-    /// The commit that every revision is said to be.
+    /// Text that replaces the commit of every revision.
     pub sha: Option<String>,
 }
 
 /// A request that was answered.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Whether it went to the server that large files are sent from.
+    /// Whether the request was sent to the server of large files.
     pub on_storage: bool,
     /// Path and query.
     pub target: String,
-    /// Its `Range`.
+    /// The `Range` header.
     pub range: Option<String>,
-    /// Its `Authorization`.
+    /// The `Authorization` header.
     pub authorization: Option<String>,
     /// Bytes of the file that were sent.
     pub sent: u64,
 }
 
-/// A Hub on this machine. It ends with the process.
+/// A local Hub. It runs until the process ends.
 pub struct LocalHub {
     hub: SocketAddr,
     inside: Arc<Inside>,
@@ -125,10 +125,10 @@ struct Inside {
     gone: AtomicBool,
 }
 
-/// A request, and what is done to it.
+/// A request with the faults that apply to it.
 struct Asked<'a> {
     seen: &'a Seen,
-    /// Its place among those that were seen.
+    /// Index of the request in the list of requests.
     index: usize,
     mischief: &'a Mischief,
 }
@@ -144,12 +144,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LocalHub {
-    /// A Hub without models.
+    /// Starts a Hub without models, on a free port.
     pub fn start() -> Self {
         Self::start_on("127.0.0.1:0")
     }
 
-    /// The same, at this address.
+    /// Starts a Hub without models, at this address.
     pub fn start_on(address: &str) -> Self {
         let hub = TcpListener::bind(address).expect("a port");
         let storage = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -167,7 +167,7 @@ impl LocalHub {
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let inside = inside.clone();
-                    // Clients come and go as they like.
+                    // An error means that the client has closed the connection.
                     std::thread::spawn(move || drop(inside.serve(stream, on_storage)));
                 }
             });
@@ -175,12 +175,12 @@ impl LocalHub {
         Self { hub: address, inside }
     }
 
-    /// Its address, for HF_ENDPOINT.
+    /// The Hub's address, for HF_ENDPOINT.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.hub)
     }
 
-    /// Adds a file to a repository; large ones are sent from the other server.
+    /// Adds a file to a repository; large files are sent from the other server.
     pub fn add(&self, repository: &str, path: &str, content: FileContent, is_large: bool) {
         let kind = if is_large { BlobId::Sha256(String::new()) } else { BlobId::GitSha1(String::new()) };
         let (mut hasher, mut at, len) = (kind.hasher(content.len()), 0, content.len());
@@ -195,7 +195,7 @@ impl LocalHub {
         locked(&self.inside.files).entry(repository.to_owned()).or_default().insert(path.to_owned(), kept);
     }
 
-    /// Adds the files of a folder; weights are large.
+    /// Adds the files of a folder; weights count as large.
     pub fn add_folder(&self, repository: &str, folder: &Path) {
         for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -209,12 +209,12 @@ impl LocalHub {
         locked(&self.inside.files)[repository][path].blob.digits().to_owned()
     }
 
-    /// From now on it does this.
+    /// Sets the faults to inject from now on.
     pub fn does(&self, mischief: Mischief) {
         *locked(&self.inside.mischief) = mischief;
     }
 
-    /// From now on no connection is answered.
+    /// From now on, no connection gets a response.
     pub fn goes_away(&self) {
         self.inside.gone.store(true, Ordering::Relaxed);
     }
@@ -224,12 +224,12 @@ impl LocalHub {
         locked(&self.inside.seen).clone()
     }
 
-    /// Forgets the requests so far.
+    /// Clears the list of requests.
     pub fn forget(&self) {
         locked(&self.inside.seen).clear();
     }
 
-    /// Bytes that were sent of files whose address has `part` in it, or of all from the server of large files.
+    /// Bytes that were sent in response to requests whose address contains `part`.
     pub fn sent(&self, part: &str) -> u64 {
         self.seen().iter().filter(|seen| seen.target.contains(part)).map(|seen| seen.sent).sum()
     }
@@ -270,7 +270,7 @@ impl Inside {
         }
     }
 
-    /// Answers a request; whether the connection goes on.
+    /// Responds to a request; returns whether the connection stays open.
     fn answer(&self, stream: &mut TcpStream, seen: &Seen, index: usize) -> std::io::Result<bool> {
         let mischief = &locked(&self.mischief).clone();
         if mischief.drops > 0 {
@@ -317,7 +317,7 @@ impl Inside {
         self.file(stream, asked, &path, &kept)
     }
 
-    /// Answers a call of the API.
+    /// Responds to a call of the API.
     fn api(&self, stream: &mut TcpStream, asked: &Asked<'_>, repository: &str, call: &[&str]) -> std::io::Result<()> {
         let Asked { seen, mischief, .. } = asked;
         let is_there = locked(&self.files).contains_key(repository);
@@ -348,7 +348,7 @@ impl Inside {
         }
     }
 
-    /// Sends a small file, or says where a large one lies.
+    /// Sends a small file, or redirects to a large one.
     fn resolve(
         &self,
         stream: &mut TcpStream,
@@ -374,7 +374,7 @@ impl Inside {
         self.file(stream, asked, path, &kept)
     }
 
-    /// A page of the listing that begins with the file of this number, and whether there are more.
+    /// Returns a page of the listing that begins with file number `from`, and whether more pages follow.
     fn tree(&self, repository: &str, mischief: &Mischief, from: usize) -> (String, bool) {
         let files = locked(&self.files);
         let entries = files[repository].iter().map(|(path, kept)| {

@@ -1,4 +1,4 @@
-//! HTTP with the Hub: redirects followed by hand, a token that only the Hub sees, patience, and limits.
+//! The HTTP client for a Hub: follows redirects itself, sends the token only to the Hub, retries, and limits responses.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,41 +10,42 @@ use crate::error::{HubProblem, is_busy};
 use crate::patience::HubPatience;
 use crate::ranges::retry_after;
 
-/// Time to connect.
+/// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Time without a byte after which a connection is taken for dead.
+/// Time without a byte after which a connection is given up.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Redirects that are followed.
+/// Maximum number of redirects that are followed.
 const REDIRECTS_MAX: usize = 8;
-/// Attempts at what servers are busy with, and at what cannot be reached.
+/// Maximum number of attempts if a server is busy.
 const ATTEMPTS: u32 = 5;
+/// Maximum number of attempts if a server cannot be reached.
 const ATTEMPTS_UNREACHABLE: u32 = 2;
-/// The longest wait that a server may ask for.
+/// Longest wait that a server may ask for.
 const ASKED_MAX: Duration = Duration::from_secs(60);
-/// Longest answer of the API, in bytes; a listing of a thousand files has some 300 kB.
+/// Largest response of the API in bytes; a listing of a thousand files has some 300 kB.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
-/// Longest part of a refusal that is shown, in characters.
+/// Maximum number of characters of a refusal's text that are shown.
 const REFUSAL_SHOWN: usize = 120;
 
 /// A client of one Hub.
 pub(crate) struct Web {
     client: Client,
-    /// Why nobody who speaks https can be believed, if so.
+    /// Why no TLS server can be verified, if so.
     no_tls: Option<String>,
     endpoint: Url,
-    /// The same for messages, without a slash at its end.
+    /// The endpoint for messages, without a trailing slash.
     shown_endpoint: String,
     authorization: Option<HeaderValue>,
     patience: HubPatience,
 }
 
 impl Web {
-    /// Asks the Hub at `endpoint`, as the owner of `token`.
+    /// Creates a client for the Hub at `endpoint` that sends `token`.
     pub(crate) fn new(endpoint: &str, token: Option<&str>, patience: HubPatience) -> Result<Self, HubProblem> {
         let unusable = |message: String| HubProblem::Unreachable { address: "HF_ENDPOINT".to_owned(), message };
         let endpoint = Url::parse(endpoint).map_err(|error| unusable(error.to_string()))?;
         let shown_endpoint = shown(&endpoint).trim_end_matches('/').to_owned();
-        // The library takes the process's, and somebody may have chosen one already.
+        // The TLS library uses the process's default provider, which may be installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = || {
             Client::builder()
@@ -55,7 +56,7 @@ impl Web {
         };
         let (client, no_tls) = match builder().build() {
             Ok(client) => (client, None),
-            // The system has no certificates: a Hub that speaks http can be asked all the same.
+            // Without certificates, a Hub that speaks plain HTTP can still be used.
             Err(error) => {
                 let client = builder().tls_certs_only([]).build().map_err(|error| unusable(chain(&error)))?;
                 (client, Some(chain(&error)))
@@ -69,22 +70,22 @@ impl Web {
         Ok(Self { client, no_tls, endpoint, shown_endpoint, authorization, patience })
     }
 
-    /// The Hub's address, without what is secret.
+    /// The Hub's address, without secrets.
     pub(crate) fn endpoint(&self) -> &str {
         &self.shown_endpoint
     }
 
-    /// How long servers are waited for.
+    /// Timeouts and waits for servers.
     pub(crate) fn patience(&self) -> HubPatience {
         self.patience
     }
 
-    /// Whether a token is sent.
+    /// Whether requests carry a token.
     pub(crate) fn has_token(&self) -> bool {
         self.authorization.is_some()
     }
 
-    /// The address of `parts` below the endpoint, each of them one part of the path whatever is in it.
+    /// The address of `parts` below the endpoint; each part is one escaped component of the path.
     pub(crate) fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.endpoint.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -93,16 +94,16 @@ impl Web {
         url
     }
 
-    /// Whether this is the Hub itself, and not a server that it leads to.
+    /// Whether an address is at the Hub itself, not at a server that the Hub redirects to.
     pub(crate) fn is_endpoint(&self, url: &Url) -> bool {
         url.scheme() == self.endpoint.scheme()
             && url.host() == self.endpoint.host()
             && url.port_or_known_default() == self.endpoint.port_or_known_default()
     }
 
-    /// A whole answer of the API, with the address of the next page if there is one.
+    /// Requests a response of the API; returns its text, and the address of the next page if there is one.
     pub(crate) async fn json(&self, url: Url) -> Result<(Vec<u8>, Option<Url>), HubProblem> {
-        // Waits that the server asks for are not part of its answer.
+        // Waits that the server asks for do not count for the time limit of the response.
         let (_, mut response) = self.get(url.clone(), None).await?;
         let next = response.headers().get(LINK).and_then(|link| next_page(link.to_str().ok()?, &url));
         let whole = async {
@@ -123,8 +124,8 @@ impl Web {
         })
     }
 
-    /// The answer to a request for `range`, or for all, after redirects, and from where it came. What is busy is asked
-    /// again; an answer without success is an error.
+    /// Requests a range, or everything, and follows redirects; returns the response with its address. Retries while the
+    /// server is busy; a status other than success is an error.
     pub(crate) async fn get(&self, url: Url, range: Option<Range<u64>>) -> Result<(Url, Response), HubProblem> {
         let mut wait = self.patience.wait;
         for attempt in 1.. {
@@ -154,7 +155,7 @@ impl Web {
         unreachable!("the loop ends by its own count")
     }
 
-    /// One request, and those that it leads to.
+    /// Sends one request and follows its redirects.
     async fn follow(&self, mut url: Url, range: Option<&Range<u64>>) -> Result<(Url, Response), HubProblem> {
         for _ in 0..REDIRECTS_MAX {
             if let Some(message) = self.no_tls.as_ref().filter(|_| url.scheme() == "https") {
@@ -186,14 +187,14 @@ impl Web {
         Err(HubProblem::BadAnswer { address: shown(&url), message })
     }
 
-    /// What an answer without success means.
+    /// Converts a response without success to a problem.
     async fn refusal(&self, url: &Url, mut response: Response) -> HubProblem {
         let status = response.status();
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let word = header("x-error-code").or_else(|| header("x-error-message"));
         let code = match word {
             Some(word) => word,
-            // The beginning of a text says more than a number; pages for browsers do not.
+            // The beginning of a text says more than a status; HTML pages do not.
             None => match response.chunk().await {
                 Ok(Some(text)) => String::from_utf8_lossy(&text[..text.len().min(4 * REFUSAL_SHOWN)]).into_owned(),
                 _ => String::new(),
@@ -205,7 +206,7 @@ impl Web {
     }
 }
 
-/// An address for messages: what follows a question mark may be a secret, as in addresses that are signed.
+/// An address for messages: without its query, which in signed addresses is a secret, and without a password.
 pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
@@ -215,12 +216,12 @@ pub(crate) fn shown(url: &Url) -> String {
     url.to_string()
 }
 
-/// A request that failed on its way.
+/// Converts the error of a request that got no response.
 pub(crate) fn unreachable(url: &Url, error: &reqwest::Error) -> HubProblem {
     HubProblem::Unreachable { address: shown(url), message: chain(error) }
 }
 
-/// The last causes say what happened; the first repeats the address, signed or not.
+/// Joins the causes of an error, which say what happened; the first level repeats the address, with its signature.
 fn chain(error: &reqwest::Error) -> String {
     let mut causes = Vec::new();
     let mut next = std::error::Error::source(error);

@@ -12,13 +12,13 @@ use crate::DIRECT_ALIGN;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing,
-/// swapping and tests. A buffer of at least a huge page starts on one, and asks for huge pages as far as it fills them.
-/// Weights use the buffers of a device instead. The memory is mapped from the system and unmapped when dropped: an
+/// swapping and tests. Weights use the buffers of a device instead. A buffer of at least a huge page starts on one, and
+/// asks for huge pages as far as it fills them. The memory is mapped from the system and unmapped when dropped: an
 /// allocator would keep tens of MiB that a probe has used, outside every budget.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
-    /// The mapping that the buffer lies in.
+    /// Start of the mapping that contains the buffer.
     map: NonNull<u8>,
     mapped: usize,
 }
@@ -29,30 +29,30 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Takes at least `len` bytes, rounded up to whole blocks; `None` if the system does not have that much.
+    /// Allocates at least `len` bytes, rounded up to whole blocks; `None` if the system does not have that much.
     pub fn new_zeroed(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(DIRECT_ALIGN)?;
-        // Room to begin at a huge page, since the system chooses where the mapping begins. Pages that are never written
-        // take no memory.
+        // The extra room lets the buffer begin at a huge page, since the system chooses where the mapping begins. Pages
+        // that are never written use no memory.
         let room = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         let mapped = len.checked_add(room)?;
         // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in use.
         let map = unsafe { mmap_anonymous(null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
         let map = NonNull::new(map.ok()?.cast::<u8>())?;
         let before = map.as_ptr().align_offset(HUGE_PAGE).min(room);
-        // SAFETY: at most the room, behind which the mapping has the whole buffer. Pages are blocks or multiples of
-        // them.
+        // SAFETY: `before` is at most the extra room, after which the mapping has the whole buffer. Pages are whole
+        // blocks.
         let start = unsafe { map.add(before) };
         let huge = len / HUGE_PAGE * HUGE_PAGE;
         if huge > 0 {
-            // Advice only: where the system has no huge pages, small ones serve.
-            // SAFETY: the range lies in the mapping made above.
+            // This is only advice: a system without huge pages uses small ones. SAFETY: the range lies in the mapping
+            // made above.
             let _ = unsafe { madvise(start.as_ptr().cast(), huge, Advice::LinuxHugepage) };
         }
         Some(Self { start, len, map, mapped })
     }
 
-    /// Where it begins.
+    /// Address of the first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -1,4 +1,4 @@
-//! The bandwidth of a disk: sequential direct reads, counted and timed.
+//! Measures the bandwidth of a disk with sequential direct reads.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEngine, ReadRequest};
 
-/// Reads a range of a file once from start to end, without using the bytes, and returns bytes per second. The range is
+/// Reads a range of a file once from start to end, discards the bytes, and returns bytes per second. The range is
 /// widened to whole blocks and cut at the file's end; the memory used is `depth` × `chunk_bytes`.
 ///
-/// A range that was read before may be faster than others: caches below the file are invisible here.
+/// A range that was read before may be faster than others, as caches below the file are invisible here.
 ///
 /// # Errors
 /// [`IoError::Engine`] if the engine is not available, [`IoError::BadRequest`] if there is nothing to read or
@@ -36,10 +36,10 @@ pub(crate) struct Sample {
     pub(crate) seconds: f64,
 }
 
-/// A position in a file, from which reads continue in sequence; at the end of the range, they start over.
+/// A position in a file, from which reads continue in sequence; they wrap around at the end of the range.
 pub(crate) struct Walk {
     file: Arc<dyn DirectRead>,
-    /// Bytes of the file; the range starts on a block.
+    /// Range of bytes in the file; it starts on a block.
     range: Range<u64>,
     position: u64,
 }
@@ -56,7 +56,8 @@ impl Sample {
 }
 
 impl Walk {
-    /// Checks that there is something to read.
+    /// Starts at the beginning of `range`, widened to whole blocks and cut at the file's end. Fails if there is nothing
+    /// to read, or `chunk_bytes` is not a number of whole blocks.
     pub(crate) fn new(file: Arc<dyn DirectRead>, range: Range<u64>, chunk_bytes: usize) -> Result<Self, IoError> {
         let start = range.start / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
         let range = start..range.end.min(file.len());
@@ -71,13 +72,14 @@ impl Walk {
         Err(IoError::BadRequest { path, offset: range.start, len: chunk_bytes, needed: chunk_bytes, problem })
     }
 
-    /// Bytes in the range.
+    /// Number of bytes in the range.
     pub(crate) fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
     /// Continues to read, with as many reads in flight as there are buffers, until `bytes_max` bytes were requested or
-    /// `time_max` has passed; the first read of each buffer is not subject to the time limit. All buffers come back.
+    /// `time_max` has passed; the first read of each buffer is not subject to the time limit. Returns all buffers to
+    /// `buffers`.
     pub(crate) fn measure(
         &mut self,
         engine: &mut dyn ReadEngine<AlignedBuffer>,
@@ -102,7 +104,7 @@ impl Walk {
                 engine.submit(request);
             }
             let Some(done) = engine.wait() else { break };
-            // The tag is the number of bytes that the file has in this read.
+            // The tag is the number of bytes in this read that lie within the file.
             bytes += done.tag;
             free.push(done.buffer);
             let (first, last) = times.unwrap_or((done.started, done.finished));
@@ -129,7 +131,7 @@ impl Walk {
     }
 }
 
-/// `count` buffers of `chunk_bytes` bytes for reads of a file.
+/// Allocates `count` buffers of `chunk_bytes` bytes for reads of a file.
 pub(crate) fn take_buffers(
     file: &dyn DirectRead,
     count: usize,
@@ -141,7 +143,7 @@ pub(crate) fn take_buffers(
     };
     let taken = |_| {
         let mut buffer = AlignedBuffer::new_zeroed(chunk_bytes).ok_or_else(none_left)?;
-        // The system maps pages when they are first written; that must not count as time of reading.
+        // The system maps pages when they are first written, which must not count as time of reading.
         buffer.as_mut().fill(0);
         Ok(buffer)
     };

@@ -1,23 +1,23 @@
-//! Raw block devices: their size, and what they contain.
+//! Raw block devices: their size, and signatures of what they contain.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 
-/// The size in bytes of an open block device, for which the metadata's length is 0.
+/// Size in bytes of an open block device, whose metadata has length 0.
 ///
 /// # Errors
 /// The system's error, for instance for a drive without a medium.
 pub fn block_device_bytes(file: &File) -> io::Result<u64> {
-    // All reads and writes here state their offset, so nothing depends on the position that this changes.
+    // All reads and writes here state their offset, so they do not depend on the position that this changes.
     let mut file = file;
     file.seek(SeekFrom::End(0))
 }
 
-/// What the beginning of a device shows that it contains, in words; `None` for anything unknown. The last signature is
+/// Names what a device contains by the signature in its first bytes; `None` for anything unknown. The last signature is
 /// 65,600 bytes from the start.
 pub fn signature(begin: &[u8]) -> Option<&'static str> {
-    // (offset, bytes, what it is). The signatures of file systems come before those of partition tables, which may be
-    // present beside them.
+    // Each entry is an offset, bytes, and a name. File systems come before partition tables, as a device may have the
+    // signatures of both.
     const KNOWN: [(usize, &[u8], &str); 19] = [
         (0, b"XFSB", "an XFS file system"),
         (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),

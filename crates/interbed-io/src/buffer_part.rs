@@ -1,12 +1,12 @@
-//! A buffer that several threads fill, each its own part.
+//! Parts of a buffer that several threads fill, each its own part.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::AlignedBuffer;
 
-/// Some bytes of an [`AlignedBuffer`] that was [split](Self::split). No two parts have a byte in common, and nothing
-/// else reaches the buffer until they are [joined](Self::join).
+/// Part of an [`AlignedBuffer`] that was [split](Self::split). Parts do not overlap, and nothing else accesses the
+/// buffer until they are [joined](Self::join).
 #[derive(Debug)]
 pub struct BufferPart {
     buffer: Arc<AlignedBuffer>,
@@ -14,10 +14,10 @@ pub struct BufferPart {
 }
 
 impl BufferPart {
-    /// Splits `buffer` into parts of these lengths, one behind the other from its beginning.
+    /// Splits `buffer` into adjacent parts of these lengths, from its beginning.
     ///
     /// # Panics
-    /// If there are none, or the buffer is shorter.
+    /// If there are no parts, or the buffer is shorter.
     pub fn split(buffer: AlignedBuffer, lens: impl Iterator<Item = usize>) -> Vec<Self> {
         let buffer = Arc::new(buffer);
         let mut at = 0usize;
@@ -32,7 +32,7 @@ impl BufferPart {
         parts
     }
 
-    /// The buffer of `parts`, if these are all of its parts that are left.
+    /// Returns the buffer of `parts`, if these are all of its parts that are left.
     pub fn join(mut parts: Vec<Self>) -> Option<AlignedBuffer> {
         let Self { buffer, .. } = parts.pop()?;
         drop(parts);
@@ -43,9 +43,9 @@ impl BufferPart {
 impl AsMut<[u8]> for BufferPart {
     fn as_mut(&mut self) -> &mut [u8] {
         let start = self.buffer.start();
-        // SAFETY: the range lies in the buffer, whose bytes are initialised and live as long as it. No other part has
-        // any of them, parts are not cloned, and the buffer itself is reached through parts only: nothing else reads or
-        // writes these bytes while they are borrowed from `self`.
+        // SAFETY: the range lies in the buffer, whose bytes are initialised and live as long as it. No other part
+        // overlaps it, parts are not cloned, and the buffer itself is accessed through parts only: nothing else reads
+        // or writes these bytes while they are borrowed from `self`.
         unsafe { std::slice::from_raw_parts_mut(start.add(self.range.start).as_ptr(), self.range.len()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Files and block devices, read past the page cache.
+//! Files and block devices that are read past the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use crate::direct_read::read_blocks;
 use crate::exact_file::what_lies_there;
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, FileIdentity, IoError};
 
-/// A regular file or block device opened with `O_DIRECT`. Where the file system refuses that (tmpfs, some overlays and
+/// A regular file or block device opened with `O_DIRECT`. If the file system refuses that (tmpfs, some overlays and
 /// network file systems), reads go through the page cache, and their pages are dropped afterwards.
 #[derive(Debug)]
 pub struct DirectFile {
@@ -37,7 +37,7 @@ impl DirectFile {
     /// `open` does only where direct reads are refused.
     ///
     /// # Errors
-    /// The same as [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_buffered(path: impl AsRef<Path>) -> Result<Self, IoError> {
         Self::open_with(path.as_ref(), OFlags::empty())
     }
@@ -75,7 +75,8 @@ impl DirectFile {
         &self.identity
     }
 
-    /// Tries a read: some file systems open a file for direct reads and refuse only the reads.
+    /// Chooses between direct and buffered reads by a trial: some file systems open a file for direct reads and refuse
+    /// only the reads.
     fn settle_mode(&mut self) -> Result<(), IoError> {
         let out_of_memory = || IoError::Open { path: self.path.clone(), source: io::ErrorKind::OutOfMemory.into() };
         let mut block = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or_else(out_of_memory)?;
@@ -118,8 +119,8 @@ impl DirectRead for DirectFile {
         let open_error = |source| IoError::Open { path: self.path.clone(), source };
         let metadata = self.file.metadata().map_err(open_error)?;
         let mut now = FileIdentity::of(&self.file, &metadata).map_err(open_error)?;
-        // A removed name is harmless: the bytes stay as long as the file is open. Another file under the name means
-        // that the user wants other weights than these.
+        // A removed name is harmless, as the bytes stay while the file is open. Another file under the name means that
+        // the user wants other weights than these.
         match std::fs::metadata(&self.path) {
             Ok(named) => now.inode = FileIdentity::inode_of(&named),
             Err(_) => now = now.without_name(&self.identity),

@@ -1,4 +1,4 @@
-//! The interface of weight streaming: reads in whole blocks, past the page cache.
+//! The interface for streaming weights: reads in whole blocks, past the page cache.
 
 use std::fs::File;
 use std::io;
@@ -9,16 +9,16 @@ use std::path::Path;
 use crate::progress::Progress;
 use crate::{DIRECT_ALIGN, IoError};
 
-/// Something that several threads can read at once, in aligned pieces past the page cache: a file, a block device; in
-/// tests, a faulty or a slow one.
+/// A file or block device that several threads can read at once, in aligned pieces past the page cache; in tests, a
+/// faulty or a slow file.
 pub trait DirectRead: Send + Sync {
     /// The file's path, for messages.
     fn path(&self) -> &Path;
 
-    /// Bytes in the file when it was opened.
+    /// Length of the file in bytes when it was opened.
     fn len(&self) -> u64;
 
-    /// Whether the file had no bytes when it was opened.
+    /// Whether the file was empty when it was opened.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -32,7 +32,7 @@ pub trait DirectRead: Send + Sync {
     /// [`IoError::BadRequest`] for an unaligned request. `buf` is then partly written and must not be used.
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError>;
 
-    /// Checks that the file is still the one that was opened, by length, times and inode.
+    /// Checks that the file is still the one that was opened, by its length, times and inode.
     ///
     /// # Errors
     /// [`IoError::Changed`] if it is not, [`IoError::Open`] if it cannot be examined.
@@ -48,18 +48,18 @@ pub trait DirectRead: Send + Sync {
     }
 }
 
-/// Something that can be written in aligned pieces as well: swap space.
+/// A file that can also be written in aligned pieces: swap space.
 pub trait DirectWrite: DirectRead {
     /// Writes all of `buf` at `offset`; both, and the address of `buf`, are multiples of [`DIRECT_ALIGN`]. The file
     /// does not grow.
     ///
     /// # Errors
     /// [`IoError::Write`] if the system fails or the file is too short, [`IoError::BadRequest`] for an unaligned
-    /// request. The content of that range is unspecified then.
+    /// request. The content of the range is unspecified after an error.
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError>;
 }
 
-/// Carries out [`DirectRead::read_aligned_at`] by blocking reads of `file`, which had `len` bytes when it was opened.
+/// Implements [`DirectRead::read_aligned_at`] by blocking reads of `file`, which had `len` bytes when it was opened.
 pub(crate) fn read_blocks(
     file: &File,
     path: &Path,
@@ -80,7 +80,7 @@ pub(crate) fn read_blocks(
     progress.finish(path, len)
 }
 
-/// Checks what [`DirectRead::read_aligned_at`] requires of its caller.
+/// Checks the arguments of [`DirectRead::read_aligned_at`].
 pub(crate) fn check_request(path: &Path, buf: &[u8], offset: u64, needed: usize) -> Result<(), IoError> {
     let len = buf.len();
     let end = offset.checked_add(len as u64);

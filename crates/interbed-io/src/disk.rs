@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::IoError;
 
-/// Bytes that an ordinary user can still write to the file system that holds `path`, which must exist.
+/// Returns the bytes that an ordinary user can still write to the file system that holds `path`, which must exist.
 ///
 /// # Errors
 /// [`IoError::Open`] if the path is missing or the system cannot tell.

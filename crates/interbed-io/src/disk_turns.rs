@@ -1,24 +1,24 @@
-//! Turns at a disk that several share: what a pass waits for goes first.
+//! Priorities for accesses to a disk that several users share.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::{ReadDone, ReadEngine, ReadRequest};
 
-/// Who waits for an access to a disk, the most urgent first.
+/// Urgency of an access to a disk, by what waits for it; the most urgent comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// A pass: it computes nothing meanwhile, for anybody.
+    /// A forward pass waits, which computes nothing meanwhile.
     Pass,
-    /// A sequence, while others go on.
+    /// A single sequence waits, while others go on.
     Sequence,
-    /// Nobody.
+    /// Nothing waits for the access.
     Nobody,
 }
 
 impl Urgency {
-    /// The longest that it gives way each time: it may be late, but it is not put off for ever by a pass that reads
-    /// without a pause.
+    /// The longest time that an access gives way each time: a pass that reads without a pause may delay it, but cannot
+    /// block it forever.
     const fn patience(self) -> Duration {
         match self {
             Urgency::Pass => Duration::ZERO,
@@ -28,23 +28,23 @@ impl Urgency {
     }
 }
 
-/// How many accesses are under way or wait, of those that others give way to.
+/// Counts the urgent accesses to a disk that are in flight or about to begin, to which others give way.
 #[derive(Debug, Default)]
 pub struct DiskTurns {
-    /// [urgency]
+    /// Number of announced accesses that have not ended, by urgency.
     begun: Mutex<[usize; 2]>,
     fewer: Condvar,
 }
 
 impl DiskTurns {
-    /// `count` accesses are about to be made, or wait to be made.
+    /// Announces `count` accesses that are about to begin.
     pub fn begin(&self, urgency: Urgency, count: usize) {
         if let Some(begun) = self.lock().get_mut(urgency as usize) {
             *begun += count;
         }
     }
 
-    /// One of them has ended.
+    /// Reports that one of the announced accesses has ended.
     pub fn end(&self, urgency: Urgency) {
         if let Some(begun) = self.lock().get_mut(urgency as usize) {
             *begun -= 1;
@@ -54,14 +54,14 @@ impl DiskTurns {
         }
     }
 
-    /// Waits a little while there are more urgent accesses. Returns whether there are none any more.
+    /// Waits, for a limited time, until there are no more urgent accesses. Returns whether there are none.
     pub fn give_way(&self, urgency: Urgency) -> bool {
         let urgent = |begun: &mut [usize; 2]| begun.iter().take(urgency as usize).any(|&count| count > 0);
         let waited = self.fewer.wait_timeout_while(self.lock(), urgency.patience(), urgent);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// An engine whose reads others give way to.
+    /// Wraps an engine whose reads others give way to.
     pub fn first<B: 'static>(self: &Arc<Self>, engine: Box<dyn ReadEngine<B>>) -> Box<dyn ReadEngine<B>> {
         Box::new(First { engine, turns: Arc::clone(self) })
     }
@@ -71,7 +71,7 @@ impl DiskTurns {
     }
 }
 
-/// Reads that a pass waits for.
+/// A read engine whose reads a pass waits for.
 struct First<B> {
     engine: Box<dyn ReadEngine<B>>,
     turns: Arc<DiskTurns>,
@@ -134,7 +134,7 @@ mod tests {
         assert!(!turns.give_way(Urgency::Sequence) && !turns.give_way(Urgency::Nobody));
         turns.end(Urgency::Pass);
         assert!(turns.give_way(Urgency::Sequence) && turns.give_way(Urgency::Nobody));
-        // Nobody gives way to these.
+        // Accesses that nothing waits for delay no others.
         turns.begin(Urgency::Nobody, 1);
         assert!(turns.give_way(Urgency::Nobody));
         turns.end(Urgency::Nobody);
@@ -158,7 +158,7 @@ mod tests {
                 buffer: AlignedBuffer::new_zeroed(4096).unwrap(),
             };
             (0..5).for_each(|tag| engine.submit(read(tag)));
-            // They count until they are taken in.
+            // The reads count until their completions are taken.
             assert!(!turns.give_way(Urgency::Nobody));
             while engine.wait().is_some() {}
             assert!(turns.give_way(Urgency::Nobody));

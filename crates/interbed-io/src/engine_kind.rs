@@ -1,4 +1,4 @@
-//! The choice of engine for background reads.
+//! The engines for background reads, of which one is chosen.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::{IoError, ReadEngine, ReaderPool, UringReader, reader_pool, uring_rea
 pub enum EngineKind {
     /// Threads that block in the kernel: [`ReaderPool`].
     Pread,
-    /// The kernel's queue: [`UringReader`]. Not allowed on every machine.
+    /// The kernel's io_uring queue: [`UringReader`]. Not allowed on every machine.
     Uring,
 }
 

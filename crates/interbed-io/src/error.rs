@@ -1,4 +1,4 @@
-//! What can go wrong with a file.
+//! Errors of file operations.
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -7,13 +7,13 @@ use thiserror::Error;
 
 use crate::DIRECT_ALIGN;
 
-/// A file operation failed. Every variant names the file, and the figures that a reader of the message needs.
+/// A failed file operation. Every variant names the file and the figures that a reader of the message needs.
 #[derive(Debug, Error)]
 pub enum IoError {
     /// The file could not be opened or examined.
     #[error("cannot open {}: {source}", path.display())]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -23,7 +23,7 @@ pub enum IoError {
     NotRegular {
         /// The path.
         path: PathBuf,
-        /// What the path leads to.
+        /// Kind of file that the path leads to, in words.
         found: &'static str,
     },
     /// The file ended before the read was complete: it is truncated, or has shrunk since it was opened.
@@ -33,27 +33,27 @@ pub enum IoError {
         path.display()
     )]
     Ended {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where the read began, in bytes from the start.
+        /// Offset at which the read began, in bytes.
         offset: u64,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         wanted: usize,
-        /// Bytes read before the end.
+        /// Number of bytes read before the end.
         got: usize,
-        /// The file's length when it was opened.
+        /// Length of the file in bytes when it was opened.
         len_at_open: u64,
     },
     /// The system failed a read.
     #[error("cannot read {wanted} bytes at offset {offset} of {} (got {got}): {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where the read began, in bytes from the start.
+        /// Offset at which the read began, in bytes.
         offset: u64,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         wanted: usize,
-        /// Bytes read before the failure.
+        /// Number of bytes read before the failure.
         got: usize,
         /// The system's error; `raw_os_error` gives the errno.
         source: io::Error,
@@ -61,9 +61,9 @@ pub enum IoError {
     /// Creating, writing, syncing or renaming failed; the file under its final name is untouched.
     #[error("cannot {action} {}: {source}", path.display())]
     Write {
-        /// The file under its final name.
+        /// Final path of the file.
         path: PathBuf,
-        /// The operation, as a verb: "create", "write", "sync", "rename".
+        /// The failed operation, as a verb: "create", "write", "sync", "rename".
         action: &'static str,
         /// The system's error.
         source: io::Error,
@@ -71,51 +71,51 @@ pub enum IoError {
     /// The file is no longer the one that was opened.
     #[error("{} was changed while it was in use: {change}. Load it again, or restore what it was", path.display())]
     Changed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What has changed.
+        /// How the file has changed.
         change: FileChange,
     },
-    /// Other users could change what is read there, or have something else written to.
+    /// Other users could change the content of a file or folder, or redirect what is written to it.
     #[error("{} {problem}", path.display())]
     NotPrivate {
-        /// The folder or the file.
+        /// Path of the folder or file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// Description of what is wrong with it, and what to do.
         problem: String,
     },
-    /// The caller asked for a read that direct I/O cannot do; this was found before the system was called.
+    /// The caller requested a read that direct I/O cannot do; the system was not called.
     #[error(
         "refused to read {len} bytes ({needed} needed) at offset {offset} of {}: {problem}; direct reads move whole \
          blocks of {DIRECT_ALIGN} bytes",
         path.display()
     )]
     BadRequest {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where the read was to begin, in bytes from the start.
+        /// Offset at which the read was to begin, in bytes.
         offset: u64,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         len: usize,
-        /// How many of these bytes were needed.
+        /// How many of the requested bytes were needed.
         needed: usize,
-        /// What is wrong with the request.
+        /// Description of what is wrong with the request.
         problem: &'static str,
     },
     /// A read panicked; its worker continues with the next one.
     #[error("the read at offset {offset} of {} panicked: {message}. This is a bug: please report it", path.display())]
     Panicked {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where the read began, in bytes from the start.
+        /// Offset at which the read began, in bytes.
         offset: u64,
-        /// The panic's message.
+        /// Message of the panic.
         message: String,
     },
     /// An engine for background reads is not available on this machine.
     #[error("cannot start {engine}: {source}")]
     Engine {
-        /// Its name, as in [`ReadEngine::name`](crate::ReadEngine::name).
+        /// Name of the engine, as in [`ReadEngine::name`](crate::ReadEngine::name).
         engine: &'static str,
         /// The system's error.
         source: io::Error,
@@ -126,19 +126,19 @@ pub enum IoError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileChange {
-    /// Its length is different.
+    /// The length is different.
     Length {
-        /// Bytes when it was opened.
+        /// Length in bytes when it was opened.
         opened: u64,
-        /// Bytes now.
+        /// Length in bytes now.
         now: u64,
     },
-    /// It was written to: its time of modification has changed.
+    /// The file was written to: its time of modification has changed.
     Modified,
-    /// It was changed, although its time of modification is as before: written to with the time put back, or given
-    /// other rights or links.
+    /// The file was changed, although its time of modification is as before: it was written to and the time put back,
+    /// or its permissions or links have changed.
     Touched,
-    /// Another file has its name.
+    /// Another file has the name now.
     Replaced,
 }
 

@@ -11,10 +11,10 @@ use rustix::fs::{Advice, OFlags, fadvise};
 
 use crate::{FileIdentity, IoError, RandomAccessFile};
 
-/// Pages are dropped whole, so ranges are widened to multiples of this many bytes, which is no less than any page size.
+/// Multiple to which ranges are widened before their pages are dropped; no smaller than any page size.
 const CACHE_GRAIN: u64 = 64 << 10;
 
-/// A regular file or a block device opened for reading. Its length is read once, when it is opened.
+/// A regular file or a block device opened for reading. Its length is determined once, on opening.
 #[derive(Debug)]
 pub struct ExactFile {
     file: File,
@@ -27,7 +27,8 @@ impl ExactFile {
     /// may hold a packed store.
     ///
     /// # Errors
-    /// [`IoError::Open`] if it is missing or not permitted, [`IoError::NotRegular`] if it is a directory, a pipe, …
+    /// [`IoError::Open`] if the file is missing or not permitted, [`IoError::NotRegular`] if it is a directory, a pipe,
+    /// …
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref();
         let open_error = |source| IoError::Open { path: path.to_owned(), source };
@@ -84,7 +85,7 @@ impl RandomAccessFile for ExactFile {
     }
 }
 
-/// What a path leads to if not to a regular file, in words for an error.
+/// Names the kind of a file that is not regular, for an error.
 pub(crate) fn what_lies_there(metadata: &Metadata) -> &'static str {
     match metadata.file_type() {
         t if t.is_dir() => "a directory",
@@ -118,7 +119,7 @@ fn fill(
 mod tests {
     use super::*;
 
-    /// One answer of a faulty file: this many bytes, or an error.
+    /// One result of a faulty file: this many bytes, or an error.
     type Answer = Result<usize, io::ErrorKind>;
 
     fn fill_from(answers: &[Answer], len: usize) -> (Result<usize, (usize, io::ErrorKind)>, Vec<u8>) {

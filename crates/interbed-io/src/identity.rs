@@ -1,4 +1,4 @@
-//! Whether a file is still the same.
+//! Detects whether a file has changed since it was opened.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
@@ -11,14 +11,15 @@ use crate::FileChange;
 #[derive(Debug, Clone)]
 pub struct FileIdentity {
     pub(crate) len: u64,
-    /// Device and inode, and for a block device the device that it refers to.
+    /// Device and inode; for a block device also the device number that it refers to.
     pub(crate) inode: (u64, u64, u64),
-    /// Seconds and nanoseconds; `None` for a block device, whose node does not record writes to the device.
+    /// Time of modification in seconds and nanoseconds; `None` for a block device, whose node does not record writes to
+    /// the device.
     modified: Option<(i64, i64)>,
-    /// The time of the last change of any kind (ctime), in seconds and nanoseconds. Unlike the time of modification, no
-    /// program can put it back. `None` for a block device, and on file systems that have no such time.
+    /// Time of the last change of any kind (ctime), in seconds and nanoseconds. Unlike the time of modification, no
+    /// program can set it. `None` for a block device, and on file systems without such a time.
     changed: Option<(i64, i64)>,
-    /// Names that it has.
+    /// Number of hard links.
     links: u64,
 }
 
@@ -52,15 +53,15 @@ impl FileIdentity {
         }
     }
 
-    /// This identity without the change that removing one of the file's names makes, if a name was removed since
-    /// `before`: that changes ctime, but no content.
+    /// This identity with the ctime of `before` if one of the file's names was removed since then: that changes the
+    /// ctime, but no content.
     pub(crate) fn without_name(self, before: &Self) -> Self {
         let changed = if self.links < before.links { before.changed } else { self.changed };
         Self { changed, ..self }
     }
 
-    /// When the file was last changed in any way; `None` if that is not known: of a block device, and where the file
-    /// system tells no such time.
+    /// When the file was last changed in any way; `None` if that is unknown: for a block device, and on file systems
+    /// without such a time.
     pub fn changed_at(&self) -> Option<SystemTime> {
         let time = |(seconds, nanoseconds): (i64, i64)| {
             let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
@@ -71,8 +72,8 @@ impl FileIdentity {
         Some(modified.map_or(changed, |modified| modified.max(changed)))
     }
 
-    /// The properties as bytes, to be compared with those that another process has noted. The device's number is not
-    /// among them: many systems give another one at each start.
+    /// Serializes the properties for comparison with those that another process has recorded. The device number is not
+    /// included, as many systems assign another one at each boot.
     pub fn to_bytes(&self) -> [u8; 48] {
         let (modified, changed) = (self.modified.unwrap_or_default(), self.changed.unwrap_or_default());
         let numbers = [modified.0, modified.1, changed.0, changed.1].map(i64::to_le_bytes);
@@ -84,8 +85,8 @@ impl FileIdentity {
     }
 }
 
-/// Whether a file system of this kind, as `statfs` names it, is an image that was written as a whole: it shows the time
-/// of modification as that of changes, and another image may have the same for other content.
+/// Whether a file system of this kind, from `statfs`, is an image that was written as a whole: its ctime is the time of
+/// modification, and another image may have the same time for other content.
 fn is_image(kind: u64) -> bool {
     const CRAMFS: u64 = 0x28cd_3d45;
     const EROFS: u64 = 0xe0f5_e1e2;
@@ -109,7 +110,7 @@ mod tests {
         FileIdentity::of(&file, &file.metadata().unwrap()).unwrap()
     }
 
-    /// Time in which the file system's clock is sure to go on.
+    /// Waits until the file system's clock has certainly advanced.
     fn tick() {
         std::thread::sleep(Duration::from_millis(30));
     }

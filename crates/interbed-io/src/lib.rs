@@ -1,9 +1,8 @@
-//! Reading and writing files at the edges: exact reads, direct reads in the background, atomic writes, every fault
-//! named with its file and figures.
+//! File I/O: exact reads, direct reads in the background, atomic writes, and errors that name the file and the figures.
 //!
 //! A read either fills its buffer or reports what was wanted, what was read, and from where; the plausible garbage of a
 //! short read never leaves this crate. There are two interfaces: [`RandomAccessFile`] for formats, which read headers
-//! and single tensors through the page cache, and [`DirectRead`] with [`ReadEngine`] for weight streaming, which reads
+//! and single tensors through the page cache, and [`DirectRead`] with [`ReadEngine`] for streaming weights, which reads
 //! whole blocks past it, many at a time. [`SwapFile`] is space on a disk that is written and read in whole blocks
 //! ([`DirectWrite`]).
 

@@ -1,8 +1,8 @@
 //! A folder that no other user can write to, and files in it.
 //!
-//! Files are opened by their names in the folder as it was opened, so that it does not matter what becomes of its path.
-//! Links are not followed, and a file that is another user's, or that others can write to, is refused: it may have been
-//! laid there to be believed, or to have something else written to.
+//! Files are opened relative to the open folder, so that later changes of its path have no effect. Symbolic links are
+//! not followed, and a file that belongs to another user, or that others can write to, is refused: it may have been
+//! planted to be trusted, or to redirect what is written.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
@@ -14,10 +14,10 @@ use rustix::io::Errno;
 
 use crate::IoError;
 
-/// Rights that let others write.
+/// Permissions that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A folder of this user alone, in which files are opened by their names and links lead nowhere.
+/// A folder that belongs to this user alone, in which files are opened by name and symbolic links are not followed.
 #[derive(Debug)]
 pub struct PrivateFolder {
     folder: File,
@@ -25,11 +25,11 @@ pub struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Opens the folder at `path`, which is made for this user alone if need be.
+    /// Opens the folder at `path`, and creates it for this user alone if need be.
     ///
     /// # Errors
-    /// [`IoError::NotPrivate`] if it is another user's, others can write to it, or another user's link leads to it;
-    /// [`IoError::Write`] and [`IoError::Open`] if the system refuses.
+    /// [`IoError::NotPrivate`] if it belongs to another user, others can write to it, or another user's link leads to
+    /// it; [`IoError::Write`] and [`IoError::Open`] if the system refuses.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref().to_owned();
         let fault = |source| IoError::Open { path: path.clone(), source };
@@ -58,31 +58,31 @@ impl PrivateFolder {
         Err(IoError::NotPrivate { path, problem })
     }
 
-    /// Where it was when it was opened.
+    /// The folder's path when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of all that is in it, in no order.
+    /// The names of everything in the folder, in no particular order.
     ///
     /// # Errors
-    /// The system's.
+    /// [`IoError::Open`] if the system fails.
     pub fn names(&self) -> Result<Vec<String>, IoError> {
         let fault = |errno: Errno| IoError::Open { path: self.path.clone(), source: errno.into() };
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.folder).map_err(fault)? {
-            // No file of ours has another name than one in UTF-8.
+            // Names that are not UTF-8 are skipped, as no file that this crate creates has one.
             names.extend(entry.map_err(fault)?.file_name().to_str().ok().map(str::to_owned));
         }
         names.retain(|name| name != "." && name != "..");
         Ok(names)
     }
 
-    /// Opens a file for reading and writing; `None` if there is none.
+    /// Opens a file for reading and writing; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`IoError::NotPrivate`] if it is a link, no regular file, another user's, or can be written to by others; the
-    /// system's.
+    /// [`IoError::NotPrivate`] if it is a link, not a regular file, belongs to another user, or can be written to by
+    /// others; [`IoError::Open`] if the system fails.
     pub fn open_file(&self, name: &str) -> Result<Option<File>, IoError> {
         match self.at(name, OFlags::empty()) {
             Err(IoError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -90,10 +90,10 @@ impl PrivateFolder {
         }
     }
 
-    /// Opens the file of this name for reading and writing, and creates an empty one if there is none.
+    /// Opens a file for reading and writing, and creates an empty one if it does not exist.
     ///
     /// # Errors
-    /// As [`open_file`](Self::open_file).
+    /// Those of [`open_file`](Self::open_file).
     pub fn open_or_create(&self, name: &str) -> Result<File, IoError> {
         loop {
             if let Some(file) = self.open_file(name)? {
@@ -106,21 +106,21 @@ impl PrivateFolder {
         }
     }
 
-    /// Makes a file that is not there yet, which this user alone may read and write.
+    /// Creates a file that only this user may read and write.
     ///
     /// # Errors
-    /// The system's; also if anything has this name.
+    /// [`IoError::Open`] if the system fails, or if anything has this name.
     pub fn create_new(&self, name: &str) -> Result<File, IoError> {
         self.at(name, OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Puts a file in place whole or not at all, whatever had this name.
+    /// Writes a file atomically, replacing whatever has this name.
     ///
     /// # Errors
-    /// The system's.
+    /// [`IoError::Write`] and [`IoError::Open`] if the system fails.
     pub fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<(), IoError> {
         let partial = format!("{name}.partial");
-        // What a process has left that was killed; a link goes, and not what it leads to.
+        // A process that was killed may have left such a file. Of a link, this removes the link itself, not its target.
         self.remove(&partial)?;
         let mut file = self.create_new(&partial)?;
         let written = file.write_all(bytes).and_then(|()| file.sync_all());
@@ -129,10 +129,10 @@ impl PrivateFolder {
         synced.map_err(|source| IoError::Write { path: self.path.join(name), action: "write", source })
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     ///
     /// # Errors
-    /// The system's.
+    /// [`IoError::Write`] if the system fails.
     pub fn remove(&self, name: &str) -> Result<(), IoError> {
         match unlinkat(&self.folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -168,7 +168,7 @@ impl PrivateFolder {
     }
 }
 
-/// The user as which this process acts.
+/// Effective user id of this process.
 fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(opened.is_ok(), is_private, "{rights:o}");
             opened.err().into_iter().for_each(|error| refused(Err::<(), _>(error), "other users"));
         }
-        // The user's own link is how folders are moved to another disk.
+        // Links of the user's own are allowed, as they are used to move folders to another disk.
         symlink(&path, parent.path().join("link")).unwrap();
         PrivateFolder::open(parent.path().join("link")).unwrap();
     }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn what_is_another_users_is_refused() {
         if user() != 0 {
-            // Nobody else can give files away.
+            // Only root can give files to other users.
             return;
         }
         let parent = tempfile::tempdir().unwrap();
@@ -247,7 +247,7 @@ mod tests {
         fs::create_dir(folder.path().join("folder")).unwrap();
         assert!(folder.open_file("folder").is_err());
         folder.write_whole("other", b"whole").unwrap();
-        // The name is given anew; the link's target is as it was.
+        // The name now belongs to a new file; the link's target is unchanged.
         folder.write_whole("file", b"whole").unwrap();
         assert_eq!(fs::read(&mine).unwrap(), b"mine");
         assert!(!parent.path().join("gone").exists());

@@ -1,4 +1,4 @@
-//! The best way to read a disk, found by a short trial at startup.
+//! Finds the best way to read a disk, by short trials at startup.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,36 +14,36 @@ use crate::{AlignedBuffer, DirectRead, EngineKind, IoError, ReadEngine};
 pub struct ReadSettings {
     /// The engine for background reads.
     pub engine: EngineKind,
-    /// Reads in flight at a time.
+    /// Number of reads in flight.
     pub depth: usize,
-    /// Bytes in a read.
+    /// Bytes of one read.
     pub chunk_bytes: usize,
     /// Whether reads bypass the page cache.
     pub direct: bool,
-    /// What the probe measured with these settings.
+    /// Bytes per second that the probe measured with these settings.
     pub bytes_per_s: f64,
 }
 
 /// Limits of a probe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeLimits {
-    /// Bytes of buffers.
+    /// Bytes of memory for buffers.
     pub memory_bytes: usize,
-    /// Bytes to read, approximately.
+    /// Approximate number of bytes to read.
     pub read_bytes: u64,
-    /// Time for reads, approximately: reads in flight are waited for.
+    /// Approximate time for reads; reads in flight are waited for.
     pub time: Duration,
 }
 
 impl Default for ProbeLimits {
-    /// 64 MiB of memory, 512 MiB of reads, half a second.
+    /// Limits of 64 MiB of memory, 512 MiB of reads, and half a second.
     fn default() -> Self {
         Self { memory_bytes: 64 << 20, read_bytes: 512 << 20, time: Duration::from_millis(500) }
     }
 }
 
-/// Tries several settings on a range of a file, and returns the ones to use. Each trial reads where the one before it
-/// stopped, so that caches below the file do not answer for the disk.
+/// Tries several settings on a range of a file, and returns the best ones. Each trial reads where the previous one
+/// stopped, so that it does not measure caches below the file.
 ///
 /// # Errors
 /// [`IoError::BadRequest`] if the range is empty, [`IoError::Engine`] if no thread can be started, and any error of a
@@ -68,14 +68,14 @@ pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits
         };
         let mut engine = start(engine, depth)?;
         if buffers.first().is_none_or(|buffer| buffer.as_slice().len() != chunk_bytes) {
-            // Dropped first, so that the buffers never exceed the limit.
+            // The old buffers are dropped first, so that memory never exceeds the limit.
             buffers.clear();
         }
         buffers.truncate(depth);
         let missing = depth - buffers.len();
         let taking = Instant::now();
         buffers.extend(take_buffers(file.as_ref(), missing, chunk_bytes)?);
-        // Taking buffers does not count as time for reads.
+        // The time of allocating buffers does not count as time for reads.
         began += taking.elapsed();
         let sample = walk.measure(engine.as_mut(), &mut buffers, chunk_bytes, bytes_max, time_max)?;
         trials.record(candidate, sample);

@@ -1,4 +1,4 @@
-//! How far a direct read has got: pure, so that pread and io_uring continue short reads by the same rules.
+//! Progress of a direct read, without I/O, so that pread and io_uring continue short reads by the same rules.
 
 use std::io;
 use std::path::Path;
@@ -10,33 +10,34 @@ use crate::{DIRECT_ALIGN, IoError};
 pub(crate) struct Progress {
     offset: u64,
     needed: usize,
-    /// Bytes to read: the whole buffer, or as much of it as the file had when it was opened.
+    /// Number of bytes to read: the whole buffer, or as much of it as the file had when it was opened.
     expected: usize,
-    /// Bytes read.
+    /// Number of bytes read so far.
     done: usize,
     ended: bool,
 }
 
 impl Progress {
-    /// The start of a read of `len` bytes at `offset`, of which the first `needed` are required.
+    /// Starts a read of `len` bytes at `offset`, of which the first `needed` are required.
     pub(crate) fn new(len: usize, offset: u64, needed: usize, len_at_open: u64) -> Self {
         let left_in_file = usize::try_from(len_at_open.saturating_sub(offset)).unwrap_or(usize::MAX);
         Self { offset, needed, expected: left_in_file.max(needed).min(len), done: 0, ended: false }
     }
 
-    /// Where in the buffer the next read must begin, on a block; `None` when nothing is left to read.
+    /// Offset in the buffer at which the next read begins, on a block; `None` when nothing is left to read.
     pub(crate) fn next(&self) -> Option<usize> {
         (!self.ended && self.done < self.expected).then_some(self.done / DIRECT_ALIGN * DIRECT_ALIGN)
     }
 
-    /// Notes that a read from `from` in the buffer returned `count` bytes. A read that adds none has reached the end.
+    /// Records that a read to offset `from` of the buffer returned `count` bytes. A read that adds no bytes has reached
+    /// the end.
     pub(crate) fn advance(&mut self, from: usize, count: usize) {
         let total = from.saturating_add(count);
         self.ended = total <= self.done;
         self.done = self.done.max(total);
     }
 
-    /// The read's outcome, once nothing is left to read.
+    /// The result of the read, once nothing is left to read.
     pub(crate) fn finish(&self, path: &Path, len_at_open: u64) -> Result<(), IoError> {
         if self.done >= self.needed {
             return Ok(());
@@ -45,7 +46,7 @@ impl Progress {
         Err(IoError::Ended { path, offset, wanted, got, len_at_open })
     }
 
-    /// The read's outcome, if the system failed.
+    /// The error of the read, if the system failed.
     pub(crate) fn failed(&self, path: &Path, source: io::Error) -> IoError {
         let (path, offset, wanted, got) = (path.to_owned(), self.offset, self.needed, self.done);
         IoError::Read { path, offset, wanted, got, source }
@@ -92,10 +93,10 @@ mod tests {
     fn the_end_of_the_file_is_the_end_of_the_read() {
         let len = 4 * BLOCK;
         let file = 2 * BLOCK as u64 + 10;
-        // The tail is short, and no second read asks whether there is more.
+        // The tail is short, and no second read checks whether there is more.
         assert_eq!(play(len, 0, 2 * BLOCK + 10, file, file, &[]), (2 * BLOCK + 10, 1));
         assert_eq!(play(len, BLOCK as u64, 1, file, file, &[]), (BLOCK + 10, 1));
-        // More is needed than the file has, by the caller's mistake or because the file shrank.
+        // More bytes are needed than the file has, by the caller's mistake or because the file shrank.
         assert_eq!(play(len, 0, 3 * BLOCK, file, file, &[]), (2 * BLOCK + 10, 2));
         assert_eq!(play(len, 0, len, 9 * file, file, &[]), (2 * BLOCK + 10, 2));
         assert_eq!(play(len, 0, len, 9 * file, 0, &[]), (0, 1));

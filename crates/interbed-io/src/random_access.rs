@@ -1,4 +1,4 @@
-//! The interface between formats and files.
+//! The interface through which file formats read files.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,10 +10,10 @@ pub trait RandomAccessFile: Send + Sync {
     /// The file's path, for messages.
     fn path(&self) -> &Path;
 
-    /// Bytes in the file when it was opened.
+    /// Length of the file in bytes when it was opened.
     fn len(&self) -> u64;
 
-    /// Whether the file had no bytes when it was opened.
+    /// Whether the file was empty when it was opened.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -30,7 +30,7 @@ pub trait RandomAccessFile: Send + Sync {
     /// and must not be used.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), IoError>;
 
-    /// Tells the system that the cached pages of this byte range will not be needed again. Only advice: it cannot fail,
-    /// and a file without a page cache ignores it.
+    /// Tells the system that the cached pages of this byte range will not be needed again. This is only advice: it
+    /// cannot fail, and a file without a page cache ignores it.
     fn drop_cache(&self, _range: Range<u64>) {}
 }

@@ -1,4 +1,4 @@
-//! Background reads: requests go in, completions come out, and buffers are passed by value.
+//! Background reads: requests are submitted, completions are received, and buffers are passed by value.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,25 +7,25 @@ use std::time::Instant;
 
 use crate::{DirectRead, IoError};
 
-/// Reads in the background. Buffers are passed in and returned by value, so that none can be touched in flight; `B`
-/// must return the same memory at every access.
+/// Reads files in the background. Buffers are passed and returned by value, so that nobody can touch them in flight;
+/// `B` must return the same memory at every access.
 ///
 /// Dropping an engine drops the queued requests, and waits for the reads in flight.
 pub trait ReadEngine<B>: Send {
-    /// Takes a request and returns at once. Up to the engine's depth, requests are read concurrently and begun in order
-    /// of submission; the rest are queued. An impossible request comes back as a completion with its error.
+    /// Submits a request and returns at once. Up to the engine's depth, requests are read concurrently, and they begin
+    /// in order of submission; the rest are queued. An impossible request comes back as a completion with its error.
     fn submit(&mut self, request: ReadRequest<B>);
 
-    /// A completion, if one is available.
+    /// Returns a completion, if one is available.
     fn poll(&mut self) -> Option<ReadDone<B>>;
 
     /// Waits for a completion; `None` if nothing is in flight.
     fn wait(&mut self) -> Option<ReadDone<B>>;
 
-    /// Requests that were submitted and have not come back.
+    /// Number of requests that were submitted and have not come back.
     fn in_flight(&self) -> usize;
 
-    /// The engine's display name.
+    /// Display name of the engine.
     fn name(&self) -> &'static str;
 }
 
@@ -36,23 +36,23 @@ pub struct ReadRequest<B> {
     pub tag: u64,
     /// The file to read.
     pub file: Arc<dyn DirectRead>,
-    /// Where the read begins, in bytes from the file's start.
+    /// Offset at which the read begins, in bytes.
     pub offset: u64,
-    /// Bytes that are required.
+    /// Number of bytes that are required.
     pub needed: usize,
-    /// Bytes to read.
+    /// Number of bytes to read.
     pub len: usize,
-    /// Where the bytes go; at least `len` bytes long.
+    /// Destination of the bytes; at least `len` bytes long.
     pub buffer: B,
 }
 
 /// A read that has ended.
 pub struct ReadDone<B> {
-    /// The request's tag.
+    /// The `tag` of the request.
     pub tag: u64,
-    /// The request's buffer. After a failure its content is unspecified.
+    /// The buffer of the request. After a failure its content is unspecified.
     pub buffer: B,
-    /// Whether the needed bytes were read.
+    /// `Ok` if at least the needed bytes were read.
     pub result: Result<(), IoError>,
     /// When the read began, after any time in the queue.
     pub started: Instant,
@@ -61,7 +61,7 @@ pub struct ReadDone<B> {
 }
 
 impl<B: AsMut<[u8]>> ReadRequest<B> {
-    /// Carries out the read on this thread. A panic in it becomes an error.
+    /// Executes the read on this thread. A panic in it becomes an error.
     pub(crate) fn read_here(self) -> ReadDone<B> {
         let Self { tag, file, offset, needed, len, mut buffer } = self;
         let started = Instant::now();
@@ -77,7 +77,7 @@ impl<B: AsMut<[u8]>> ReadRequest<B> {
     }
 }
 
-/// The part of a buffer to read into.
+/// The front part of a buffer, into which the bytes are read.
 pub(crate) fn front<'a, B: AsMut<[u8]>>(
     buffer: &'a mut B,
     len: usize,

@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use crate::short_slice::ask_for_short_slice;
 use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 
-/// The engine's display name.
+/// Display name of the engine.
 pub(crate) const NAME: &str = "pread workers";
 
-/// `depth` threads, each of which reads one request at a time. They sleep in the kernel while they wait, so they take
-/// no time from the threads that compute.
+/// An engine of `depth` threads, each of which reads one request at a time. They sleep in the kernel while they wait,
+/// so they take no time from the threads that compute.
 pub struct ReaderPool<B> {
     queue: Arc<Queue<B>>,
     done: Receiver<ReadDone<B>>,
@@ -103,7 +103,7 @@ impl<B> Drop for ReaderPool<B> {
 }
 
 impl<B> Queue<B> {
-    /// No code that can panic runs under the lock, so a poisoned lock is still valid.
+    /// Locks the queue. No code that can panic runs under the lock, so the data of a poisoned one is valid.
     fn lock(&self) -> MutexGuard<'_, QueueState<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

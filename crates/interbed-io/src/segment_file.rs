@@ -1,4 +1,4 @@
-//! A file of fixed length under a name, written and read in whole blocks past the page cache.
+//! A named file of fixed length, written and read in whole blocks past the page cache.
 
 use std::fs::File;
 use std::io;
@@ -13,17 +13,17 @@ use rustix::io::Errno;
 use crate::direct_read::{check_request, read_blocks};
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, PrivateFolder};
 
-/// What segments of a store need of a file. In tests, memory that fails.
+/// A file that stores a segment of a KV store; in tests, memory that fails on demand.
 pub trait SegmentWrite: DirectWrite {
     /// Waits until everything written is on the disk.
     ///
     /// # Errors
-    /// [`IoError::Write`]; what was written since the last success may be lost then.
+    /// [`IoError::Write`]; everything written since the last success may be lost then.
     fn sync(&self) -> Result<(), IoError>;
 }
 
-/// A file that only its owner may read or write, whose disk space is allocated when it is created. Where the file
-/// system refuses direct I/O, the pages of the page cache are dropped after each read and each sync.
+/// A file that only its owner may read or write, whose disk space is allocated when it is created. If the file system
+/// refuses direct I/O, the pages of the page cache are dropped after each read and each sync.
 #[derive(Debug)]
 pub struct SegmentFile {
     file: File,
@@ -33,7 +33,7 @@ pub struct SegmentFile {
 }
 
 impl SegmentFile {
-    /// Opens the file `name` of `len` bytes in `folder`, which is created, or brought to that length, if need be.
+    /// Opens the file `name` in `folder`, and creates it or changes its length to `len` bytes if need be.
     ///
     /// # Errors
     /// [`IoError::BadRequest`] if `len` is no multiple of [`DIRECT_ALIGN`], those of [`PrivateFolder::open_file`],
@@ -55,10 +55,10 @@ impl SegmentFile {
         }
         match fallocate(&file, FallocateFlags::empty(), 0, len) {
             Ok(()) => {}
-            // On file systems that do not support this, a later write may find the disk full, and fail.
+            // If the file system does not support this, a later write may find the disk full, and fail.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(len).map_err(fault("resize"))?,
             Err(errno) => {
-                // What was not there before is not left behind half made.
+                // A file that did not exist before is not left behind incomplete.
                 if before == 0 {
                     let _ = folder.remove(name);
                 }
@@ -68,10 +68,10 @@ impl SegmentFile {
         Self::settle(file, path, len)
     }
 
-    /// Opens an existing file of `folder`.
+    /// Opens an existing file in `folder`.
     ///
     /// # Errors
-    /// [`IoError::Open`] if there is none, and those of [`PrivateFolder::open_file`].
+    /// [`IoError::Open`] if it does not exist, and those of [`PrivateFolder::open_file`].
     pub fn open(folder: &PrivateFolder, name: &str) -> Result<Self, IoError> {
         let path = folder.path().join(name);
         let Some(file) = folder.open_file(name)? else {
@@ -81,7 +81,7 @@ impl SegmentFile {
         Self::settle(file, path, len / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64)
     }
 
-    /// Turns direct I/O on if a block can be read with it.
+    /// Turns direct I/O on if a trial read of a block succeeds.
     fn settle(file: File, path: PathBuf, len: u64) -> Result<Self, IoError> {
         let mut this = Self { file, path, len, direct: false };
         this.direct = this.set_direct(true).is_ok();
@@ -104,7 +104,7 @@ impl SegmentFile {
 
     fn forget_pages(&self, offset: u64, len: Option<NonZeroU64>) {
         if !self.direct {
-            // Only advice: where it is not supported, the pages stay until the system needs the memory.
+            // This is only advice: if it is not supported, the pages stay until the system needs the memory.
             let _ = fadvise(&self.file, offset, len, Advice::DontNeed);
         }
     }
@@ -125,7 +125,7 @@ impl DirectRead for SegmentFile {
         Ok(())
     }
 
-    /// Always `Ok`: whoever reads a segment checks what it holds.
+    /// Always returns `Ok`, as readers of a segment verify its content.
     fn check_unchanged(&self) -> Result<(), IoError> {
         Ok(())
     }

@@ -1,14 +1,14 @@
-//! Threads that wake, do little, and sleep again.
+//! Asks for short time slices, for threads that wake, do little, and sleep again.
 
 use std::mem::size_of;
 
-/// The shortest slice that Linux grants, in nanoseconds.
+/// Shortest slice that Linux grants, in nanoseconds.
 const SHORTEST_SLICE: u64 = 100_000;
 
-/// Asks that this thread run soon after it wakes. A thread that only starts reads wakes when all processors compute;
-/// with the usual slice of some milliseconds it waits about a tenth of one each time, during which the disk idles.
-/// Linux takes a thread with a shorter slice first (6.12; earlier kernels ignore what is asked). It costs the others
-/// nothing, since each thread gets the same share. A refusal changes nothing.
+/// Asks the system to run this thread soon after it wakes. A thread that only starts reads wakes while all processors
+/// compute; with the usual slice of some milliseconds it waits about a tenth of one each time, during which the disk
+/// idles. Linux (from 6.12; earlier kernels ignore the request) runs a thread with a shorter slice first. The other
+/// threads lose nothing, since each thread gets the same share. A refusal changes nothing.
 pub fn ask_for_short_slice() {
     let size = size_of::<libc::sched_attr>() as u32;
     let mut attributes = libc::sched_attr {
@@ -27,7 +27,8 @@ pub fn ask_for_short_slice() {
         return;
     }
     attributes.sched_runtime = SHORTEST_SLICE;
-    // SAFETY: the kernel reads the struct, whose first field says its size, and changes how the calling thread runs.
+    // SAFETY: the kernel reads the struct, whose first field is its size, and changes the scheduling of the calling
+    // thread.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 

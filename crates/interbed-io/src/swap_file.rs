@@ -15,62 +15,62 @@ use thiserror::Error;
 use crate::direct_read::{check_request, read_blocks};
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, disk_bytes_free};
 
-/// The `statfs` types of file systems whose files take memory: tmpfs and ramfs.
+/// The `statfs` types of file systems that keep files in memory: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// How many names are tried on file systems without unnamed files.
+/// Number of names that are tried on file systems without unnamed files.
 const NAMES_MAX: u32 = 100;
 
 /// Why swap space could not be created.
 #[derive(Debug, Error)]
 pub enum SwapFileError {
-    /// The system refused.
+    /// The system failed.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// The directory's files take memory, so swapping there would gain nothing.
+    /// The directory's file system keeps files in memory, so swapping there would gain nothing.
     #[error("{} lies in memory, so swapping to it frees none; name a directory on a disk", directory.display())]
     InMemory {
-        /// The directory.
+        /// Path of the directory.
         directory: PathBuf,
     },
-    /// The disk is too full.
+    /// The disk has too little free space.
     #[error(
         "{} has room for {free} bytes, but swap space of {wanted} was asked for; free {} bytes, or ask for less",
         directory.display(), wanted.saturating_sub(*free)
     )]
     NoRoom {
-        /// The directory.
+        /// Path of the directory.
         directory: PathBuf,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         wanted: u64,
-        /// Bytes that an ordinary user can still write there.
+        /// Number of bytes that an ordinary user can still write there.
         free: u64,
     },
-    /// The size is not usable.
+    /// The size is not a positive number of whole blocks.
     #[error("swap space of {wanted} bytes cannot be; ask for a positive number of blocks of {DIRECT_ALIGN} bytes")]
     BadSize {
-        /// Bytes asked for.
+        /// Number of bytes requested.
         wanted: u64,
     },
 }
 
-/// A file without a name that only this process can read. Its disk space is allocated at once, and freed when it is
-/// dropped or the process ends. Where the file system refuses direct I/O, writes are synced and their pages are dropped
-/// from the page cache.
+/// An unnamed file that only this process can read. Its disk space is allocated at once, and freed when it is dropped
+/// or the process ends. If the file system refuses direct I/O, writes are synced and their pages are dropped from the
+/// page cache.
 #[derive(Debug)]
 pub struct SwapFile {
     file: File,
-    /// For messages: the directory and a placeholder name.
+    /// The directory and a placeholder name, for messages.
     path: PathBuf,
     len: u64,
     direct: bool,
 }
 
 impl SwapFile {
-    /// Allocates `len` bytes, a multiple of [`DIRECT_ALIGN`] above 0, on the disk of `directory`.
+    /// Allocates `len` bytes, a positive multiple of [`DIRECT_ALIGN`], on the disk of `directory`.
     ///
     /// # Errors
-    /// See [`SwapFileError`]; nothing is left behind then.
+    /// [`SwapFileError`]; nothing is left behind after an error.
     pub fn create(directory: impl AsRef<Path>, len: u64) -> Result<Self, SwapFileError> {
         let directory = directory.as_ref();
         if len == 0 || !len.is_multiple_of(DIRECT_ALIGN as u64) || i64::try_from(len).is_err() {
@@ -85,7 +85,8 @@ impl SwapFile {
             move |source| IoError::Write { path, action, source }
         };
         let file = nameless(directory).map_err(fault("create"))?;
-        // Asked first: a file system that cannot reserve space, or reserves it step by step, would report this late.
+        // Free space is checked first, as a file system that cannot reserve space, or reserves it step by step, would
+        // report a full disk late.
         let no_room = |free| SwapFileError::NoRoom { directory: directory.to_owned(), wanted: len, free };
         let free = disk_bytes_free(directory)?;
         if free < len {
@@ -104,7 +105,7 @@ impl SwapFile {
         Ok(this)
     }
 
-    /// Whether files in `directory` take memory rather than disk space.
+    /// Whether files in `directory` use memory rather than disk space.
     ///
     /// # Errors
     /// [`IoError::Open`] if the directory is missing, or the system cannot tell.
@@ -137,7 +138,7 @@ impl SwapFile {
 
     fn forget_pages(&self, offset: u64, len: usize) {
         if !self.direct {
-            // Only advice: where it is not supported, the pages stay until the system needs the memory.
+            // This is only advice: if it is not supported, the pages stay until the system needs the memory.
             let _ = fadvise(&self.file, offset, NonZeroU64::new(len as u64), Advice::DontNeed);
         }
     }
@@ -158,7 +159,7 @@ impl DirectRead for SwapFile {
         Ok(())
     }
 
-    /// Always `Ok`: no other process can reach the file.
+    /// Always returns `Ok`, as no other process can reach the file.
     fn check_unchanged(&self) -> Result<(), IoError> {
         Ok(())
     }
@@ -193,20 +194,20 @@ fn is_in_memory(directory: &Path) -> Result<bool, IoError> {
     Ok(MEMORY_FILE_SYSTEMS.contains(&(stat.f_type as i64)))
 }
 
-/// A file in `directory` without a name, or whose name is removed at once.
+/// Opens a file in `directory` without a name, or whose name is removed at once.
 fn nameless(directory: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     let flags = |flags: OFlags| i32::try_from(flags.bits()).unwrap_or(0);
     match options.clone().custom_flags(flags(OFlags::TMPFILE)).open(directory) {
-        // The errors of file systems without unnamed files, and of kernels that do not know them.
+        // These are the errors of file systems without unnamed files, and of kernels that do not know them.
         Err(error) if refuses_nameless(&error) => {}
         outcome => return outcome,
     }
     named_for_a_moment(directory, options.custom_flags(flags(OFlags::NOFOLLOW)).create_new(true))
 }
 
-/// A file whose name is removed once it is open. `options` must never open an existing file.
+/// Opens a file whose name is removed once it is open. `options` must never open an existing file.
 fn named_for_a_moment(directory: &Path, options: &OpenOptions) -> io::Result<File> {
     let mut outcome = Err(io::ErrorKind::AlreadyExists.into());
     for number in 0..NAMES_MAX {
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn a_name_is_there_for_a_moment_only_and_nobodys_file_is_taken() {
         let dir = tempfile::tempdir().unwrap();
-        // What an earlier process with this process id may have left.
+        // An earlier process with the same process id may have left such a file.
         let taken = dir.path().join(format!(".interbed-swap-{}-0", std::process::id()));
         std::fs::write(&taken, b"mine").unwrap();
         let mut options = OpenOptions::new();

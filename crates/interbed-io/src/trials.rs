@@ -1,4 +1,4 @@
-//! Which read settings to try, and which to choose by the results: pure.
+//! Decides which read settings to try, and which to choose by the results, without I/O.
 
 use std::collections::VecDeque;
 
@@ -7,17 +7,17 @@ use crate::{DIRECT_ALIGN, EngineKind};
 
 const DEPTHS: [usize; 4] = [1, 2, 4, 8];
 const CHUNKS: [usize; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
-/// The chunk size at which depths are compared, and which is preferred among equals: small compared with the memory of
+/// Chunk size at which depths are compared, and which is preferred among equals: small compared with the memory of
 /// streamed weights, large enough for any disk.
 const CHUNK_USUAL: usize = 4 << 20;
-/// The number of reads in flight that is preferred among equals: the disk stays busy when one of them ends, and waiting
+/// Number of reads in flight that is preferred among equals: the disk stays busy when one of them ends, and waiting
 /// threads cost nothing.
 const DEPTH_USUAL: usize = 4;
-/// A rate of at least this share of the best one counts as equal: disks vary by more from one trial to the next. And
+/// A rate of at least this share of the best one counts as equal, as disks vary more than that between trials. Besides,
 /// while all cores compute, the disk idles if few reads are in flight, or if a computing thread has to notice
 /// completions.
 const AS_GOOD: f64 = 0.75;
-/// How many candidates are measured a second time.
+/// Number of candidates that are measured a second time.
 const FINALISTS: usize = 3;
 
 /// A combination of read settings.
@@ -28,7 +28,7 @@ pub(crate) struct Candidate {
     pub(crate) chunk_bytes: usize,
 }
 
-/// Not every engine with every depth and chunk size: depths first, then chunk sizes at the best depth, then io_uring
+/// The order of trials. Not every combination is tried: depths first, then chunk sizes at the best depth, then io_uring
 /// with the best of these, then the best few again.
 pub(crate) struct Trials {
     memory_bytes: usize,
@@ -48,10 +48,10 @@ enum Stage {
 }
 
 impl Trials {
-    /// The most trials that can be made.
+    /// Maximum number of trials that can be made.
     pub(crate) const COUNT_MAX: u32 = 12;
 
-    /// The buffers of all reads in flight take at most `memory_bytes`, but at least one block.
+    /// Starts the trials. The buffers of all reads in flight use at most `memory_bytes`, or one block.
     pub(crate) fn new(memory_bytes: usize, uring: bool) -> Self {
         Self { memory_bytes, uring, stage: Stage::Depths, queue: VecDeque::new(), results: Vec::new() }
     }
@@ -74,7 +74,7 @@ impl Trials {
         }
     }
 
-    /// Records the result of a trial. Results of the same candidate add up.
+    /// Records the result of a trial. Results of the same candidate are added up.
     pub(crate) fn record(&mut self, candidate: Candidate, sample: Sample) {
         match self.results.iter_mut().find(|(known, _)| *known == candidate) {
             Some((_, total)) => total.add(sample),
@@ -82,17 +82,18 @@ impl Trials {
         }
     }
 
-    /// The least time that a trial takes, in seconds, at the best rate so far.
+    /// Shortest time of a trial in seconds, at the best rate so far.
     pub(crate) fn seconds_at_least(&self, candidate: Candidate) -> f64 {
         let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
         if best > 0.0 { (candidate.depth * candidate.chunk_bytes) as f64 / best } else { 0.0 }
     }
 
-    /// The best candidate and its bytes per second. Among equals, the most usual one: workers rather than io_uring,
-    /// which not every machine has; then by the number of reads in flight; then by the chunk size.
+    /// The best candidate and its bytes per second. Among equals it prefers the most usual one: threads rather than
+    /// io_uring, which not every machine has; then by the number of reads in flight; then by the chunk size.
     pub(crate) fn choose(&self) -> (Candidate, f64) {
         if let [(only, sample)] = self.results[..] {
-            // The disk was so slow, if only once, that time ran out after one candidate: nothing could be compared.
+            // The disk was so slow, if only once, that time ran out after one candidate, so there is nothing to
+            // compare.
             let usual = Candidate { depth: DEPTH_USUAL, ..only };
             let chosen = if self.fits(&usual) { usual } else { only };
             return (chosen, sample.bytes_per_s());
@@ -129,7 +130,7 @@ impl Trials {
     fn finalists(&self) -> Vec<Candidate> {
         let mut ranking: Vec<_> = self.results.iter().collect();
         ranking.sort_by(|(_, a), (_, b)| b.bytes_per_s().total_cmp(&a.bytes_per_s()));
-        // Buffers of equal size can be reused.
+        // Equal sizes come together, so that buffers can be reused.
         let mut finalists: Vec<_> = ranking.iter().take(FINALISTS).map(|(candidate, _)| *candidate).collect();
         finalists.sort_by_key(|candidate| candidate.chunk_bytes);
         if ranking.len() > 1 { finalists } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! Background reads by the kernel's own queue: without threads of this process, where the kernel allows it.
+//! Background reads through the kernel's io_uring queue, without threads of this process, where the kernel allows it.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -14,22 +14,23 @@ use crate::progress::Progress;
 use crate::read_engine::front;
 use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 
-/// The engine's display name.
+/// Display name of the engine.
 pub(crate) const NAME: &str = "io_uring";
-/// The deepest queue supported; disks gain nothing from more.
+/// Deepest queue that is supported; disks gain nothing from more.
 const DEPTH_MAX: usize = 256;
-/// The most bytes that one entry reads: its length field has 32 bits, and the kernel cuts reads a page short of 2 GiB.
+/// Maximum number of bytes that one entry reads: its length field has 32 bits, and the kernel cuts reads a page short
+/// of 2 GiB.
 const ENTRY_BYTES_MAX: usize = 1 << 30;
-/// How often a read is retried when the kernel lacks resources for it, or interrupts it.
+/// Number of retries of a read when the kernel lacks resources for it, or interrupts it.
 const RETRIES_MAX: u32 = 16;
-/// How long to sleep when the kernel lacks resources and nothing in flight would free some.
+/// Time to sleep when the kernel lacks resources and no read in flight will free some.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// One io_uring of `depth` entries, whose completions are taken in [`poll`](ReadEngine::poll) and
 /// [`wait`](ReadEngine::wait). A file without [`direct_fd`](crate::DirectRead::direct_fd) is read on the thread that
 /// calls these.
 pub struct UringReader<B> {
-    /// `None` once the kernel has stopped accepting entries: all further reads are made on the caller's thread.
+    /// `None` once the kernel has stopped accepting entries: all further reads happen on the caller's thread.
     ring: Option<IoUring>,
     /// Reads whose entries are in the ring; the index is the entry's `user_data`.
     slots: Vec<Option<Box<Slot<B>>>>,
@@ -43,7 +44,7 @@ struct Slot<B> {
     request: ReadRequest<B>,
     progress: Progress,
     started: Instant,
-    /// Where in the buffer the entry in flight begins to write.
+    /// Offset in the buffer at which the entry in flight begins to write.
     from: usize,
     retries: u32,
 }
@@ -127,7 +128,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for UringReader<B> {
                 return Some(done);
             }
             if self.slots_taken() == 0 {
-                // No read is in the ring, so `poll` has already returned or read everything there was.
+                // No read is in the ring, so `poll` has already returned or executed every read.
                 return None;
             }
             self.sleep();
@@ -144,8 +145,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for UringReader<B> {
 }
 
 impl<B> UringReader<B> {
-    /// Sleeps until the kernel has completed something. If the kernel refuses entries and holds none, the ring is given
-    /// up.
+    /// Sleeps until the kernel has completed a read. If the kernel refuses entries and holds none, gives up the ring.
     fn sleep(&mut self) {
         let mut refusals = 0;
         while let Some(ring) = &mut self.ring {
@@ -168,8 +168,8 @@ impl<B> UringReader<B> {
         }
     }
 
-    /// Drops a ring whose entries the kernel has never seen, so that none refers to memory any more. The reads wait
-    /// again.
+    /// Drops a ring whose entries the kernel has never seen, so that none refers to memory any more. The reads are
+    /// queued again.
     fn give_ring_up(&mut self) {
         self.ring = None;
         let mut unread: Vec<_> = self.slots.iter_mut().filter_map(Option::take).collect();
@@ -179,7 +179,7 @@ impl<B> UringReader<B> {
         }
     }
 
-    /// Reads whose entries are in the ring.
+    /// Number of reads whose entries are in the ring.
     fn slots_taken(&self) -> usize {
         self.slots.iter().flatten().count()
     }
@@ -206,8 +206,8 @@ impl<B> Slot<B> {
         Self { request, progress, started: Instant::now(), from: 0, retries: 0 }
     }
 
-    /// Takes the outcome of an entry. Returns whether the next entry must run on a kernel thread, which can wait where
-    /// the caller's thread cannot; or the error, if there will be no next entry.
+    /// Processes the result of an entry. Returns whether the next entry must run on a kernel thread, which can block
+    /// where the caller's thread cannot; or the error, if there will be no next entry.
     fn take_in(&mut self, outcome: io::Result<usize>) -> Result<bool, IoError> {
         match outcome {
             Ok(count) => {
@@ -282,13 +282,14 @@ fn next_completion(ring: &mut IoUring) -> Option<(usize, io::Result<usize>)> {
     Some((usize::try_from(entry.user_data()).unwrap_or(usize::MAX), outcome))
 }
 
-/// Whether the kernel lacked a resource that will become available again.
+/// Whether the error is a lack of a resource that will become available again.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [Errno::AGAIN, Errno::NOMEM, Errno::BUSY];
     Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// Whether a read was interrupted for a reason unrelated to the file; an exiting thread cancels the reads it submitted.
+/// Whether a read was interrupted for a reason unrelated to the file; an exiting thread cancels the reads that it
+/// submitted.
 fn is_interruption(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| [Errno::INTR, Errno::CANCELED].contains(&errno))
 }

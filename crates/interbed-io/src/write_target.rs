@@ -1,4 +1,5 @@
-//! Where a large file is written over hours: under a temporary name until it is complete, or onto a raw block device.
+//! Destination of a large file that is written over hours: a temporary name until it is complete, or a raw block
+//! device.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -18,37 +19,37 @@ pub enum TargetError {
     /// A read, a write or a related system call failed.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// The path leads to a directory, a pipe, …
+    /// The path leads to a directory, a pipe or another unsuitable file.
     #[error("{} is {found}; name a new file or a block device", path.display())]
     Unsuitable {
-        /// The path.
+        /// The given path.
         path: PathBuf,
-        /// What the path leads to.
+        /// Kind of file that the path leads to, in words.
         found: &'static str,
     },
     /// The device is mounted, is swap, or belongs to another program or volume.
     #[error("{} is in use: it is mounted, or held by another program; unmount it first", path.display())]
     InUse {
-        /// The device.
+        /// Path of the device.
         path: PathBuf,
     },
     /// Another process is writing to the same target.
     #[error("{} is being written by another process; wait for it, or end it", path.display())]
     Busy {
-        /// The temporary file, or the device.
+        /// Path of the temporary file, or of the device.
         path: PathBuf,
     },
-    /// There is not enough space.
+    /// The target has too little space.
     #[error(
         "{} needs {wanted} bytes, but there is room for {available}; {} bytes are missing",
         path.display(), wanted.saturating_sub(*available)
     )]
     NoRoom {
-        /// The file, or the device.
+        /// Path of the file or the device.
         path: PathBuf,
-        /// Bytes needed in all.
+        /// Number of bytes needed in all.
         wanted: u64,
-        /// Bytes that fit, including those already written.
+        /// Number of bytes that fit, including those already written.
         available: u64,
     },
 }
@@ -59,14 +60,14 @@ pub enum TargetError {
 #[derive(Debug)]
 pub struct WriteTarget {
     file: File,
-    /// The final name.
+    /// Final path.
     path: PathBuf,
-    /// The temporary name; `None` for a device.
+    /// Temporary path; `None` for a device.
     temporary: Option<PathBuf>,
 }
 
 impl WriteTarget {
-    /// Opens the block device `path`, or what an earlier process has left of the file `path`, or starts a new file. An
+    /// Opens the block device `path`, or the unfinished file of an earlier process for `path`, or starts a new file. An
     /// existing file of that name stays as it is until [`commit`](Self::commit).
     ///
     /// # Errors
@@ -91,7 +92,7 @@ impl WriteTarget {
         temporary_name.push(name);
         temporary_name.push(".partial");
         let temporary = path.with_file_name(temporary_name);
-        // A symbolic link under this name, which someone else may have created, is not followed.
+        // A symbolic link under this name, which somebody else may have created, is not followed.
         let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or(0);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
@@ -124,12 +125,12 @@ impl WriteTarget {
         }
     }
 
-    /// The final name, or the device's name.
+    /// Final path, or the path of the device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name of the unfinished file; `None` for a device.
+    /// Path of the unfinished file; `None` for a device.
     pub fn temporary(&self) -> Option<&Path> {
         self.temporary.as_deref()
     }
@@ -139,8 +140,8 @@ impl WriteTarget {
         self.temporary.is_none()
     }
 
-    /// Ensures that the target has `bytes` bytes; a file gets exactly this length. Disk space is allocated now, so that
-    /// the disk does not turn out to be full hours later. New bytes of a file are zero.
+    /// Makes the target at least `bytes` bytes long; a file gets exactly this length. Disk space is allocated now, so
+    /// that the disk does not turn out to be full hours later. New bytes of a file are zero.
     ///
     /// # Errors
     /// [`TargetError::NoRoom`]; [`TargetError::Io`] if the system refuses.
@@ -193,7 +194,7 @@ impl WriteTarget {
         self.file.sync_data().map_err(|source| self.fault("sync", source))
     }
 
-    /// The target as a file for reading, at its current length.
+    /// Opens the target for reading, at its current length.
     ///
     /// # Errors
     /// [`IoError::Open`] if the system refuses a second handle.
@@ -238,12 +239,12 @@ impl WriteTarget {
     }
 }
 
-/// Takes a lock that is held until the file is closed, at the latest when the process ends.
+/// Locks the file until it is closed, at the latest when the process ends.
 fn lock(file: &File, path: &Path) -> Result<(), TargetError> {
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(TargetError::Busy { path: path.to_owned() }),
-        // Some network file systems have no locks; there, the user must avoid two writers.
+        // Some network file systems have no locks; there, users have to avoid two writers themselves.
         Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
         Err(TryLockError::Error(source)) => {
             Err(IoError::Write { path: path.to_owned(), action: "lock", source }.into())

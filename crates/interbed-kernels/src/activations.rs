@@ -1,4 +1,4 @@
-//! The input of matrix products, in the form that the weights' type asks for.
+//! Activations, the input of matrix products, in the form that the weights' type requires.
 
 use crate::matmul::{Form, bf16, panel, tiles};
 use crate::pool::Pool;
@@ -6,31 +6,31 @@ use crate::share::Share;
 use crate::{DType, Level, coded, quantized};
 
 impl Level {
-    /// Whether products with weights of this plain type round activations to the weights' type. If they do not,
-    /// activations stay in f32.
+    /// Whether products with weights of this plain type round activations to the weights' type. Otherwise activations
+    /// stay in f32.
     pub fn rounds_activations(self, dtype: DType) -> bool {
         matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
     }
 }
 
-/// The form that scratch holds activations in, and the level whose kernels read it.
+/// The form in which the scratch memory holds activations, and the level whose kernels read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedForm {
     level: Level,
     form: Form,
 }
 
-/// Tokens' activations `[tokens, cols]`, which several products read. They are brought into the form that weights ask
-/// for once for all products that follow each other and ask for the same.
+/// The activations of some tokens, `[tokens, cols]`. Several products read them; they are converted to the form that
+/// weights require once for all consecutive products that require the same form.
 pub struct Activations<'a> {
     x: &'a [f32],
     cols: usize,
-    /// The prepared form, then one work area a thread.
+    /// The prepared form, followed by one work area per thread.
     scratch: &'a mut [f32],
     prepared: Option<PreparedForm>,
 }
 
-/// The activations that a thread's share of a product reads.
+/// The activations that one thread reads for its share of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct PreparedActivations<'a> {
     pub tokens: usize,
@@ -38,7 +38,7 @@ pub(crate) struct PreparedActivations<'a> {
     pub packed: Packed<'a>,
 }
 
-/// The numbers, as [`Form`] says.
+/// Activations in one of the forms of [`Form`].
 #[derive(Clone, Copy)]
 pub(crate) enum Packed<'a> {
     Plain(&'a [f32]),
@@ -48,7 +48,8 @@ pub(crate) enum Packed<'a> {
 }
 
 impl<'a> Activations<'a> {
-    /// Activations `x` of `cols` a token. The scratch, of unspecified content, has [`Activations::scratch_len`].
+    /// Wraps activations `x` with `cols` elements per token. `scratch` has [`Activations::scratch_len`] elements, which
+    /// may hold anything.
     ///
     /// # Panics
     /// If `x` is not whole rows.
@@ -56,8 +57,8 @@ impl<'a> Activations<'a> {
         Self::resume(x, cols, scratch, None)
     }
 
-    /// The same activations again, with the same scratch, which still holds their [prepared form](Self::prepared):
-    /// bands of one matrix that arrive one after the other share that work.
+    /// Wraps the activations of an earlier call again, with the scratch memory that still holds their [prepared
+    /// form](Self::prepared), so that bands of one matrix that arrive one after the other share that work.
     ///
     /// # Panics
     /// If `x` is not whole rows.
@@ -66,23 +67,23 @@ impl<'a> Activations<'a> {
         Self { x, cols, scratch, prepared }
     }
 
-    /// The form that the scratch holds now, if any.
+    /// The form that the scratch memory holds now, if any.
     pub fn prepared(&self) -> Option<PreparedForm> {
         self.prepared
     }
 
-    /// Numbers of scratch that products of up to `tokens` rows of up to `cols` may need on `threads` threads, at any
-    /// level and with any weights.
+    /// Elements of scratch memory that products of up to `tokens` rows of up to `cols` elements may need on `threads`
+    /// threads, at any level and with any weights.
     pub fn scratch_len(tokens: usize, cols: usize, threads: usize) -> usize {
         PAGE + packed_len(tokens, cols) + threads * work_len(tokens, cols)
     }
 
-    /// Rows.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.x.len() / self.cols
     }
 
-    /// Brings the activations into `form`, if they are not yet in it, and cuts off the threads' work areas.
+    /// Converts the activations to `form`, unless they are in it already, and splits off the threads' work areas.
     pub(crate) fn prepare(
         &mut self,
         pool: &Pool,
@@ -119,25 +120,25 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Numbers of a page of memory.
+/// Elements of f32 in a page of memory.
 const PAGE: usize = 4096 / size_of::<f32>();
 
-/// Numbers from the start of `scratch` to the middle of a page. Rows of weights are whole pages in most models, and
-/// begin with one: activations half a page off compete less with them for the lines of the first-level cache. (With 8
-/// tokens of 2048 columns, products took 1.1 times as long when both began with a page.)
+/// Elements from the start of `scratch` to the middle of a page. Weight rows are whole pages in most models and begin
+/// at a page, so activations half a page away compete less with them for lines of the L1 cache. (With 8 tokens of 2048
+/// columns, products took 1.1 times as long when both began at a page.)
 fn mid_page(scratch: &[f32]) -> usize {
     (scratch.as_ptr().addr() / size_of::<f32>()).wrapping_neg().wrapping_add(PAGE / 2) % PAGE
 }
 
-/// Numbers of scratch that the largest form takes.
+/// Elements of scratch memory that the largest form needs.
 fn packed_len(tokens: usize, cols: usize) -> usize {
-    // 16-bit numbers in whole steps of 32 columns, or bytes with their scales.
+    // 16-bit elements in whole steps of 32 columns, or bytes with their scales.
     let halves = tokens * cols.next_multiple_of(32) / 2;
     let bytes = quantized::scratch_bytes(tokens, cols.next_multiple_of(32)).div_ceil(size_of::<f32>());
     halves.max(bytes)
 }
 
-/// Numbers of a thread's work area, in the form that needs most, with weights that are decoded first.
+/// Elements of a thread's work area, for the form that needs most, with weights that are decoded first.
 pub(crate) fn work_len(tokens: usize, cols: usize) -> usize {
     coded::panel_len(cols) + tiles::work_len(tokens).max(panel::WORK_LEN)
 }

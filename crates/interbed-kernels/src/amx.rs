@@ -1,7 +1,8 @@
 //! AMX: tiles of up to 16 rows of 64 bytes, and their products.
 //!
-//! Neither intrinsics nor detection are stable in Rust, so both are done by hand (`lessons.md`). The compiler knows
-//! tile registers as clobbers only, so whatever uses them between loading and storing is one block of assembly.
+//! Rust has neither stable intrinsics nor stable detection of AMX, so both are written by hand (`lessons.md`). The
+//! compiler knows tile registers only as clobbers, so code that uses them between loading and storing has to be a
+//! single block of assembly.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -14,15 +15,17 @@ const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 /// CPUID leaf 1, ECX: the system has made `xgetbv` available.
 const OSXSAVE: u32 = 1 << 27;
 
-/// Tile configuration and tile data in the state components that the system saves.
+/// State components of tile configuration and tile data that the system saves.
 const TILE_STATE: u32 = 1 << 17 | 1 << 18;
 
-/// Linux's `arch_prctl` call, its request for the use of a large state component, and that of tile data.
+/// Linux's `arch_prctl` system call.
 const SYS_ARCH_PRCTL: usize = 158;
+/// Request of `arch_prctl` to use a large state component.
 const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+/// Number of the tile data component in that request.
 const XFEATURE_XTILEDATA: usize = 18;
 
-/// Whether this process may use AMX tiles of bf16 and int8. The first call asks the system for it.
+/// Whether this process may use AMX tiles of bf16 and int8. The first call asks the system for permission.
 pub(crate) fn enable() -> bool {
     static ENABLED: OnceLock<bool> = OnceLock::new();
     *ENABLED.get_or_init(|| cfg!(target_os = "linux") && is_present() && is_saved_by_system() && request())
@@ -59,7 +62,7 @@ fn request() -> bool {
     outcome == 0
 }
 
-/// Shapes of the tile registers, as `ldtilecfg` reads them.
+/// Shapes of the tile registers, in the layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TileConfig {
@@ -72,9 +75,9 @@ pub(crate) struct TileConfig {
 }
 
 impl TileConfig {
-    /// For products of one or two tiles of weights, of `heights` rows, with one or two groups of `members` tokens; a
-    /// second one of 0 is not there. Registers 0 to 3 hold sums (weights 0 and groups 0, 1, then weights 1), 4 and 5
-    /// weights, 6 and 7 activations.
+    /// Configuration for products of one or two tiles of weights, of `heights` rows, with one or two groups of
+    /// `members` tokens; 0 means that there is no second one. Registers 0 to 3 hold sums (of weights 0 with groups 0
+    /// and 1, then of weights 1), 4 and 5 weights, 6 and 7 activations.
     pub(crate) fn new(heights: [usize; 2], members: [usize; 2]) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
         let mut set = |register: usize, rows: usize, row_bytes: usize| {
@@ -94,8 +97,8 @@ impl TileConfig {
 }
 
 impl TileConfig {
-    /// For products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`. Registers 0 and 1 hold sums, 4
-    /// and 5 the first operand, 6 and 7 the second.
+    /// Configuration for products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`. Registers 0 and 1
+    /// hold sums, 4 and 5 the first operand, 6 and 7 the second.
     pub(crate) fn for_bytes(rows: usize, columns: usize, tokens: usize) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
         let shapes = [(rows, 4 * tokens), (rows, columns), (columns / 4, 4 * tokens)];
@@ -108,19 +111,19 @@ impl TileConfig {
     }
 }
 
-/// Loads a configuration, which holds on this thread until the next one or [`release`].
+/// Loads a configuration, which stays in force on this thread until the next one or [`release`].
 ///
 /// # Safety
 /// The machine has AMX.
 pub(crate) unsafe fn configure(config: &TileConfig) {
-    // SAFETY: the caller's promise; the instruction reads the 64 bytes of the configuration. No code of the compiler's
-    // touches tiles, so what it sets stays.
+    // SAFETY: guaranteed by the caller; the instruction reads the 64 bytes of the configuration. Compiled code does not
+    // touch tiles, so the configuration stays.
     unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
 }
 
-/// `count` products of unsigned by signed bytes, side by side: number `i` takes `columns` bytes of each of 16 rows of
-/// `a` (`a_stride` apart) from byte `columns * i` on, and `columns / 4` rows of 64 bytes of `b` that follow those of
-/// number `i - 1`; `c` gets `[i][row 16][token 16]`.
+/// Computes `count` adjacent products of unsigned by signed bytes. Product `i` takes `columns` bytes from byte `columns
+/// * i` of each of 16 rows of `a` (`a_stride` bytes apart), and `columns / 4` rows of 64 bytes of `b` that follow those
+/// of product `i - 1`; it writes `[row 16][token 16]` to `c[i]`.
 ///
 /// # Safety
 /// [`TileConfig::for_bytes`] of 16 rows, `columns` and 16 tokens is loaded; all that memory is readable, `c` writable.
@@ -132,8 +135,8 @@ pub(crate) unsafe fn multiply_bytes(
     count: usize,
     c: *mut i32,
 ) {
-    // SAFETY: the caller's promise. All registers that change are named, tiles too. Two products at a time, each with
-    // registers of its own, so that one loads while the other multiplies.
+    // SAFETY: guaranteed by the caller. All registers that change are declared, tiles too. Two products at a time use
+    // different registers, so that one loads while the other multiplies.
     unsafe {
         asm!(
             "sub {count}, 2",
@@ -179,48 +182,49 @@ pub(crate) unsafe fn multiply_bytes(
     }
 }
 
-/// Operands of a run of tile products. The assembly below reads it by offsets.
+/// Operands of a run of tile products. The assembly below reads the fields by their offsets.
 #[repr(C)]
 pub(crate) struct TileCall {
     pub config: TileConfig,
     /// First step of both tiles of weights: in place, or copied as `[step][row 16][64 bytes]`.
     pub a: [*const u8; 2],
-    /// Bytes between rows of weights in their own place.
+    /// Bytes between rows of weights that are read in place.
     pub a_stride: usize,
     /// First pairs of both groups of activations; the first of two groups has 16 tokens.
     pub b: [*const u8; 2],
-    /// Bytes between pairs of `k` of the last group, and between its steps.
+    /// Bytes between pairs of `k` of the last group.
     pub b_stride: usize,
+    /// Bytes between steps of the last group.
     pub b_step: usize,
-    /// Whole steps of 32 columns.
+    /// Number of whole steps of 32 columns.
     pub steps: usize,
-    /// The step after them, `[32 rows][64 bytes]`, or null.
+    /// The partial step of columns after the whole ones, `[32 rows][64 bytes]`, or null.
     pub tail: *const u8,
     /// Sums, `[row, token]`.
     pub c: *mut f32,
     /// Bytes between rows of sums.
     pub c_stride: usize,
-    /// Whether sums start from those in memory.
+    /// Whether to add to the sums in memory instead of starting from zero.
     pub accumulate: usize,
     /// Number of pairs of groups.
     pub pairs: usize,
     /// Bytes of activations from one pair of groups to the next.
     pub pair_bytes: usize,
-    /// Memory that is read next.
+    /// Memory to prefetch for the next call.
     pub ahead: *const u8,
 }
 
-/// Ends the use of tiles on this thread, so that the system need not save them.
+/// Ends the use of tiles on this thread, so that the system need not save them on context switches.
 ///
 /// # Safety
 /// The machine has AMX.
 pub(crate) unsafe fn release() {
-    // SAFETY: the caller's promise; tiles hold nothing between calls of the kernels below.
+    // SAFETY: guaranteed by the caller; tiles hold nothing between calls of the kernels below.
     unsafe { asm!("tilerelease", options(nomem, nostack)) };
 }
 
-/// What each shape does with its sums: those of the first tile of rows are at `rax`, those of the second at `rcx`, rows
-/// `rdx` apart.
+/// Macros for what each shape does with its sums: those of the first tile of rows are at `rax`, those of the second at
+/// `rcx`, with `rdx` bytes between rows.
 macro_rules! zero {
     (row_tile) => {
         "tilezero tmm0"
@@ -257,8 +261,8 @@ macro_rules! store {
     };
 }
 
-/// One tile of weights at `$at`, to `$tile`: rows in place are `r10` apart, copied ones 64 bytes (`r15`). The next
-/// step's columns follow in the row, or in the next copied tile.
+/// Loads one tile of weights at `$at` into `$tile`: rows in place are `r10` bytes apart, copied ones 64 bytes (`r15`).
+/// Then moves on to the next step's columns: further in the row, or the next copied tile.
 macro_rules! weights {
     (in_place $tile:literal $at:literal) => {
         concat!("tileloadd ", $tile, ", [", $at, " + r10*1]\nadd ", $at, ", 64\n")
@@ -268,8 +272,8 @@ macro_rules! weights {
     };
 }
 
-/// One step of columns: weights from `r8` and `r9`, activations from `r11` and `r12`. Of one group or the last, pairs
-/// are `r13` apart and steps `rcx`; the first of two groups is whole.
+/// Computes one step of columns: weights from `r8` and `r9`, activations from `r11` and `r12`. For a single or the last
+/// group, pairs are `r13` bytes apart and steps `rcx`; the first of two groups is whole.
 macro_rules! step {
     (row_tile $weights:ident) => {
         concat!(
@@ -298,8 +302,8 @@ macro_rules! step {
     };
 }
 
-/// Asks for what is at `rsi`, with each step of columns: as much as a step of 32 rows takes, or a line of each of three
-/// rows that are `r10` apart.
+/// Prefetches memory at `rsi` with each step of columns: as much as a step of 32 rows needs, or one line of each of
+/// three rows that are `r10` bytes apart.
 macro_rules! ahead {
     (nothing) => {
         ""
@@ -318,7 +322,7 @@ macro_rules! ahead {
     };
 }
 
-/// Brings `rsi` to the rows of the next pair of groups: back over the steps' columns, three rows on.
+/// Moves `rsi` to the rows for the next pair of groups: back over the steps' columns, three rows on.
 macro_rules! ahead_pair {
     (three_rows) => {
         "mov rax, [rdi + {steps}]\nshl rax, 6\nsub rsi, rax\nlea rsi, [rsi + r10*2]\nadd rsi, r10"
@@ -328,8 +332,9 @@ macro_rules! ahead_pair {
     };
 }
 
-/// Defines one kernel: a run of tile products as a single block of assembly. It takes up to 16 rows by one group of
-/// tokens (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`); weights in place or copied.
+/// Defines one kernel: a run of tile products as a single block of assembly. It multiplies up to 16 rows by one group
+/// of tokens (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`); weights are read in place
+/// or from a copy.
 macro_rules! tile_kernel {
     ($(#[$doc:meta])* $name:ident: $shape:ident, $weights:ident, $ahead:ident) => {
         $(#[$doc])*
@@ -338,13 +343,13 @@ macro_rules! tile_kernel {
         /// The machine has AMX, the configuration fits the kernel's registers, and all memory that the call describes
         /// is readable, the sums writable.
         pub(crate) unsafe fn $name(call: &mut TileCall) {
-            // SAFETY: the caller's promise. All registers that change are named, tiles too.
+            // SAFETY: guaranteed by the caller. All registers that change are declared, tiles too.
             unsafe {
                 asm!(
                     "ldtilecfg [rdi]",
                     "mov rsi, [rdi + {ahead}]",
                     "mov r15d, 64",
-                    // One pair of groups after the other.
+                    // Loops over the pairs of groups.
                     "2:",
                     "mov r8, [rdi + {a}]",
                     "mov r9, [rdi + {a} + 8]",
@@ -369,13 +374,13 @@ macro_rules! tile_kernel {
                     "mov rcx, [rdi + {b_step}]",
                     "test r14, r14",
                     "jz 6f",
-                    // One step of columns after the other.
+                    // Loops over the whole steps of columns.
                     "5:",
                     step!($shape $weights),
                     ahead!($ahead),
                     "dec r14",
                     "jnz 5b",
-                    // The step that is not whole, from its copy.
+                    // Computes the partial step from its copy.
                     "6:",
                     "test rax, rax",
                     "jz 7f",
@@ -427,31 +432,32 @@ macro_rules! tile_kernel {
 }
 
 tile_kernel! {
-    /// 32 rows of weights in place by one group of tokens, asking for the 32 rows that follow.
+    /// Multiplies 32 rows of weights in place by one group of tokens, and prefetches the 32 rows that follow.
     stream_panel: group, in_place, what_follows
 }
 
 tile_kernel! {
-    /// 32 rows of weights in place by pairs of groups of tokens, asking for the rows that follow.
+    /// Multiplies 32 rows of weights in place by pairs of groups of tokens, and prefetches the rows that follow.
     stream_panel_pair: pair, in_place, what_follows
 }
 
 tile_kernel! {
-    /// Up to 16 rows of weights in place by one group of tokens.
+    /// Multiplies up to 16 rows of weights in place by one group of tokens.
     stream_row_tile: row_tile, in_place, nothing
 }
 
 tile_kernel! {
-    /// 32 rows of copied weights by pairs of groups of tokens, asking for three of the rows ahead with each pair.
+    /// Multiplies 32 rows of copied weights by pairs of groups of tokens, and prefetches three of the next rows with
+    /// each pair.
     sweep_pairs: pair, copied, three_rows
 }
 
 tile_kernel! {
-    /// 32 rows of copied weights by one group of tokens.
+    /// Multiplies 32 rows of copied weights by one group of tokens.
     sweep_group: group, copied, nothing
 }
 
 tile_kernel! {
-    /// Up to 16 rows of copied weights by one group of tokens.
+    /// Multiplies up to 16 rows of copied weights by one group of tokens.
     sweep_row_tile: row_tile, copied, nothing
 }

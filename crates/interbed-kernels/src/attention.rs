@@ -1,20 +1,21 @@
-//! Attention over the KV cache: exact, with online softmax, for prefill chunks and decodes alike.
+//! Exact attention over the KV cache with online softmax, for prefill chunks and decodes alike.
 //!
-//! A token attends to the positions from its window's start up to its own. They are taken in segments of [`SEGMENT`]
-//! positions and, within these, runs of [`RUN`], both counted from position 0; a segment's part is summed by itself,
-//! and parts are merged in ascending order. So the order of every sum depends on the token's position alone: not on the
-//! chunk that it came in, on the batch, on the threads, or on where a prefix hit ended.
+//! A token attends to the positions from the start of its sliding window to its own. They are processed in stretches of
+//! [`STRETCH`] positions and, within these, runs of [`RUN`], both counted from position 0; each stretch is summed by
+//! itself, and the parts are merged in ascending order. So the order of every sum depends on the token's position
+//! alone: not on its prefill chunk, on the batch, on the threads, or on where a prefix hit ended.
 //!
-//! Work is cut into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys
-//! and values is read, widened and turned once for all rows of a tile (flash attention); a decode is a tile of one
-//! token. Threads take the next tile when they are done with one, so that long and short ones balance. If there are
-//! fewer tiles than threads need, segments are dealt out too, and their parts wait in scratch until all are computed.
+//! Work is split into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys
+//! and values is read, widened and transposed once for all rows of a tile (flash attention); a decode is a tile of one
+//! token. A thread that has finished a tile takes the next one, so that long and short tiles balance. If there are
+//! fewer tiles than threads need, stretches become work items of their own, and their parts wait in scratch memory
+//! until all are computed.
 //!
-//! Keys and values need not be in memory all at once: several calls, each over whole segments in ascending order, leave
-//! the state of every row in between, and give what one call over all of them would.
+//! Keys and values need not be in memory all at once: several calls, each over whole stretches in ascending order, keep
+//! the state of every row between them, and give the result of a single call over all stretches.
 //!
-//! A head may have a sink: one more score, which takes its share of the weights and has no value. It enters with the
-//! division by the total, once, when all parts of a row have been merged.
+//! A head may have a sink: one more score, which takes its share of the softmax weights and has no value. It enters the
+//! total once, at the final division, when all parts of a row have been merged.
 
 mod element;
 mod lanes;
@@ -27,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use lanes::Lanes;
 use softmax::{Seen, finish, merge};
-use tile::{Kind, Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, segments_of};
+use tile::{Kind, Outcome, ROWS, Tile, Workspace, attend, rows_max, seen_from, stretches_of};
 
 use crate::pool::Pool;
 use crate::share::Share;
@@ -36,22 +37,22 @@ use crate::{KvBytes, KvLayer, KvPlace, KvView, Level, Matrix};
 /// Positions whose scores are held at a time.
 pub const RUN: usize = 64;
 
-/// Positions that are summed by themselves before they are merged with those before them.
-pub const SEGMENT: usize = 1024;
+/// Positions that are summed by themselves before their sum is merged with those of earlier positions.
+pub const STRETCH: usize = 1024;
 
 /// Elements of a head that are widened at a time.
 const CHUNK: usize = 64;
 
-/// Fewer tiles than this many a thread are cut into segments too.
+/// With fewer tiles per thread than this, tiles are split into stretches too.
 const TILES_A_THREAD: usize = 4;
 
-/// Numbers in front of a part's sums: greatest score and total.
+/// Elements before a part's sums: its greatest score and its total.
 const PART_HEAD: usize = 2;
 
-/// Most numbers that [`attention_scratch`] asks for.
+/// Maximum number of elements that [`attention_scratch`] asks for.
 const SCRATCH_MAX: usize = 1 << 20;
 
-/// Sequences whose whole context [`attention_scratch`] has room for the parts of.
+/// Number of sequences for whose whole context [`attention_scratch`] has room to store parts.
 const SCRATCH_SEQUENCES: usize = 4;
 
 /// The tokens of one sequence that a pass computes.
@@ -59,17 +60,17 @@ const SCRATCH_SEQUENCES: usize = 4;
 pub struct AttentionSpan {
     /// Position of the first token.
     pub first_position: usize,
-    /// Number of tokens. Their rows follow those of the span before.
+    /// Number of tokens. Their rows follow those of the previous span.
     pub tokens: usize,
-    /// Positions whose keys and values are at hand, in whole segments: from a multiple of [`SEGMENT`], and of the block
-    /// size, up to another or to the end of the tokens.
+    /// Positions whose keys and values are in memory, in whole stretches: from a multiple of [`STRETCH`] and of the
+    /// block size, to another such multiple or the end of the tokens.
     pub held: Range<usize>,
-    /// The blocks of the positions that are held.
+    /// The blocks of the positions in `held`.
     pub place: KvPlace,
 }
 
 impl AttentionSpan {
-    /// Tokens of a sequence all of whose keys and values are held.
+    /// A span whose keys and values are all in memory.
     pub fn new(first_position: usize, tokens: usize, place: impl Into<KvPlace>) -> Self {
         let held = 0..first_position.saturating_add(tokens);
         Self { first_position, tokens, held, place: place.into() }
@@ -88,88 +89,92 @@ impl AttentionSpan {
         view.starting_at(self.held.start)
     }
 
-    /// Whether nothing is left for a later call.
+    /// Whether this call completes the attention of the span, so that no later call continues it.
     fn is_last(&self) -> bool {
         self.held.end >= self.positions().end
     }
 
-    /// Those of `segments` that are held.
-    fn held_of(&self, segments: &Range<usize>) -> Range<usize> {
-        let held = segments_of(&self.held);
-        let start = segments.start.max(held.start);
-        start..segments.end.min(held.end).max(start)
+    /// The part of `stretches` whose keys and values are in memory.
+    fn held_of(&self, stretches: &Range<usize>) -> Range<usize> {
+        let held = stretches_of(&self.held);
+        let start = stretches.start.max(held.start);
+        start..stretches.end.min(held.end).max(start)
     }
 
-    /// Whether some of what a token sees was held in an earlier call.
+    /// Whether an earlier call has processed some of the positions `seen`.
     fn is_continued(&self, seen: &Range<usize>) -> bool {
         seen.start < self.held.start
     }
 }
 
-/// Numbers in the state that [`attention`] keeps for each row between calls.
+/// Elements of the state that [`attention`] keeps for each row between calls.
 pub const ATTENTION_STATE: usize = 2;
 
-/// What is between two calls of [`attention`].
+/// The state of all rows between two calls of [`attention`].
 struct Carried<'a> {
-    /// `[row, ATTENTION_STATE]`
+    /// Shape: `[row, ATTENTION_STATE]`.
     states: Share<'a, f32>,
 }
 
 impl Carried<'_> {
+    /// Reads a row's state.
+    ///
     /// # Safety
     /// Nothing else reads or writes this row's state while it is read.
     unsafe fn get(&self, row: usize) -> Seen {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let state = unsafe { self.states.slice(row * ATTENTION_STATE, ATTENTION_STATE) };
         Seen { greatest: state[0], total: state[1] }
     }
 
+    /// Writes a row's state.
+    ///
     /// # Safety
     /// Nothing else reads or writes this row's state meanwhile.
     unsafe fn set(&self, row: usize, seen: Seen) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let state = unsafe { self.states.slice(row * ATTENTION_STATE, ATTENTION_STATE) };
         (state[0], state[1]) = (seen.greatest, seen.total);
     }
 }
 
-/// One layer's attention.
+/// Parameters of one layer's attention.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionLayer {
-    /// The layer's keys and values.
+    /// Layout of the layer's keys and values.
     pub kv: KvLayer,
-    /// Query heads; a multiple of the KV heads.
+    /// Number of query heads; a multiple of the KV heads.
     pub heads: usize,
-    /// Factor of the products of queries and keys.
+    /// Factor for the products of queries and keys.
     pub scale: f32,
-    /// Positions that a token sees, itself included; `None` sees all.
+    /// Sliding window: the number of positions that a token sees, including its own; `None` is unlimited.
     pub window: Option<usize>,
 }
 
-/// Scratch numbers with which [`attention`] keeps all threads busy however few sequences there are. With fewer it is as
-/// correct, to the bit.
+/// Elements of scratch memory with which [`attention`] keeps all threads busy even for few sequences. With less, it
+/// computes the same bits more slowly.
 ///
 /// - `context`: most positions of a sequence
 pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize {
-    let segments = context.div_ceil(SEGMENT);
-    if segments <= 1 {
+    let stretches = context.div_ceil(STRETCH);
+    if stretches <= 1 {
         return 0;
     }
-    let parts = heads.saturating_mul(segments).saturating_mul(SCRATCH_SEQUENCES);
+    let parts = heads.saturating_mul(stretches).saturating_mul(SCRATCH_SEQUENCES);
     parts.saturating_mul(head_dim.saturating_add(PART_HEAD)).min(SCRATCH_MAX)
 }
 
-/// Attention of every token of the batch to its own sequence, as far as that is held.
+/// Computes the attention of every token of the batch to its own sequence, as far as its keys and values are in memory.
 ///
-/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, in which the keys and values of all positions
-///   that are held have been written
+/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, with the keys and values of all positions in
+///   the spans' `held`
 /// - `tables`: the block tables of those spans that have one
-/// - `sinks`: a vector of a score for each head, which is not scaled
+/// - `sinks`: one score per head, which is not scaled
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
-/// - `scratch`: see [`attention_scratch`]; what it holds does not matter
-/// - `carried`: `[tokens, heads, ATTENTION_STATE]`, where spans do not hold all that their tokens see; otherwise it may
-///   be empty. It and `out` go from call to call
-/// - `out`: as `q`; final for spans that hold the tokens themselves
+/// - `scratch`: [`attention_scratch`] elements, which may hold anything
+/// - `carried`: `[tokens, heads, ATTENTION_STATE]`; may be empty if spans hold everything that their tokens see. It and
+///   `out` are passed on from call to call
+/// - `out`: the shape of `q`; final for spans that hold the tokens themselves
 ///
 /// # Panics
 /// If the lengths disagree, or a block table is too short or names a block that is not in the pool.
@@ -195,8 +200,8 @@ pub fn attention(
     for span in spans {
         let end = span.positions().end;
         let held = span.held.start..span.held.end.min(end);
-        assert!(held.start.is_multiple_of(SEGMENT) && held.start.is_multiple_of(kv.block_size()));
-        assert!(held.end.is_multiple_of(SEGMENT) || held.end == end);
+        assert!(held.start.is_multiple_of(STRETCH) && held.start.is_multiple_of(kv.block_size()));
+        assert!(held.end.is_multiple_of(STRETCH) || held.end == end);
         span.kv(tables).check(&kv, num_blocks, &held);
         tokens += span.tokens;
         let seen = seen_from(end.saturating_sub(1), window);
@@ -225,7 +230,7 @@ pub fn attention(
         parts: shared_parts,
         carried,
     };
-    // One share a thread, each of which takes items until none is left.
+    // One share per thread; each thread takes items until none is left.
     pool.split(threads, 1, cost.div_ceil(threads), |_| {
         let mut work = Workspace::new();
         let mut cursor = Cursor::default();
@@ -241,20 +246,21 @@ pub fn attention(
     }
 }
 
-/// How the batch is cut into items.
+/// How a batch is split into work items.
 struct Plan {
     layer: AttentionLayer,
-    /// Query heads of a tile: those that share a KV head, or part of them if they are very many.
+    /// Query heads of a tile: those that share a KV head, or some of them if they are too many for a tile.
     tile_heads: usize,
-    /// Tiles that the query heads of one KV head make.
+    /// Number of tiles for the query heads of one KV head.
     tiles_per_kv_head: usize,
     tile_tokens: usize,
-    /// Segments whose parts scratch has room for, for each row, if segments are items of their own; otherwise 0.
+    /// Number of parts per row that fit into the scratch memory, if stretches are work items of their own; otherwise 0.
     parts_per_row: usize,
 }
 
 impl Plan {
-    /// Cuts segments off too if there are few tiles, and room for the parts.
+    /// Plans the tiles; splits them into stretches too if there are few tiles and the parts fit into the scratch
+    /// memory.
     fn new(layer: AttentionLayer, threads: usize, spans: &[AttentionSpan], tokens: usize, room: usize) -> Self {
         let (sharing, head_dim) = (layer.heads / layer.kv.num_kv_heads(), layer.kv.head_dim());
         let rows = rows_max(head_dim);
@@ -270,9 +276,9 @@ impl Plan {
         let (mut tiles, mut parts) = (0, 0);
         for span in spans {
             tiles += plan.items_of(span);
-            // A window that is not aligned touches one segment more than the last token's own may.
-            let window = layer.window.map_or(usize::MAX, |window| window.div_ceil(SEGMENT) + 1);
-            parts = parts.max(window.min(span.held_of(&segments_of(&(0..span.positions().end))).len()));
+            // A sliding window that is not aligned may touch one stretch more than its length suggests.
+            let window = layer.window.map_or(usize::MAX, |window| window.div_ceil(STRETCH) + 1);
+            parts = parts.max(window.min(span.held_of(&stretches_of(&(0..span.positions().end))).len()));
         }
         let fits = tokens.saturating_mul(layer.heads).saturating_mul(parts * (head_dim + PART_HEAD)) <= room;
         if threads > 1 && tiles < TILES_A_THREAD * threads && parts > 1 && fits {
@@ -281,19 +287,19 @@ impl Plan {
         plan
     }
 
-    /// Segments that are held and that a tile of tokens sees.
+    /// Stretches in memory that a tile of tokens sees.
     fn seen_by(&self, span: &AttentionSpan, tile: usize) -> Range<usize> {
         let first = span.first_position + tile * self.tile_tokens;
         let end = (first + self.tile_tokens).min(span.first_position + span.tokens);
-        span.held_of(&segments_of(&(seen_from(first, self.layer.window).start..end)))
+        span.held_of(&stretches_of(&(seen_from(first, self.layer.window).start..end)))
     }
 
-    /// Segments that are held and that the token at `position` sees.
-    fn segments_seen(&self, span: &AttentionSpan, position: usize) -> Range<usize> {
-        span.held_of(&segments_of(&seen_from(position, self.layer.window)))
+    /// Stretches in memory that the token at `position` sees.
+    fn stretches_seen(&self, span: &AttentionSpan, position: usize) -> Range<usize> {
+        span.held_of(&stretches_of(&seen_from(position, self.layer.window)))
     }
 
-    /// Items that each head tile of the span makes.
+    /// Number of work items for each head tile of the span.
     fn items_per_head(&self, span: &AttentionSpan) -> usize {
         let tiles = span.tokens.div_ceil(self.tile_tokens);
         match self.parts_per_row {
@@ -307,20 +313,20 @@ impl Plan {
     }
 }
 
-/// One piece of work.
+/// One work item.
 struct Item<'a> {
     span: &'a AttentionSpan,
     /// Row of the span's first token.
     first_row: usize,
     kv_head: usize,
-    /// Index among the KV head's tiles of query heads.
+    /// Index of the tile among those of the KV head's query heads.
     head_tile: usize,
     token_tile: usize,
-    /// All that the tile sees, or one.
-    segments: Range<usize>,
+    /// All stretches that the tile sees, or a single one.
+    stretches: Range<usize>,
 }
 
-/// Finds items by their numbers, which only ever grow.
+/// Finds work items by their numbers, which have to ascend.
 #[derive(Default)]
 struct Cursor {
     span: usize,
@@ -342,20 +348,20 @@ impl Cursor {
         };
         let per_head = plan.items_per_head(span);
         let (head, mut left) = ((number - self.first_item) / per_head, (number - self.first_item) % per_head);
-        // Later tokens see more, so their tiles come first.
+        // Later tokens see more positions, so their tiles come first.
         let mut token_tile = span.tokens.div_ceil(plan.tile_tokens) - 1;
-        let mut segments = plan.seen_by(span, token_tile);
+        let mut stretches = plan.seen_by(span, token_tile);
         if plan.parts_per_row == 0 {
             token_tile -= left;
-            segments = plan.seen_by(span, token_tile);
+            stretches = plan.seen_by(span, token_tile);
         } else {
-            while left >= segments.len() {
-                left -= segments.len();
+            while left >= stretches.len() {
+                left -= stretches.len();
                 token_tile -= 1;
-                segments = plan.seen_by(span, token_tile);
+                stretches = plan.seen_by(span, token_tile);
             }
-            let segment = segments.start + left;
-            segments = segment..segment + 1;
+            let stretch = stretches.start + left;
+            stretches = stretch..stretch + 1;
         }
         Some(Item {
             span,
@@ -363,12 +369,12 @@ impl Cursor {
             kv_head: head / plan.tiles_per_kv_head,
             head_tile: head % plan.tiles_per_kv_head,
             token_tile,
-            segments,
+            stretches,
         })
     }
 }
 
-/// What all items read and write.
+/// Operands that all work items share.
 struct AttentionOperands<'a> {
     plan: &'a Plan,
     level: Level,
@@ -378,7 +384,7 @@ struct AttentionOperands<'a> {
     sinks: Option<Matrix<'a>>,
     q: &'a [f32],
     out: Share<'a, f32>,
-    /// `[row, part, PART_HEAD + head_dim]`
+    /// Shape: `[row, part, PART_HEAD + head_dim]`.
     parts: Share<'a, f32>,
     carried: Carried<'a>,
 }
@@ -416,10 +422,10 @@ impl<'a> AttentionOperands<'a> {
                 // SAFETY: no two items have a row in common.
                 seen[row] = unsafe { self.carried.get(at) };
             }
-            sums[row] = match self.part_of(span, tile.first_position + token, &item.segments) {
+            sums[row] = match self.part_of(span, tile.first_position + token, &item.stretches) {
                 // SAFETY: no two items have a row in common.
                 _ if plan.parts_per_row == 0 => unsafe { self.out.slice(at * head_dim, head_dim) }.as_mut_ptr(),
-                // SAFETY: no two items have a row's segment in common.
+                // SAFETY: no two items have a row's stretch in common.
                 Some(part) => unsafe { &mut self.part(at, part)[PART_HEAD..] }.as_mut_ptr(),
                 None => std::ptr::null_mut(),
             };
@@ -430,15 +436,15 @@ impl<'a> AttentionOperands<'a> {
             _ => Kind::Part,
         };
         let mut outcome = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
-        // SAFETY: `attention` has checked its operands, which have not changed since: queries and outcome have the
+        // SAFETY: `attention` has checked its operands, which have not changed since: queries and output have the
         // tile's rows, and all positions up to the tile's last lie in the pool.
-        unsafe { attend(self.level, &tile, item.segments.clone(), kind, work, &mut outcome) };
+        unsafe { attend(self.level, &tile, item.stretches.clone(), kind, work, &mut outcome) };
         for row in 0..rows {
             let (token, head) = (row / tile.heads, row % tile.heads);
             let at = first + token * heads + head;
-            match (kind, self.part_of(span, tile.first_position + token, &item.segments)) {
+            match (kind, self.part_of(span, tile.first_position + token, &item.stretches)) {
                 (Kind::Part, Some(part)) => {
-                    // SAFETY: as above; the sums behind the head are not touched.
+                    // SAFETY: as above; the sums after the part's head are not touched.
                     let part = unsafe { self.part(at, part) };
                     (part[0], part[1]) = (seen[row].greatest, seen[row].total);
                 }
@@ -449,33 +455,35 @@ impl<'a> AttentionOperands<'a> {
         }
     }
 
-    /// Index of the part that the first of `segments` gives to the token at `position`, if the token sees any of that
-    /// segment.
-    fn part_of(&self, span: &AttentionSpan, position: usize, segments: &Range<usize>) -> Option<usize> {
-        let own = self.plan.segments_seen(span, position);
-        own.contains(&segments.start).then(|| segments.start - own.start)
+    /// Index of the part that the token at `position` gets from the first of `stretches`; `None` if the token sees
+    /// nothing of that stretch.
+    fn part_of(&self, span: &AttentionSpan, position: usize, stretches: &Range<usize>) -> Option<usize> {
+        let own = self.plan.stretches_seen(span, position);
+        own.contains(&stretches.start).then(|| stretches.start - own.start)
     }
 
     /// The first `count` parts of a row.
     ///
     /// # Safety
-    /// Nothing else reads or writes them while they are in use.
+    /// Nothing else reads or writes these parts while they are in use.
     unsafe fn parts(&self, row: usize, count: usize) -> &'a mut [f32] {
         let len = PART_HEAD + self.plan.layer.kv.head_dim();
         assert!(count <= self.plan.parts_per_row);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.parts.slice(row * self.plan.parts_per_row * len, count * len) }
     }
 
+    /// One part of a row: its head and its sums.
+    ///
     /// # Safety
     /// Nothing else reads or writes this part while it is in use.
     unsafe fn part(&self, row: usize, part: usize) -> &'a mut [f32] {
         let len = PART_HEAD + self.plan.layer.kv.head_dim();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.parts.slice((row * self.plan.parts_per_row + part) * len, len) }
     }
 
-    /// Merges the parts of the tokens in `tokens`, once all have been computed.
+    /// Merges the parts of the tokens in `tokens`, after all parts have been computed.
     fn merge_tokens(&self, tokens: Range<usize>) {
         let AttentionLayer { kv, heads, window, .. } = self.plan.layer;
         let mut first_token = 0;
@@ -483,7 +491,7 @@ impl<'a> AttentionOperands<'a> {
             let own = first_token..first_token + span.tokens;
             for token in own.start.max(tokens.start)..own.end.min(tokens.end) {
                 let position = span.first_position + token - own.start;
-                let parts = self.plan.segments_seen(span, position).len();
+                let parts = self.plan.stretches_seen(span, position).len();
                 let is_continued = span.is_continued(&seen_from(position, window));
                 for head in 0..heads {
                     let row = token * heads + head;
@@ -505,8 +513,8 @@ impl<'a> AttentionOperands<'a> {
     }
 }
 
-/// Merges in the order in which one thread that goes through all segments would: `parts` are `[part, PART_HEAD +
-/// out.len()]`. What was seen `before` is in `out` already.
+/// Merges the parts of a row in ascending order, as a single thread would: `parts` are `[part, PART_HEAD + out.len()]`.
+/// The sums of the state `before`, if any, are already in `out`.
 fn merge_row(level: Level, before: Option<Seen>, parts: &[f32], out: &mut [f32]) -> Seen {
     let seen = |part: &[f32]| Seen { greatest: part[0], total: part[1] };
     let mut parts = parts.chunks_exact(PART_HEAD + out.len());

@@ -1,20 +1,20 @@
-//! Sizes of the caches, which block sizes follow from.
+//! Sizes of the processor's caches, from which block sizes follow.
 
 use std::sync::OnceLock;
 
-/// Bytes of one core's data caches.
+/// Sizes of one core's data caches in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheSizes {
-    /// Of the first level.
+    /// Size of the L1 data cache.
     pub first: usize,
-    /// Of the second level.
+    /// Size of the L2 cache.
     pub second: usize,
 }
 
-/// Assumed if the machine does not report its caches.
+/// Sizes that are assumed if the machine does not report its caches.
 const USUAL: CacheSizes = CacheSizes { first: 32 << 10, second: 512 << 10 };
 
-/// This machine's caches.
+/// Sizes of this machine's caches, detected once.
 pub(crate) fn sizes() -> CacheSizes {
     static SIZES: OnceLock<CacheSizes> = OnceLock::new();
     *SIZES.get_or_init(|| {
@@ -23,8 +23,8 @@ pub(crate) fn sizes() -> CacheSizes {
     })
 }
 
-/// Bytes of the data or unified cache of one level, as the processor lists its caches: leaf 4 on Intel's, the same
-/// table at another leaf on AMD's.
+/// Size in bytes of the data or unified cache of one level, from the processor's list of caches: CPUID leaf 4 on Intel,
+/// the same table at leaf 0x8000001D on AMD.
 #[cfg(target_arch = "x86_64")]
 fn size_of_level(level: u32) -> Option<usize> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

@@ -1,19 +1,19 @@
-//! Lossless coding of bf16 weights: about 11.3 bits a number instead of 16, and the same bits when decoded.
+//! Lossless coding of bf16 weights: about 11.3 bits per number instead of 16, and bit-identical when decoded.
 //!
-//! Of a bf16 number the sign and the mantissa are noise, but the exponent carries 2 to 3 of its 8 bits: the weights of
-//! a row have few magnitudes. A row names its eight most frequent exponents; a number has 3 bits that choose one of
-//! them, in planes of 64 bits, and a byte of mantissa and sign. The few numbers with another exponent are patched
-//! afterwards. All rows of a matrix have room for the same number of patches, so that rows are of one length and any
-//! can be found.
+//! The sign and the mantissa of a bf16 number are noise, but the exponent carries only 2 to 3 bits of information in
+//! its 8: the weights of a row have few magnitudes. A row lists its eight most frequent exponents; each number has 3
+//! bits that choose one of them, in planes of 64 bits, and a byte of mantissa and sign. The few numbers with another
+//! exponent are patched afterwards. All rows of a matrix have room for the same number of patches, so that all rows
+//! have one length and any row can be located.
 //!
 //! ```text
 //! row:   8 exponents | patches, each: numbers since the last patch u8, exponent u8 | blocks of 64 numbers
 //! block: planes of bits 0, 1, 2 of the codes, u64 each | 64 bytes: mantissa << 1 | sign
 //! ```
 //!
-//! Bit `j` of a plane and byte `j` belong to the number of the block that [`number_at`] says: unpacking two registers
-//! into pairs, as vector units do within 16 bytes, then gives numbers in their order. Gaps that no byte can hold are
-//! bridged by patches that change nothing, and so are patches that a row does not need.
+//! Bit `j` of a plane and byte `j` belong to the number of the block that [`number_at`] says: then unpacking two
+//! registers into pairs, as vector units do within 16 bytes, gives the numbers in order. A gap too long for a byte is
+//! bridged by patches that change nothing; unused patches change nothing either.
 
 mod decode;
 mod panel;
@@ -49,7 +49,7 @@ pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     }
 }
 
-/// The bytes of a row that hold `columns`, which are whole blocks; for the first block, with the header before it.
+/// The bytes of a row that hold `columns`, which are whole blocks; for the first block also the header before it.
 pub(crate) fn bytes_of(columns: Range<usize>, patches: u16) -> Range<usize> {
     let at = |column: usize| TABLE + PATCH * usize::from(patches) + column / BLOCK * BLOCK_BYTES;
     let start = if columns.start == 0 { 0 } else { at(columns.start) };
@@ -58,7 +58,7 @@ pub(crate) fn bytes_of(columns: Range<usize>, patches: u16) -> Range<usize> {
 
 /// Index in the block of the number that byte `j`, and bit `j` of each plane, belong to.
 const fn number_at(j: usize) -> usize {
-    // Of every 16 bytes, the first 8 are numbers of the first half of the block.
+    // Of every 16 bytes, the first 8 belong to the first half of the block.
     j / 16 * 8 + j % 8 + j % 16 / 8 * (BLOCK / 2)
 }
 
@@ -67,16 +67,17 @@ const fn exponent(bits: u16) -> u8 {
     (bits >> 7) as u8
 }
 
-/// How the numbers of one row are coded.
+/// The code of one row: its table of exponents.
 struct RowCode {
     table: [u8; TABLE],
-    /// By exponent: its place in the table, if it has one.
+    /// For each exponent, its index in the table, if it is there.
     codes: [Option<u8>; 256],
 }
 
 impl RowCode {
     fn of(row: &[u16]) -> Self {
-        // Neighbours often have the same exponent, and a counter that was just written is slow to be read.
+        // Four counters take turns, as neighbours often have the same exponent and a counter that was just written is
+        // slow to read.
         let mut counts = [[0u32; 256]; 4];
         for (i, &bits) in row.iter().enumerate() {
             counts[i % 4][usize::from(exponent(bits))] += 1;
@@ -105,13 +106,13 @@ impl RowCode {
     }
 }
 
-/// How many patches a row of bf16 numbers needs.
+/// Number of patches that a row of bf16 numbers needs.
 pub fn patches_of(row: &[u16]) -> usize {
     RowCode::of(row).patches(row).count()
 }
 
 /// Codes a row of bf16 numbers, with room for `patches` patches, into `out`, which has the length of a coded row.
-/// Returns whether it fits: a row may need more patches ([`patches_of`]).
+/// Returns false if the row needs more patches ([`patches_of`]).
 ///
 /// # Panics
 /// If the row is not whole blocks, or `out` has another length.
@@ -126,7 +127,7 @@ pub fn encode_row(row: &[u16], patches: u16, out: &mut [u8]) -> bool {
     let mut last = 0;
     for patch in patched.chunks_exact_mut(PATCH) {
         let at = places.next().unwrap_or(last);
-        // Bridging patches ensure that this fits a byte.
+        // Bridging patches ensure that the gap fits a byte.
         patch.copy_from_slice(&[(at - last) as u8, row.get(at).map_or(0, |&bits| exponent(bits))]);
         last = at;
     }
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
     use crate::Level;
 
-    /// A row of numbers as a trained model has them, with any bits at some places.
+    /// Random rows that resemble those of a trained model, with arbitrary bits in some places.
     fn rows() -> impl Strategy<Value = Vec<u16>> {
         let number = prop_oneof![
             60 => (-1.0f32..1.0, -6i32..2).prop_map(|(x, scale)| half::bf16::from_f32(x * 2f32.powi(scale)).to_bits()),
@@ -182,7 +183,7 @@ mod tests {
         out
     }
 
-    /// The row, decoded to `out` a few blocks at a time.
+    /// Decodes a row into `out`, `blocks` blocks at a time.
     fn pieces<N: Number>(level: Level, bytes: &[u8], patches: u16, mut out: Vec<N>, blocks: usize) -> Vec<N> {
         let (cols, mut progress) = (out.len(), Progress::default());
         for out in out.chunks_mut(blocks * BLOCK) {
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn bits_of_every_kind_come_back() {
-        // Every exponent equally often: most numbers are patches.
+        // Every exponent is equally frequent, so most numbers are patches.
         let row: Vec<u16> = (0..=u16::MAX).map(|bits| bits.rotate_left(5)).collect();
         let patches = patches_of(&row) as u16;
         let bytes = coded(&row, patches);
@@ -245,7 +246,7 @@ mod tests {
     fn gaps_of_any_length_are_bridged() {
         for gap in [0, 1, 254, 255, 256, 257, 509, 510, 511, 700, 900] {
             let mut row = vec![0x3f80; 1024];
-            // Seven others, so that the table is full.
+            // Seven other exponents fill the table.
             (0..7).for_each(|i| row[1000 - i * 3..][..3].fill(0x100 << i));
             row[gap] = 0x7f80;
             row[1023] = 0xff80;

@@ -1,55 +1,54 @@
-//! How weights are stored: plain numbers, or blocks of quantised ones.
+//! Storage types of weights: plain numbers, or blocks of quantized ones.
 
 use crate::{coded, fp8};
 
-/// How the numbers of a weight matrix are stored. A row is a whole number of blocks; a plain type's block is one
+/// Storage type of the numbers of a weight matrix. A row is a whole number of blocks; a plain type's block is one
 /// number.
 ///
-/// The quantised types are those of GGUF files, bit for bit.
+/// The quantized types are those of GGUF files, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
     /// IEEE single precision.
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of a single.
+    /// The upper 16 bits of an f32 (bfloat16).
     BF16,
-    /// 8 bits, a scale for each 32.
+    /// 8 bits; one scale for each 32 numbers.
     Q8_0,
-    /// 4 bits, a scale for each 32.
+    /// 4 bits; one scale for each 32 numbers.
     Q4_0,
-    /// 4 bits, a scale and a least value for each 32.
+    /// 4 bits; one scale and one minimum for each 32 numbers.
     Q4_1,
-    /// 5 bits, a scale for each 32.
+    /// 5 bits; one scale for each 32 numbers.
     Q5_0,
-    /// 5 bits, a scale and a least value for each 32.
+    /// 5 bits; one scale and one minimum for each 32 numbers.
     Q5_1,
-    /// 2 bits; blocks of 256 with a scale and a least value for each 16.
+    /// 2 bits; blocks of 256 with a scale and a minimum for each 16 numbers.
     Q2K,
-    /// 3 bits; blocks of 256 with a scale for each 16.
+    /// 3 bits; blocks of 256 with a scale for each 16 numbers.
     Q3K,
-    /// 4 bits; blocks of 256 with a scale and a least value for each 32.
+    /// 4 bits; blocks of 256 with a scale and a minimum for each 32 numbers.
     Q4K,
-    /// 5 bits; blocks of 256 with a scale and a least value for each 32.
+    /// 5 bits; blocks of 256 with a scale and a minimum for each 32 numbers.
     Q5K,
-    /// 6 bits; blocks of 256 with a scale for each 16.
+    /// 6 bits; blocks of 256 with a scale for each 16 numbers.
     Q6K,
-    /// 4 bits that index a fixed table of 16 values, a scale for each 32.
+    /// 4 bits that index a fixed table of 16 values; one scale for each 32 numbers.
     Iq4Nl,
-    /// 4-bit floats (E2M1), a power of two as scale for each 32.
+    /// 4-bit floats (E2M1); a power of two as scale for each 32 numbers.
     Mxfp4,
-    /// 8-bit floats (E4M3) as checkpoints have them, except that each row carries its scales: one for each 128
-    /// numbers, in f32.
+    /// 8-bit floats (E4M3) of checkpoints, where each row carries its scales: one f32 for each 128 numbers.
     Fp8,
-    /// BF16, coded without loss in about 11.3 bits: for products and results there is no difference.
+    /// bf16 that is coded losslessly in about 11.3 bits per number. Products and results are those of [`DType::BF16`].
     CodedBf16 {
-        /// Numbers with a rare exponent that each row has room for.
+        /// Number of patches in each row, for numbers with a rare exponent.
         patches: u16,
     },
 }
 
 impl DType {
-    /// Every type of other programs' files.
+    /// Every type that occurs in files of other programs.
     pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
@@ -79,7 +78,7 @@ impl DType {
         }
     }
 
-    /// Bytes of one block; a coded row has more before its blocks, and a row of FP8 keeps its scales apart and may end
+    /// Bytes of one block. A coded row has a header before its blocks; a row of FP8 stores its scales apart and may end
     /// within a block.
     pub const fn block_bytes(self) -> usize {
         match self {
@@ -111,7 +110,7 @@ impl DType {
         }
     }
 
-    /// The type of the numbers once they are decoded, on which products depend.
+    /// Type of the numbers after decoding, which products depend on.
     pub const fn decoded(self) -> Self {
         match self {
             Self::CodedBf16 { .. } => Self::BF16,
@@ -120,17 +119,17 @@ impl DType {
         }
     }
 
-    /// Whether its numbers are decoded before they are multiplied, and not multiplied as they are stored.
+    /// Whether the numbers are decoded before they are multiplied, instead of being multiplied as they are stored.
     pub fn is_decoded(self) -> bool {
         self.decoded() != self
     }
 
-    /// Whether numbers are stored one by one.
+    /// Whether numbers are stored one by one, not in blocks.
     pub const fn is_plain(self) -> bool {
         self.block_len() == 1
     }
 
-    /// The name that safetensors headers and GGUF tools use, where they have one.
+    /// The type's name in safetensors headers and GGUF tools, where it has one there.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",

@@ -1,38 +1,38 @@
-//! Operations that treat each element by itself: activations, residual sums, scaling.
+//! Elementwise operations: activation functions, residual sums, scaling, gathering of rows.
 
 use crate::pool::Pool;
 use crate::share::Share;
 use crate::simd::{LANES, Simd, dispatch, exp, load_few, store_few};
 use crate::{Level, Matrix};
 
-/// The function between the two products of a feed-forward network.
+/// The activation function of a feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
-    /// Gaussian error linear unit, exact.
+    /// Exact Gaussian error linear unit.
     Gelu,
-    /// The same, by its tanh approximation.
+    /// Gaussian error linear unit in its tanh approximation.
     GeluTanh,
-    /// `x * sigmoid(1.702 * x)` of the lesser of `x` and 7; it is multiplied by 1 more than the other product, which is
-    /// cut off at -7 and 7. So gpt-oss has it.
+    /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, times 1 plus the other
+    /// product, which is limited to -7 ..= 7.
     ClampedSwish,
 }
 
 impl Activation {
-    /// What [`Activation::ClampedSwish`] multiplies by in its sigmoid.
+    /// Factor of `x` in the sigmoid of [`Activation::ClampedSwish`].
     pub const CLAMPED_SLOPE: f32 = 1.702;
-    /// Where it cuts numbers off.
+    /// Limit at which [`Activation::ClampedSwish`] clamps its inputs.
     pub const CLAMPED_LIMIT: f32 = 7.0;
 }
 
-/// An exponential and a division cost about as much as this many multiply-adds.
+/// Cost of an exponential and a division, in multiply-adds.
 const ELEMENT_COST: usize = 16;
 
-/// Elements of a share: small enough to balance, large enough that starting it costs nothing.
+/// Elements of a thread's smallest share: small enough to balance, large enough that starting it costs nothing.
 const GRANULE: usize = 4096;
 
-/// `gate[i] = activation(gate[i]) * up[i]`, or what [`Activation::ClampedSwish`] makes of both.
+/// Computes `gate[i] = activation(gate[i]) * up[i]`, or the corresponding formula of [`Activation::ClampedSwish`].
 ///
 /// # Panics
 /// If the lengths differ.
@@ -47,7 +47,7 @@ pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate:
     });
 }
 
-/// [`gated_activation`] of a piece on this thread.
+/// Computes [`gated_activation`] on the calling thread.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -65,7 +65,7 @@ pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32],
     }
 }
 
-/// `sum[i] += branch[i] * scale`.
+/// Computes `sum[i] += branch[i] * scale`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -81,8 +81,8 @@ pub fn add_scaled(pool: &Pool, level: Level, sum: &mut [f32], branch: &[f32], sc
     });
 }
 
-/// `out[t] = sum over s of factors[t][s] * from[places[t][s]]`, of rows of `width` numbers; the sum is made in the
-/// order of `s`.
+/// Computes `out[t] = sum over s of factors[t][s] * from[places[t][s]]` for rows of `width` elements, in the order of
+/// `s`.
 ///
 /// - `places`, `factors`: `[rows of out, places of each]`
 ///
@@ -116,7 +116,7 @@ pub fn combine_rows(
     });
 }
 
-/// `out[row] = matrix[row_at(row)] * multiplier`, for each row of `matrix.cols()` elements.
+/// Computes `out[row] = matrix[row_at(row)] * multiplier` for each row of `matrix.cols()` elements.
 ///
 /// # Panics
 /// If the matrix has no such row, or `out` is no whole number of rows.
@@ -141,14 +141,15 @@ pub fn gather_rows(
     });
 }
 
-/// `x[i] *= scale`.
+/// Computes `x[i] *= scale`.
 pub fn scale(x: &mut [f32], scale: f32) {
     if scale != 1.0 {
         x.iter_mut().for_each(|x| *x *= scale);
     }
 }
 
-/// `sum[i] += branch[i] * scale`, compiled under a level's instructions, which the compiler then uses.
+/// Computes `sum[i] += branch[i] * scale`, compiled for a level's instructions, with which the compiler vectorizes the
+/// loop.
 #[inline(always)]
 pub(crate) fn add_kernel<S: Simd>(_: S, sum: &mut [f32], branch: &[f32], scale: f32) {
     for (sum, branch) in sum.iter_mut().zip(branch) {
@@ -161,7 +162,7 @@ fn silu_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     gated(s, gate, up, s.splat(0.0), s.splat(1.0));
 }
 
-/// `0.5 (1 + tanh u)` is `sigmoid(2u)`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+/// Tanh-approximated GELU, where `0.5 (1 + tanh u)` equals `sigmoid(2u)`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
 #[inline(always)]
 fn gelu_tanh_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     const TWICE_ROOT: f32 = 1.595_769;
@@ -181,7 +182,7 @@ fn clamped_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// NaN stays NaN: it is the second operand of each comparison.
+/// Clamped swish of one vector. NaN stays NaN, as it is the second operand of each comparison.
 #[inline(always)]
 fn clamped_lanes<S: Simd>(s: S, x: S::V, up: S::V) -> S::V {
     let limit = s.splat(Activation::CLAMPED_LIMIT);
@@ -190,7 +191,7 @@ fn clamped_lanes<S: Simd>(s: S, x: S::V, up: S::V) -> S::V {
     gated_lanes(s, x, s.add(up, s.splat(1.0)), s.splat(0.0), s.splat(Activation::CLAMPED_SLOPE))
 }
 
-/// `gate = gate * sigmoid(cubic * gate^3 + linear * gate) * up`.
+/// Computes `gate = gate * sigmoid(cubic * gate^3 + linear * gate) * up`.
 #[inline(always)]
 fn gated<S: Simd>(s: S, gate: &mut [f32], up: &[f32], cubic: S::V, linear: S::V) {
     let (gates, gate_rest) = gate.as_chunks_mut::<LANES>();

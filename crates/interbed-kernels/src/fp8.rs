@@ -1,15 +1,15 @@
-//! Weights in FP8 (E4M3, the form without infinities), with a scale for each 128 numbers of a row.
+//! Weights in FP8 (E4M3, the variant without infinities), with a scale for each 128 numbers of a row.
 //!
-//! Checkpoints have the codes of a matrix, and apart from them a scale for each block of 128 rows and columns. Here a
-//! row carries its scales with it: whatever is read, held and multiplied in one piece is a run of rows, and so is
-//! complete by itself. That takes 4 bytes for 128.
+//! Checkpoints store the codes of a matrix and, apart from them, a scale for each block of 128 rows and columns. Here
+//! each row carries its own scales, 4 bytes for 128 numbers: whatever is read, stored and multiplied in one piece is a
+//! run of rows, and so is complete by itself.
 //!
 //! ```text
 //! row: scales of columns 0 .. 128, 128 .. 256, …, f32 each | a code for each column | zeros up to whole words
 //! ```
 //!
-//! A number is the f32 nearest to code times scale, and products are those with these numbers: rows are decoded before
-//! they meet a few tokens, panels before they meet many.
+//! A number is the f32 nearest to code times scale, and products use these numbers: rows are decoded before they are
+//! multiplied with few tokens, panels of rows before they are multiplied with many.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::simd::{LANES, Simd, dispatch};
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 128;
 
-/// Bytes of a scale; rows are whole words of this size.
+/// Bytes of a scale; rows are a multiple of this size.
 const SCALE: usize = size_of::<f32>();
 
 /// Bytes of a row; `None` on overflow.
@@ -30,23 +30,23 @@ pub(crate) const fn row_bytes(cols: usize) -> Option<usize> {
     }
 }
 
-/// Where the codes of a row begin.
+/// Offset of the codes in a row.
 pub(crate) const fn codes_at(cols: usize) -> usize {
     cols.div_ceil(BLOCK) * SCALE
 }
 
-/// The bytes of a row that hold the codes of `columns`; for the first block, with the scales before them.
+/// The bytes of a row that hold the codes of `columns`; for the first block also the scales before them.
 pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
     let start = if columns.start == 0 { 0 } else { codes_at(cols) + columns.start };
     start..codes_at(cols) + columns.end
 }
 
-/// Gives each row of a matrix its scales, in place.
+/// Moves the codes of a matrix's rows to their places, and writes each row's scales before them.
 ///
-/// - `matrix`: whole rows of a matrix of [`DType::Fp8`](crate::DType::Fp8) with `cols` columns, at whose end the codes
-///   lie, one row after the other, as in a file; what is before them is unspecified
-/// - `first_row`: which row of the whole matrix the first one is
-/// - `scales`: those of the whole matrix, a row of them for each 128 rows
+/// - `matrix`: whole rows of a matrix of [`DType::Fp8`](crate::DType::Fp8) with `cols` columns; the codes lie at its
+///   end, row after row, as in a file, and the bytes before them are unspecified
+/// - `first_row`: index of the first of these rows in the whole matrix
+/// - `scales`: scales of the whole matrix, one row of them for each 128 rows
 ///
 /// # Panics
 /// If these are not whole rows, or there are no such scales.
@@ -56,7 +56,7 @@ pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f
     let (rows, codes_at, in_row) = (matrix.len() / row_bytes, codes_at(cols), cols.div_ceil(BLOCK));
     let codes = matrix.len() - rows * cols;
     for row in 0..rows {
-        // A row ends before the codes of the next one begin, so none is overwritten before it has its place.
+        // A row ends before the codes of the next one begin, so no code is overwritten before it has moved.
         let (from, to) = (codes + row * cols, row * row_bytes);
         matrix.copy_within(from..from + cols, to + codes_at);
         let of_row = &scales[(first_row + row) / BLOCK * in_row..][..in_row];
@@ -67,7 +67,7 @@ pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f
     }
 }
 
-/// Decodes `columns`, from the start of a block on, of a row of `cols`; what `out` has more is filled with zeros.
+/// Decodes `columns` of a row of `cols`, from the start of a block on, and fills the rest of `out` with zeros.
 ///
 /// # Panics
 /// If the bytes are not those of a row of `cols`, or `out` is too short.
@@ -81,7 +81,7 @@ pub(crate) fn decode_columns(level: Level, row: &[u8], cols: usize, columns: Ran
     rest.fill(0.0);
 }
 
-/// The numbers of these codes, whose first one begins a block.
+/// Decodes codes, the first of which begins a block.
 #[inline(always)]
 fn decode<S: Simd>(s: S, scales: &[[u8; SCALE]], codes: &[u8], out: &mut [f32]) {
     for ((codes, out), scale) in codes.chunks(BLOCK).zip(out.chunks_mut(BLOCK)).zip(scales) {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::{DType, Matrix};
 
-    /// A file of the reference decoders, see `tools/reference`.
+    /// Reads a file that the reference decoders in `tools/reference` wrote.
     fn fixture(name: &str) -> Vec<u8> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures/decoders");
         std::fs::read(dir.join(name)).unwrap()
@@ -165,7 +165,7 @@ mod tests {
                 assert_same(&got[..4], &want[128..], level.name());
             }
         }
-        // A band of rows gets the same scales as in the whole.
+        // A band of rows gets the scales that its rows have in the whole matrix.
         let (first, row_bytes) = (127, row_bytes(COLS).unwrap());
         let mut band = vec![0; 3 * row_bytes];
         let at = band.len() - 3 * COLS;

@@ -1,15 +1,15 @@
-//! How keys and values lie in memory.
+//! Memory layout of keys and values.
 
 use crate::DType;
 
-/// How the elements of keys and values are kept.
+/// Storage type of the elements of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvDType {
     /// IEEE single precision.
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of a single.
+    /// The upper 16 bits of an f32 (bfloat16).
     BF16,
     /// 8-bit integers, with one scale for each [`KvDType::SCALED`] elements of a head.
     Q8,
@@ -19,13 +19,14 @@ impl KvDType {
     /// Every type.
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::BF16, Self::Q8];
 
-    /// Elements of a head that share a scale in [`KvDType::Q8`]; the last of a head may be fewer.
+    /// Elements of a head that share a scale in [`KvDType::Q8`]; the last group of a head may be shorter.
     pub const SCALED: usize = 32;
 
-    /// The default type of keys and values for weights of `dtype`: the same, or half precision for quantised weights.
+    /// The default type of keys and values for weights of `dtype`: the same type, or half precision for quantized
+    /// weights.
     pub const fn beside(dtype: DType) -> Self {
         match dtype.decoded() {
-            // Models in FP8 compute in bf16 otherwise.
+            // Models in FP8 compute in bf16 outside of their FP8 products.
             _ if matches!(dtype, DType::Fp8) => Self::BF16,
             DType::F32 => Self::F32,
             DType::BF16 => Self::BF16,
@@ -61,33 +62,33 @@ impl std::fmt::Display for KvDType {
     }
 }
 
-/// Heads that a layer keeps keys and values of.
+/// Number and size of the heads whose keys and values a layer stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
-    /// Key-value heads.
+    /// Number of key-value heads.
     pub num_kv_heads: usize,
     /// Elements of one head.
     pub head_dim: usize,
 }
 
-/// How one KV block lies in memory: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
+/// Memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
 /// copy moves a block in one piece.
 ///
-/// The layers are those that keep keys and values; each has heads of its own number and size.
+/// Only layers that store keys and values have a part; each may have its own number and size of heads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvLayout {
     block_size: usize,
     dtype: KvDType,
     block_bytes: usize,
-    /// Those of them that hold nothing.
+    /// Bytes of `block_bytes` that hold nothing.
     padding_bytes: usize,
     layers: Vec<KvLayer>,
 }
 
 impl KvLayout {
-    /// Blocks of `block_size` tokens, for one shape for each layer that keeps keys and values.
+    /// A layout of blocks of `block_size` tokens, with one shape for each layer that stores keys and values.
     ///
-    /// The size of a block too large for a `usize` saturates: no memory can hold it, and allocating it gives an error.
+    /// The size of a block too large for a `usize` saturates: no memory can hold it, and allocating it fails.
     pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
         let mut layout = Self { block_size, dtype, block_bytes: 0, padding_bytes: 0, layers: Vec::new() };
         for shape in layers {
@@ -103,7 +104,7 @@ impl KvLayout {
         layout
     }
 
-    /// The same blocks, each followed by as much as makes it whole pages of `page` bytes.
+    /// Pads each block to whole pages of `page` bytes.
     ///
     /// # Panics
     /// If `page` is 0.
@@ -117,7 +118,7 @@ impl KvLayout {
         self
     }
 
-    /// Layers that keep keys and values.
+    /// Number of layers that store keys and values.
     pub fn num_layers(&self) -> usize {
         self.layers.len()
     }
@@ -127,17 +128,17 @@ impl KvLayout {
         self.block_size
     }
 
-    /// How elements are stored.
+    /// Storage type of the elements.
     pub fn dtype(&self) -> KvDType {
         self.dtype
     }
 
-    /// Bytes of one block: all layers, keys and values, and what fills its last page.
+    /// Bytes of one block: all layers, keys and values, and the padding of its last page.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Bytes of the KV of one token.
+    /// Bytes of one token's keys and values in all layers.
     ///
     /// # Panics
     /// If a block has room for no token.
@@ -145,17 +146,17 @@ impl KvLayout {
         (self.block_bytes - self.padding_bytes) / self.block_size
     }
 
-    /// Bytes of a block that hold keys and values: the first.
+    /// Bytes at the start of a block that hold keys and values, without the padding.
     pub fn content_bytes(&self) -> usize {
         self.block_bytes - self.padding_bytes
     }
 
-    /// Bytes of a block that hold no keys and no values.
+    /// Bytes of padding at the end of a block.
     pub fn padding_bytes(&self) -> usize {
         self.padding_bytes
     }
 
-    /// The layer number `index` of those that keep keys and values.
+    /// The layer at `index` among those that store keys and values.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -164,7 +165,7 @@ impl KvLayout {
     }
 }
 
-/// One layer's part of every block. Only a [`KvLayout`] makes it, so kernels trust that it lies within a block.
+/// One layer's part of every block. Only a [`KvLayout`] creates it, so kernels trust that it lies within a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayer {
     shape: KvShape,
@@ -172,12 +173,12 @@ pub struct KvLayer {
     dtype: KvDType,
     /// Offset of this layer's part in a block.
     offset: usize,
-    /// Bytes of a block, all layers.
+    /// Bytes of a block with all layers.
     block_bytes: usize,
 }
 
 impl KvLayer {
-    /// Key-value heads.
+    /// Number of key-value heads.
     pub fn num_kv_heads(&self) -> usize {
         self.shape.num_kv_heads
     }
@@ -192,12 +193,12 @@ impl KvLayer {
         self.block_size
     }
 
-    /// How elements are stored.
+    /// Storage type of the elements.
     pub fn dtype(&self) -> KvDType {
         self.dtype
     }
 
-    /// From the start of one block to that of the next.
+    /// Bytes from the start of one block to that of the next.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
@@ -207,12 +208,12 @@ impl KvLayer {
         self.dtype.slot_bytes(self.shape.head_dim)
     }
 
-    /// From the start of a block to the first slot of the keys of `kv_head`.
+    /// Bytes from the start of a block to the first slot of the keys of `kv_head`.
     pub fn key_offset(&self, kv_head: usize) -> usize {
         self.offset + kv_head * self.head_bytes()
     }
 
-    /// From a slot of keys to the slot of the same token's values.
+    /// Bytes from a slot of keys to the slot of the same token's values.
     pub fn value_offset(&self) -> usize {
         self.shape.num_kv_heads * self.head_bytes()
     }
@@ -222,12 +223,12 @@ impl KvLayer {
         2 * self.value_offset()
     }
 
-    /// This layer's parts of blocks by themselves, side by side.
+    /// The layout of blocks that contain only this layer, adjacent to each other.
     pub fn alone(self) -> Self {
         Self { offset: 0, block_bytes: self.part_bytes(), ..self }
     }
 
-    /// Bytes of one head's slots, keys or values.
+    /// Bytes of one head's slots in a block, keys or values.
     fn head_bytes(&self) -> usize {
         self.block_size * self.slot_bytes()
     }

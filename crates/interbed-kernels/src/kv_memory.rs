@@ -1,4 +1,4 @@
-//! The memory that KV blocks lie in, as kernels see it: not all of it need be there.
+//! The memory of KV blocks as kernels access it; parts of its address range may have no memory.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use crate::Share;
 
 /// KV blocks to read.
 ///
-/// A kernel touches the blocks that its spans name, and no others: between them there may be addresses without memory.
+/// A kernel touches only the blocks that its spans name: addresses between them may have no memory.
 #[derive(Clone, Copy)]
 pub struct KvBytes<'a> {
     start: *const u8,
@@ -14,30 +14,30 @@ pub struct KvBytes<'a> {
     lifetime: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: it only gives read access to bytes, which is what a shared slice gives too.
+// SAFETY: this gives only read access to bytes, as a shared slice does.
 unsafe impl Send for KvBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for KvBytes<'_> {}
 
 impl<'a> KvBytes<'a> {
-    /// Blocks in `len` bytes from `start` on, between which memory may be missing.
+    /// Wraps the blocks in `len` bytes from `start` on, between which memory may be missing.
     ///
     /// # Safety
-    /// As long as `'a`, every block that the spans of an operation name is readable, and nothing writes to it during
-    /// the operation.
+    /// For the lifetime `'a`, every block that the spans of an operation name is readable, and nothing writes to it
+    /// during the operation.
     pub unsafe fn new(start: *const u8, len: usize) -> Self {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Whole blocks in it.
+    /// Number of whole blocks in the range.
     pub(crate) fn num_blocks(&self, block_bytes: usize) -> usize {
         self.len / block_bytes
     }
 
-    /// The byte at `offset`, which is not read.
+    /// Address of the byte at `offset`, which is not read.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the offset is beyond the range.
     pub(crate) fn at(&self, offset: usize) -> *const u8 {
         assert!(offset <= self.len, "byte {offset} of {}", self.len);
         self.start.wrapping_add(offset)
@@ -46,12 +46,12 @@ impl<'a> KvBytes<'a> {
 
 impl<'a> From<&'a [u8]> for KvBytes<'a> {
     fn from(blocks: &'a [u8]) -> Self {
-        // SAFETY: all of a slice is readable as long as it is borrowed.
+        // SAFETY: a slice is readable as long as it is borrowed.
         unsafe { Self::new(blocks.as_ptr(), blocks.len()) }
     }
 }
 
-/// KV blocks to write, otherwise like [`KvBytes`].
+/// KV blocks to write; otherwise like [`KvBytes`].
 pub struct KvBytesMut<'a> {
     start: *mut u8,
     len: usize,
@@ -59,30 +59,30 @@ pub struct KvBytesMut<'a> {
 }
 
 impl<'a> KvBytesMut<'a> {
-    /// Blocks in `len` bytes from `start` on, between which memory may be missing.
+    /// Wraps the blocks in `len` bytes from `start` on, between which memory may be missing.
     ///
     /// # Safety
-    /// As long as `'a`, the slots of the tokens of every span of an operation are writable, and nothing else reads or
-    /// writes them during the operation.
+    /// For the lifetime `'a`, the slots of the tokens of every span of an operation are writable, and nothing else
+    /// reads or writes them during the operation.
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Whole blocks in it.
+    /// Number of whole blocks in the range.
     pub(crate) fn num_blocks(&self, block_bytes: usize) -> usize {
         self.len / block_bytes
     }
 
-    /// For threads to cut disjoint pieces from, of slots that spans name.
+    /// A [`Share`] from which threads take disjoint slots that the spans name.
     pub(crate) fn share(self) -> Share<'a, u8> {
-        // SAFETY: pieces are cut from slots that spans name, which are writable by the promise made to `new`.
+        // SAFETY: only slots that spans name are taken, and `new` requires that these are writable.
         unsafe { Share::from_raw(self.start, self.len) }
     }
 }
 
 impl<'a> From<&'a mut [u8]> for KvBytesMut<'a> {
     fn from(blocks: &'a mut [u8]) -> Self {
-        // SAFETY: all of a mutable slice is writable as long as it is borrowed, by nobody else.
+        // SAFETY: a mutable slice is writable as long as it is borrowed, and by nobody else.
         unsafe { Self::new(blocks.as_mut_ptr(), blocks.len()) }
     }
 }

@@ -1,16 +1,16 @@
-//! Where the keys and values of a sequence's tokens lie.
+//! Locations of the keys and values of a sequence's tokens.
 
 use std::iter;
 use std::ops::Range;
 
 use crate::KvLayer;
 
-/// Which blocks a sequence has.
+/// The KV blocks of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvPlace {
-    /// Blocks anywhere: this range of the block tables that come with the spans.
+    /// Blocks in any order: this range of the block tables that come with the spans.
     Listed(Range<u32>),
-    /// Blocks side by side, from this one on.
+    /// Adjacent blocks, from this one on.
     From(u32),
 }
 
@@ -20,8 +20,8 @@ impl From<Range<u32>> for KvPlace {
     }
 }
 
-/// Where the keys and values of one sequence's tokens lie in the pool. Kernels ask for [runs](Self::runs) of positions,
-/// and see nothing else of blocks.
+/// Locations of the keys and values of one sequence's tokens in the pool. Kernels ask for [runs](Self::runs) of
+/// positions, and need not know about blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct KvView<'a> {
     blocks: Blocks<'a>,
@@ -36,6 +36,8 @@ enum Blocks<'a> {
 }
 
 impl Blocks<'_> {
+    /// The pool's block for the logical block `logical`.
+    ///
     /// # Panics
     /// If there is no such block.
     fn number(self, logical: usize) -> usize {
@@ -46,7 +48,7 @@ impl Blocks<'_> {
     }
 }
 
-/// Consecutive positions of a sequence whose slots lie side by side.
+/// Consecutive positions of a sequence whose slots are adjacent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvRun {
     /// Bytes from a head's first slot in block 0, which [`KvLayer::key_offset`] gives, to the head's slot of the first
@@ -62,20 +64,20 @@ impl<'a> KvView<'a> {
         Self { blocks: Blocks::Listed(block_table), first: 0 }
     }
 
-    /// Blocks side by side, from block `first` of the pool on.
+    /// Adjacent blocks, from block `first` of the pool on.
     pub fn contiguous(first: u32) -> Self {
         Self { blocks: Blocks::From(first), first: 0 }
     }
 
-    /// The same blocks, for the positions from `first` on.
+    /// Sets the position of the first slot, for blocks that begin in the middle of a sequence.
     pub(crate) fn starting_at(self, first: usize) -> Self {
         Self { first, ..self }
     }
 
-    /// The runs that `positions` make in `layer`, in ascending order.
+    /// Splits `positions` into the runs that they form in `layer`, in ascending order.
     ///
     /// # Panics
-    /// If the positions begin before the blocks do. The iterator does where the block table ends before the positions.
+    /// If the positions begin before the blocks do. The iterator panics if the block table ends before the positions.
     pub fn runs(self, layer: &KvLayer, positions: Range<usize>) -> impl Iterator<Item = KvRun> + use<'a> {
         let (block_size, block_bytes, slot_bytes) = (layer.block_size(), layer.block_bytes(), layer.slot_bytes());
         let start = positions.start - self.first;
@@ -92,8 +94,7 @@ impl<'a> KvView<'a> {
         })
     }
 
-    /// Checks that the slots of `positions` lie in a pool of `num_blocks` blocks, so that a kernel need not check
-    /// again.
+    /// Checks that the slots of `positions` lie in a pool of `num_blocks` blocks, so that kernels need not check again.
     ///
     /// # Panics
     /// If the block table ends before the positions do, or names a block that is not in the pool.

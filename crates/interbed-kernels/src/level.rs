@@ -1,11 +1,11 @@
-//! The vector and matrix instructions that this machine has, detected once.
+//! Detects the vector and matrix instructions of this machine.
 
 use std::sync::OnceLock;
 
-/// The environment variable that forces a level, so that every path can be tested on one machine.
+/// Environment variable that forces a level, so that one machine can test every path.
 pub const LEVEL_VARIABLE: &str = "INTERBED_CPU";
 
-/// A set of instructions that this machine has: holding a value proves it. Each level has those of the levels before it
+/// A set of instructions that this machine has: holding a value proves it. Each level includes the levels before it
 /// that share its architecture.
 ///
 /// Vector operations in f32 have 16 lanes and reduce them in the same order at every level, and the levels with fused
@@ -15,23 +15,23 @@ pub struct Level(Instructions);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Instructions {
-    /// Plain Rust, any machine.
+    /// Plain Rust, for any machine.
     Portable,
-    /// 64-bit Arm's vectors, which every such machine has.
+    /// The vector instructions (NEON) that every 64-bit Arm machine has.
     Neon,
     /// AVX2, FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// Also AVX-512 VNNI: dot products of bytes.
+    /// Adds AVX-512 VNNI: dot products of bytes.
     Avx512Vnni,
-    /// Also AVX-512 BF16: dot products of bf16.
+    /// Adds AVX-512 BF16: dot products of bf16.
     Avx512Bf16,
-    /// Also AMX tiles of bf16 and int8.
+    /// Adds AMX tiles of bf16 and int8.
     Amx,
 }
 
-/// Every level, least first.
+/// Every level, in ascending order.
 const ALL: [Level; 7] = [
     Level(Instructions::Portable),
     Level(Instructions::Neon),
@@ -43,8 +43,8 @@ const ALL: [Level; 7] = [
 ];
 
 impl Level {
-    /// The best level of this machine, or the one that `INTERBED_CPU` names (`portable`, `neon`, `avx2`, `avx512`,
-    /// `avx512-vnni`, `avx512-bf16`, `amx`) if the machine has it.
+    /// Returns the best level of this machine, or the one that `INTERBED_CPU` names (`portable`, `neon`, `avx2`,
+    /// `avx512`, `avx512-vnni`, `avx512-bf16`, `amx`) if the machine has it.
     pub fn detect() -> Self {
         static DETECTED: OnceLock<Level> = OnceLock::new();
         *DETECTED.get_or_init(|| {
@@ -53,7 +53,7 @@ impl Level {
         })
     }
 
-    /// Every level that this machine can run, least first.
+    /// Iterates over the levels that this machine can run, in ascending order.
     pub fn available() -> impl Iterator<Item = Self> {
         let best = best();
         ALL.into_iter().filter(move |&level| {
@@ -62,10 +62,10 @@ impl Level {
         })
     }
 
-    /// The level of that name, whether this machine has it or not: for tests that emulate instructions.
+    /// Returns the level of that name, whether this machine has it or not: for tests that emulate instructions.
     ///
     /// # Safety
-    /// The caller must make sure that this machine, or an emulator, executes its instructions.
+    /// This machine, or an emulator, has to execute the level's instructions.
     pub unsafe fn assume(name: &str) -> Option<Self> {
         ALL.into_iter().find(|level| level.name() == name)
     }
@@ -73,7 +73,7 @@ impl Level {
     /// Plain Rust, which every machine runs.
     pub(crate) const PORTABLE: Self = Self(Instructions::Portable);
 
-    /// The set. A `Level` is made here only, of what was detected.
+    /// The set of instructions. Only this module creates a `Level`, from what was detected.
     #[inline(always)]
     pub(crate) const fn instructions(self) -> Instructions {
         self.0
@@ -84,7 +84,7 @@ impl Level {
         self.0 >= Instructions::Avx512
     }
 
-    /// The name that `INTERBED_CPU` takes.
+    /// The name that `INTERBED_CPU` accepts.
     pub const fn name(self) -> &'static str {
         match self.0 {
             Instructions::Portable => "portable",

@@ -1,8 +1,8 @@
-//! Operations on slices: CPU SIMD with run-time dispatch, and the thread pool they share.
+//! CPU kernels: operations on slices with SIMD that is selected at run time, and the thread pool that they share.
 //!
 //! **Invariant: results are batch-invariant.** The order of every sum is fixed by the model's shape and the token's
 //! position, never by batch size, chunking or thread count. Everything that later compares tokens (cached, swapped,
-//! streamed, spilled) rests on this.
+//! streamed, spilled) relies on this.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
@@ -34,7 +34,7 @@ mod subgroups;
 mod transpose;
 
 pub use activations::{Activations, PreparedForm};
-pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, SEGMENT, attention, attention_scratch};
+pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, STRETCH, attention, attention_scratch};
 pub use coded::{encode_row, patches_of};
 pub use dtype::DType;
 pub use elementwise::{Activation, add_scaled, combine_rows, gated_activation, gather_rows, scale};

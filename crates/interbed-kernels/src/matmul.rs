@@ -1,7 +1,7 @@
 //! Matrix products: `out[t][r] = sum over k of x[t][k] * w[r][k] (+ bias[r])`.
 //!
 //! Each output is a sum whose order is fixed by the number of columns alone. Tiles, cache blocks and threads only
-//! decide which sums run side by side: a row of the result is the same bit for bit whatever else is in the batch, and
+//! decide which sums run side by side: a row of the result is the same, bit for bit, whatever else is in the batch and
 //! however many threads share the rows.
 
 mod ahead;
@@ -28,29 +28,29 @@ pub use columns::Columns;
 pub(crate) use columns::Output;
 pub(crate) use kernel::{Form, Kernel};
 
-/// Groups of products of one sweep; more are computed in several.
+/// Maximum number of groups of products in one sweep; further groups take another sweep.
 const GROUPS_MAX: usize = 16;
 
-/// Rows that are never divided among threads: what the largest tile takes at a time.
+/// Rows that are never divided among threads: as many as the largest tile takes.
 const ROW_GRANULE: usize = 32;
 
-// A chunk is a panel at most.
+// A chunk of rows is at most a panel.
 const _: () = assert!(panel::ROWS.is_multiple_of(ROW_GRANULE) && GATED_ROWS <= panel::ROWS);
 
 /// Outputs that a gate is applied to at a time, while they are still in the cache.
 const GATED_ROWS: usize = panel::ROWS;
 
-/// One product of a set of activations, with a whole matrix or with a band of its rows.
+/// One product of the activations, with a whole matrix or with a band of its rows.
 pub struct Product<'a> {
-    /// `[rows, cols]`
+    /// Shape: `[rows, cols]`.
     pub weights: Matrix<'a>,
-    /// One row of `rows`, of a plain type.
+    /// Bias, one row of `rows` elements of a plain type.
     pub bias: Option<Matrix<'a>>,
-    /// `[tokens, rows]`
+    /// Destination, `[tokens, rows]`.
     pub out: Columns<'a>,
 }
 
-/// Computes several products of the same activations, in as few sweeps of the threads over their rows as the weights'
+/// Computes several products of the same activations, in as few sweeps of the threads over the rows as the weights'
 /// types allow.
 ///
 /// # Panics
@@ -60,13 +60,14 @@ pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: 
     while let Some([form]) = products.peek().map(|products| forms_of(level, products)) {
         let (x, work) = x.prepare(pool, level, form);
         sweep(pool, level, &x, [form], &mut products, |thread, [product], rows| {
-            // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
+            // SAFETY: each chunk goes to one thread, and chunks have different rows.
             unsafe { product.rows(level, &x, rows, x.work_of(&work, thread)) };
         });
     }
 }
 
-/// Computes `gate.out = activation(x * gate) * (x * up)` for several `[gate, up]`, likewise; `up.out` is scratch.
+/// Computes `gate.out = activation(x * gate) * (x * up)` for several pairs `[gate, up]`, in as few sweeps as the
+/// weights' types allow; `up.out` is used as scratch memory.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -87,7 +88,7 @@ pub fn matmul_gated<'p>(
         sweep(pool, level, &x, forms, &mut pairs, |thread, [gate, up], rows| {
             for first in rows.clone().step_by(GATED_ROWS) {
                 let rows_here = first..(first + GATED_ROWS).min(rows.end);
-                // SAFETY: each chunk is dealt to one thread, and chunks have rows of their own.
+                // SAFETY: each chunk goes to one thread, and chunks have different rows.
                 unsafe {
                     gate.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
                     up.rows(level, &x, rows_here.clone(), x.work_of(&work, thread));
@@ -102,7 +103,8 @@ pub fn matmul_gated<'p>(
     }
 }
 
-/// As [`matmul_gated`], for pairs of weights that need different forms of activations: one product after the other.
+/// Computes [`matmul_gated`] for a pair of weights that need different forms of activations: one product after the
+/// other.
 fn gate_apart(pool: &Pool, level: Level, activation: Activation, x: &mut Activations<'_>, pair: [Product<'_>; 2]) {
     let [rows, up_rows] = pair.each_ref().map(|product| product.weights.rows());
     assert_eq!(rows, up_rows);
@@ -127,8 +129,8 @@ fn cost(results: usize, cols: usize) -> usize {
     results.saturating_mul(cols)
 }
 
-/// Takes the next products that ask for these forms, in groups of `N` with the same rows, and calls
-/// `job(thread, group, rows)` for chunks of rows of each.
+/// Takes the next products that require the activations in `forms`, in groups of `N` with equal numbers of rows, and
+/// calls `job(thread, group, rows)` for chunks of rows of each.
 ///
 /// # Panics
 /// If the shapes disagree.
@@ -149,7 +151,7 @@ fn sweep<'p, const N: usize>(
         (rows, groups_count) = (rows + parts[0].weights.rows(), groups_count + 1);
         *place = Some((parts, Chunks::default()));
     }
-    // Each thread gets something to do, as far as rows can be divided; of a single group, as much as the others.
+    // Each thread gets work, as far as rows can be divided; for a single group, all threads get the same amount.
     let fair = rows.div_ceil(pool.threads());
     let multiple = if groups_count == 1 { pool.threads() } else { 1 };
     let mut count = 0;
@@ -165,17 +167,17 @@ fn sweep<'p, const N: usize>(
     });
 }
 
-/// The rows of a product, or of several side by side, cut into chunks of about the same size.
+/// The rows of a product, or of several with the same rows, split into chunks of about equal size.
 #[derive(Debug, Default)]
 struct Chunks {
     rows: usize,
-    /// Chunks are numbered through all products of a sweep.
+    /// Numbers of the chunks; all products of a sweep are numbered together.
     numbers: Range<usize>,
 }
 
 impl Chunks {
-    /// Chunks of about `most` rows, in whole granules; their number is a multiple of `multiple` if there are enough
-    /// granules.
+    /// Splits rows into chunks of about `most` rows, in whole granules; the number of chunks is a multiple of
+    /// `multiple` if there are enough granules.
     fn new(rows: usize, most: usize, multiple: usize, first: usize) -> Self {
         let count = rows.div_ceil(most.max(1)).next_multiple_of(multiple.max(1));
         Self { rows, numbers: first..first + count.min(rows.div_ceil(ROW_GRANULE)) }
@@ -210,7 +212,7 @@ impl<'a> SweptProduct<'a> {
         Self { kernel, weights, bias, out: out.output() }
     }
 
-    /// How many rows to compute at a time.
+    /// Number of rows to compute at a time.
     fn chunk_rows(&self, x: &PreparedActivations<'_>) -> usize {
         self.kernel.chunk_rows(x.tokens, self.weights.row_bytes())
     }
@@ -221,7 +223,7 @@ impl<'a> SweptProduct<'a> {
     /// No other thread touches these columns of the output meanwhile.
     unsafe fn rows(&self, level: Level, x: &PreparedActivations<'_>, rows: Range<usize>, work: &mut [f32]) {
         let (decoded, work) = work.split_at_mut(coded::panel_len(x.cols));
-        // SAFETY: the shapes were checked in `new`; the rest is the caller's promise.
+        // SAFETY: the shapes were checked in `new`; the rest is guaranteed by the caller.
         unsafe {
             if self.weights.dtype().is_decoded() && !self.kernel.decodes() {
                 let mut panel = coded::Panel::new(decoded, x.cols);
@@ -242,10 +244,12 @@ impl<'a> SweptProduct<'a> {
     }
 }
 
+/// Adds the bias to the results in `share`.
+///
 /// # Safety
 /// No other thread touches these columns of the output meanwhile.
 unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<usize>) {
-    // A piece at a time, widened on the stack: this runs in every pass and must not allocate.
+    // Widens a piece at a time on the stack: this runs in every pass and must not allocate.
     let mut piece = [0.0f32; 64];
     for first in share.clone().step_by(piece.len()) {
         let count = piece.len().min(share.end - first);
@@ -260,8 +264,8 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl PreparedActivations<'_> {
-    /// The products of `rows` of `weights` with all tokens; `work` has what the form asks for. `ahead` tells what is
-    /// read next.
+    /// Computes the products of `rows` of `weights` with all tokens; `work` has the elements that the form needs.
+    /// `ahead` says what is read next.
     ///
     /// # Safety
     /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -276,7 +280,7 @@ impl PreparedActivations<'_> {
         ahead: Ahead,
         work: &mut [f32],
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match (kernel, &self.packed) {
                 (Kernel::Rows, Packed::Plain(x)) => vector::rows(level, x, w, rows, out, ahead),
@@ -293,7 +297,7 @@ impl PreparedActivations<'_> {
     /// The thread's own part of the work area.
     fn work_of<'w>(&self, work: &Share<'w, f32>, thread: usize) -> &'w mut [f32] {
         let len = work_len(self.tokens, self.cols);
-        // SAFETY: each thread has its own, and uses it in one chunk at a time.
+        // SAFETY: each thread has its own part, and uses it for one chunk at a time.
         unsafe { work.slice(thread * len, len) }
     }
 }

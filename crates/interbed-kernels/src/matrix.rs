@@ -1,4 +1,4 @@
-//! Weights as files have them: row-major bytes of any alignment, read in place.
+//! Weight matrices as they are in files: row-major bytes of any alignment, read in place.
 
 use std::ops::Range;
 
@@ -17,28 +17,27 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// A view of `bytes` as `[rows, cols]` elements of `dtype`.
+    /// A view of `bytes` as `[rows, cols]` elements of `dtype`. Loaders check shapes before they call this.
     ///
     /// # Panics
-    /// If the bytes are not exactly that many, or a row is not whole blocks; loaders check shapes before they come
-    /// here.
+    /// If `bytes` has another length, or a row is not whole blocks.
     pub fn new(dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> Self {
         let expected = dtype.row_bytes(cols).and_then(|row| row.checked_mul(rows));
         assert_eq!(Some(bytes.len()), expected, "[{rows}, {cols}] of {dtype}");
         Self { dtype, rows, cols, bytes }
     }
 
-    /// How the elements are stored.
+    /// Storage type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -65,7 +64,7 @@ impl<'a> Matrix<'a> {
     /// Some columns of a vector of a plain type.
     ///
     /// # Panics
-    /// If it has more than one row, is quantised, or has no such columns.
+    /// If the matrix has more than one row, is quantized, or has no such columns.
     pub fn columns(&self, columns: Range<usize>) -> Self {
         assert!(self.rows == 1 && self.dtype.is_plain());
         let size = self.dtype.block_bytes();
@@ -75,14 +74,14 @@ impl<'a> Matrix<'a> {
     /// One element of a vector of a plain type.
     ///
     /// # Panics
-    /// If it has more than one row, is quantised, or has no such element.
+    /// If the matrix has more than one row, is quantized, or has no such element.
     pub fn element(&self, column: usize) -> f32 {
         let mut element = [0.0];
         self.columns(column..column + 1).widen_row(0, &mut element);
         element[0]
     }
 
-    /// Row `row`, widened to f32 into `out` `[cols]`.
+    /// Widens row `row` to f32 into `out` `[cols]`.
     ///
     /// # Panics
     /// If there is no such row, or `out` has another length.

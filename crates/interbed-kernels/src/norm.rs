@@ -5,7 +5,7 @@ use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch, load_few, store_few};
 use crate::{Level, Share};
 
-/// `out[row] = x[row] / sqrt(mean(x[row]^2) + epsilon) * weight`, for each row of `weight.len()` elements.
+/// Computes `out[row] = x[row] / sqrt(mean(x[row]^2) + epsilon) * weight` for each row of `weight.len()` elements.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -23,8 +23,8 @@ pub fn rms_norm(pool: &Pool, level: Level, x: &[f32], weight: &[f32], epsilon: f
     });
 }
 
-/// `sum += branch * scale`, then [`rms_norm`] of the sum into `out`, while each row is at hand: the same bits as one
-/// after the other.
+/// Computes `sum += branch * scale`, then the [`rms_norm`] of the sum into `out`, in one pass over the rows. The result
+/// has the bits of two separate operations.
 ///
 /// - `sum`, `branch`, `out`: `[rows, weight.len()]`
 ///
@@ -56,7 +56,7 @@ pub fn add_and_norm(
     });
 }
 
-/// [`rms_norm`] of each head in place: `x` is `[rows, weight.len()]`, such as `[tokens * heads, head_dim]`.
+/// Computes [`rms_norm`] of each head in place: `x` is `[rows, weight.len()]`, such as `[tokens * heads, head_dim]`.
 ///
 /// # Panics
 /// If the lengths disagree.
@@ -105,7 +105,7 @@ fn norm_in_place<S: Simd>(s: S, x: &mut [f32], weight: &[f32], epsilon: f32) {
     }
 }
 
-/// The factor of a row: `1 / sqrt(mean(x^2) + epsilon)`, in all lanes.
+/// Computes the factor of a row, `1 / sqrt(mean(x^2) + epsilon)`, in all lanes.
 #[inline(always)]
 fn scale_of<S: Simd>(s: S, x: &[f32], epsilon: f32) -> S::V {
     let (vectors, rest) = x.as_chunks::<LANES>();

@@ -1,8 +1,7 @@
 //! A small barrier pool: every thread runs the same job on its own share, and the caller waits for all.
 //!
-//! At decode a pass is hundreds of products of some tens of microseconds each, so waking a thread through the kernel
-//! for each would cost more than the work (`lessons.md`, candle#3134). Workers spin briefly for the next job, then
-//! park.
+//! A decode pass is hundreds of products of some tens of microseconds each, so waking a thread through the kernel for
+//! each would cost more than the work (`lessons.md`, candle#3134). Workers spin briefly for the next job, then park.
 
 mod signal;
 
@@ -14,25 +13,26 @@ use std::thread::JoinHandle;
 
 use signal::{Signal, lock};
 
-/// The primitives of the signal between threads. A test that includes its file replaces them with a model checker's.
+/// The primitives of the signal between threads. A test that includes the signal's file replaces them with those of a
+/// model checker.
 mod sync {
     pub(super) use std::hint::spin_loop;
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
     pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
     pub(super) use std::thread::yield_now;
 
-    /// Spins before a worker parks: some tens to hundreds of microseconds, by processor; longer than the gap between
-    /// two operations of a pass.
+    /// Spins before a worker parks: some tens to hundreds of microseconds, depending on the processor, and longer than
+    /// the gap between two operations of a pass.
     pub(super) const WORKER_SPINS: u32 = 4_000;
 
-    /// Spins before a caller that waits for its workers lets other threads run.
+    /// Spins before a caller that waits for its workers yields to other threads.
     pub(super) const CALLER_SPINS: u32 = 20_000;
 }
 
-/// Fewest multiply-adds that are worth a barrier: a vector unit does this many in a few microseconds.
+/// Minimum number of multiply-adds that are worth a barrier: a vector unit computes this many in a few microseconds.
 const LEAST_SHARED_COST: usize = 1 << 17;
 
-/// Runs that items are dealt from.
+/// Maximum number of runs that items are dealt from.
 const RUNS_MAX: usize = 64;
 
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
@@ -41,7 +41,7 @@ type Job<'a> = dyn Fn(usize) + Sync + 'a;
 pub struct Pool {
     signal: Arc<Signal<SharedJob>>,
     workers: Vec<JoinHandle<()>>,
-    /// Held while a job runs, so that callers on different threads take turns.
+    /// Locked while a job runs, so that callers on different threads take turns.
     turn: Mutex<()>,
 }
 
@@ -52,7 +52,7 @@ struct SharedJob(*const Job<'static>);
 unsafe impl Send for SharedJob {}
 
 impl Pool {
-    /// A pool of `threads` threads, the caller's among them.
+    /// A pool of `threads` threads, including the caller's.
     pub fn new(threads: NonZeroUsize) -> Self {
         let signal = Arc::new(Signal::new());
         let workers = (1..threads.get())
@@ -67,12 +67,12 @@ impl Pool {
         Self { signal, workers, turn: Mutex::new(()) }
     }
 
-    /// Threads in the pool.
+    /// Number of threads in the pool.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `job(thread)` once for each thread of the pool, and returns when all have returned.
+    /// Calls `job(thread)` once for each thread of the pool, and returns when all calls have returned.
     ///
     /// # Panics
     /// If the job panics on any thread.
@@ -93,9 +93,9 @@ impl Pool {
         assert!(!others_panicked, "a compute thread panicked");
     }
 
-    /// Splits `0 .. items` into one contiguous share a thread, each but the last a multiple of `granule`, and calls
-    /// `job(share)` for those that are not empty. `item_cost` is about how many multiply-adds an item takes: what is
-    /// done sooner than a barrier takes stays on the calling thread.
+    /// Splits `0 .. items` into one contiguous share per thread, each but the last a multiple of `granule`, and calls
+    /// `job(share)` for those that are not empty. `item_cost` is the approximate number of multiply-adds of an item:
+    /// work that is cheaper than a barrier stays on the calling thread.
     pub fn split(&self, items: usize, granule: usize, item_cost: usize, job: impl Fn(std::ops::Range<usize>) + Sync) {
         let granules = items.div_ceil(granule.max(1));
         let threads = self.threads();
@@ -114,16 +114,16 @@ impl Pool {
         });
     }
 
-    /// Calls `job(thread, item)` for each of `0 .. items`. Each thread goes through a run of its own in ascending
-    /// order, so that it may ask for the next item's data ahead; a thread that has finished its run takes items from
-    /// others, so that a slow thread delays no other. `cost` is about how many multiply-adds all take together: what is
-    /// done sooner than a barrier takes stays on the calling thread.
+    /// Calls `job(thread, item)` for each of `0 .. items`. Each thread goes through its own run of items in ascending
+    /// order, so that it may prefetch the next item's data; a thread that has finished its run takes items from others,
+    /// so that a slow thread delays no other. `cost` is the approximate number of multiply-adds of all items together:
+    /// work that is cheaper than a barrier stays on the calling thread.
     pub(crate) fn deal(&self, items: usize, cost: usize, job: impl Fn(usize, usize) + Sync) {
         let threads = self.threads();
         if items <= 1 || threads == 1 || cost < LEAST_SHARED_COST {
             return (0..items).for_each(|item| job(0, item));
         }
-        // Next item of each run. If there are more threads than runs, threads share them.
+        // The next item of each run. If there are more threads than runs, threads share runs.
         let next: [AtomicUsize; RUNS_MAX] = std::array::from_fn(|_| AtomicUsize::new(0));
         let runs = threads.min(RUNS_MAX).min(items);
         self.run(|thread| {
@@ -146,7 +146,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.signal.stop();
         for worker in self.workers.drain(..) {
-            // A worker catches its job's panics, so it ends in order.
+            // A worker catches its job's panics, so its thread ends normally.
             let _ = worker.join();
         }
     }
@@ -155,7 +155,8 @@ impl Drop for Pool {
 fn work(signal: &Signal<SharedJob>, index: usize) {
     let mut seen = 0;
     while let Some(SharedJob(job)) = signal.next(&mut seen) {
-        // SAFETY: `Pool::run` does not return, and so keeps the job alive, until this thread has said that it is done.
+        // SAFETY: `Pool::run` does not return, and so keeps the job alive, until this thread has reported that it is
+        // done.
         let job = unsafe { &*job };
         signal.done(catch_unwind(AssertUnwindSafe(|| job(index))).is_err());
     }
@@ -176,7 +177,7 @@ mod tests {
             let calls: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
             for round in 0..2_000 {
                 if round % 500 == 499 {
-                    // Long enough for the workers to park.
+                    // The pause is long enough for the workers to park.
                     std::thread::sleep(std::time::Duration::from_millis(2));
                 }
                 pool.run(|thread| {

@@ -1,4 +1,4 @@
-//! The measured limits of this machine: the denominators of all shares that `interbed bench` reports.
+//! Measures the limits of this machine, to which `interbed bench` relates its results.
 
 mod loops;
 mod unit;
@@ -11,18 +11,19 @@ use crate::{Level, Share};
 
 pub use unit::Unit;
 
-/// Long enough that starting the threads does not show.
+/// Shortest time of a measurement, long enough that starting the threads does not matter.
 const PROBE_TIME: Duration = Duration::from_millis(3);
 
-/// Rounds of a loop to begin with.
+/// Number of rounds that a loop begins with.
 const ROUNDS_MIN: usize = 64;
 
 /// More rounds than any machine computes within [`PROBE_TIME`].
 const ROUNDS_MAX: usize = 1 << 30;
 
-/// Bytes per second at which all threads together read `buffer`, which should be much larger than the caches.
+/// Measures the bytes per second at which all threads together read `buffer`, which should be much larger than the
+/// caches.
 ///
-/// The best of `rounds`, since anything else that runs can only make it slower.
+/// Takes the best of `rounds`, since other processes can only make it slower.
 pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -> f64 {
     let vectors = buffer.len() / (LANES * size_of::<f32>());
     let mut sums = vec![0.0f32; pool.threads() * LANES];
@@ -35,7 +36,7 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
             let (first, end) = (vectors * thread / threads, vectors * (thread + 1) / threads);
             let bytes = LANES * size_of::<f32>();
             let (from, _) = buffer[first * bytes..end * bytes].as_chunks();
-            // SAFETY: one row of `sums` a thread.
+            // SAFETY: each thread has its own row of `sums`.
             let to = unsafe { out.slice(thread * LANES, LANES) };
             dispatch!(level, sweep::<_>(from: &[[u8; 4 * LANES]], to: &mut [f32]));
         });
@@ -45,10 +46,10 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
     best
 }
 
-/// Operations per second of all threads together on `unit`, from registers alone; a multiply-add counts two. `None` if
-/// the level lacks the unit.
+/// Measures the operations per second of all threads together on `unit`, on registers alone; a multiply-add counts as
+/// two. `None` if the level lacks the unit.
 ///
-/// The best of `repeat`, each of some milliseconds.
+/// Takes the best of `repeat` measurements of some milliseconds each.
 pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64> {
     let run = loops::of(level, unit)?;
     let time = |rounds: usize| {
@@ -69,10 +70,10 @@ pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64>
     Some(pool.threads() as f64 * run.operations(rounds) / shortest.as_secs_f64())
 }
 
-/// Reads all vectors, and stores what they add up to.
+/// Reads all vectors, and stores their sum.
 #[inline(always)]
 fn sweep<S: Simd>(s: S, from: &[[u8; 4 * LANES]], to: &mut [f32]) {
-    // Four streams, as the products have.
+    // Reads four streams, as the products do.
     let quarter = from.len() / 4;
     let mut sums = [s.splat(0.0); 4];
     for i in 0..quarter {

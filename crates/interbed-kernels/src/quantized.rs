@@ -1,7 +1,7 @@
-//! Quantised weights: what the blocks of each type mean, how they are made, and products with them.
+//! Quantized weights: the block formats of each type, encoding and decoding of blocks, and products with them.
 //!
-//! The types and their layouts are those of GGUF files, bit for bit; `dequantize.rs` draws them. Products stay in
-//! integers: activations become bytes (`activations.rs`), a type says how its codes become bytes and what its small
+//! The types and their layouts are those of GGUF files, bit for bit; `dequantize.rs` shows them. Products stay in
+//! integers: activations become bytes (`activations.rs`), a type defines how its codes become bytes and what its small
 //! fields mean (`formats.rs`), and the arithmetic around that is fixed (`product.rs`), so that any kernel may compute
 //! any part of it.
 

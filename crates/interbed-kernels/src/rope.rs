@@ -1,17 +1,18 @@
 //! Rotary position embedding.
 
-/// Which two elements of a head are rotated together. It depends on the file format, which may order the rows of query
-/// and key matrices differently for the same model.
+/// Which two elements of a head are rotated together. It depends on the file format, as formats may order the rows of
+/// query and key matrices differently for the same model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeStyle {
-    /// Element `i` with `i + half` of what is rotated: Hugging Face models, and the Qwen families in GGUF files.
+    /// Rotates element `i` with `i + half` of the rotated part: Hugging Face models, and the Qwen families in GGUF
+    /// files.
     #[default]
     Halves,
-    /// Element `2i` with `2i + 1`: the Llama-like families in GGUF files.
+    /// Rotates element `2i` with `2i + 1`: the Llama-like families in GGUF files.
     Neighbours,
 }
 
-/// Rotates the beginning of each head of one token in place: all of it, or as much as there are pairs.
+/// Rotates the beginning of each head of one token in place: `2 * pairs` elements, which may be the whole head.
 ///
 /// - `x`: `[heads, head_dim]`
 /// - `cos`, `sin`: `[pairs]` of the token's position; at most `head_dim / 2`

@@ -1,4 +1,4 @@
-//! One output buffer that the threads of a job write disjoint parts of.
+//! An output buffer to which the threads of a job write disjoint parts.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ pub(crate) struct Share<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: pieces are disjoint by the promise of `slice`, and `T` may cross threads.
+// SAFETY: callers of `slice` guarantee that pieces are disjoint, and `T` may cross threads.
 unsafe impl<T: Send> Send for Share<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Share<'_, T> {}
@@ -20,24 +20,24 @@ impl<'a, T> Share<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), lifetime: PhantomData }
     }
 
-    /// `len` elements from `start` on.
+    /// Wraps `len` elements from `start` on.
     ///
     /// # Safety
-    /// As long as `'a`, all elements of every piece that is cut are readable and writable.
+    /// For the lifetime `'a`, all elements of every piece that is cut are readable and writable.
     pub(crate) unsafe fn from_raw(start: *mut T, len: usize) -> Self {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Elements `first .. first + count`.
+    /// Cuts out elements `first .. first + count`.
     ///
     /// # Safety
     /// While the piece is in use, nothing else reads or writes these elements.
     ///
     /// # Panics
-    /// If the range leaves the buffer.
+    /// If the range exceeds the buffer.
     pub(crate) unsafe fn slice(&self, first: usize, count: usize) -> &'a mut [T] {
         assert!(first <= self.len && count <= self.len - first);
-        // SAFETY: within the buffer; exclusive by the caller's promise.
+        // SAFETY: within the buffer; exclusive as the caller guarantees.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(first), count) }
     }
 }

@@ -1,4 +1,4 @@
-//! The step before attention: queries and keys are rotated, keys and values go into the cache, all in one operation.
+//! The operation before attention: rotates queries and keys, and writes keys and values to the KV cache.
 
 use crate::attention::{AttentionSpan, Lanes};
 use crate::pool::Pool;
@@ -7,28 +7,28 @@ use crate::share::Share;
 use crate::simd::{LANES, dispatch, load_few};
 use crate::{KvBytesMut, KvDType, KvLayer, Level};
 
-/// How queries and keys are rotated.
+/// The rotary embedding of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a> {
-    /// Which elements are pairs.
+    /// Which elements form pairs.
     pub style: RopeStyle,
-    /// `[tokens, pairs]`, with at most `head_dim / 2` pairs; what is beyond them is not rotated
+    /// `[tokens, pairs]`, with at most `head_dim / 2` pairs; elements beyond them are not rotated.
     pub cos: &'a [f32],
     /// Same shape as `cos`.
     pub sin: &'a [f32],
 }
 
-/// Multiply-adds that an element is worth which is rotated, narrowed and moved.
+/// Cost of rotating, narrowing and moving one element, in multiply-adds.
 const ELEMENT_COST: usize = 4;
 
-/// Rotates all queries and keys of a batch, and writes its keys and values into their blocks, as rounded to the cache's
+/// Rotates all queries and keys of a batch, and writes its keys and values to their blocks, rounded to the cache's
 /// type.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
 /// - `tables`: the block tables of those spans that have one
 /// - `q`: `[tokens, heads, head_dim]`, rotated in place
 /// - `k`: `[tokens, num_kv_heads, head_dim]`, rotated in place
-/// - `v`: as `k`
+/// - `v`: the shape of `k`
 ///
 /// # Panics
 /// If a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has been
@@ -62,7 +62,7 @@ pub fn rotate_and_store(
     assert!(q.len() == tokens * width && width.is_multiple_of(head_dim));
     let slot_bytes = layer.slot_bytes();
     let (queries, keys, blocks) = (Share::new(q), Share::new(k), blocks.share());
-    // Heads of the cache lie apart from each other whatever the block tables say, so threads share them out rather than
+    // Heads of the cache are disjoint whatever the block tables say, so threads divide the heads rather than the
     // tokens.
     pool.split(2 * kv_heads, 1, ELEMENT_COST * tokens * head_dim, |heads| {
         for head in heads {
@@ -105,7 +105,7 @@ fn turn(level: Level, rotation: Rotation<'_>, [head_dim, half]: [usize; 2], toke
     dispatch!(level, turn_kernel::<_>(row: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32]));
 }
 
-/// Compiled under a level's instructions, which the compiler then uses.
+/// Rotates heads, compiled for a level's instructions, with which the compiler vectorizes the loop.
 #[inline(always)]
 fn turn_kernel<S: Lanes>(_: S, row: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32]) {
     rope(row, head_dim, style, cos, sin);
@@ -140,16 +140,16 @@ fn narrow_bf16<S: Lanes>(_: S, from: &[f32], to: &mut [u8]) {
     let (elements, _) = to.as_chunks_mut::<2>();
     for (value, element) in from.iter().zip(elements) {
         let bits = value.to_bits();
-        // To nearest, ties to even; a NaN stays one.
+        // Rounds to nearest, ties to even; a NaN stays NaN.
         let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
         let quiet = (bits >> 16) as u16 | 0x40;
         *element = (if value.is_nan() { quiet } else { rounded }).to_ne_bytes();
     }
 }
 
-/// Each [`KvDType::SCALED`] elements become integers of a scale that the greatest fits: the scale is rounded up to
-/// bf16, so that no integer is beyond 127, and the integers are relative to the scale as rounded. The scale of elements
-/// that are not all finite is NaN: an overflow must show.
+/// Quantizes each [`KvDType::SCALED`] elements to integers with a common scale that fits the greatest of them: the
+/// scale is rounded up to bf16, so that no integer exceeds 127, and the integers are relative to the rounded scale. If
+/// an element is not finite the scale is NaN, as an overflow must show.
 #[inline(always)]
 fn quantize<S: Lanes>(_: S, from: &[f32], to: &mut [u8]) {
     // 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
@@ -161,7 +161,7 @@ fn quantize<S: Lanes>(_: S, from: &[f32], to: &mut [u8]) {
     for ((from, to), scale) in groups.zip(scales) {
         let mut greatest = 0u32;
         for value in from {
-            // Without the sign, floats are ordered as their bits are, and what is not finite comes last.
+            // Without the sign, floats are ordered like their bits, and those that are not finite come last.
             greatest = greatest.max(value.to_bits() & !(1 << 31));
         }
         if greatest >= INFINITE || greatest == 0 {
@@ -171,7 +171,7 @@ fn quantize<S: Lanes>(_: S, from: &[f32], to: &mut [u8]) {
         }
         let exact = (f32::from_bits(greatest) / 127.0).to_bits();
         let bits = exact.wrapping_add(0xffff) & 0xffff_0000;
-        // A scale too small for its type becomes the smallest one.
+        // A scale that is too small for bf16 becomes the smallest one.
         let bits = bits.max(1 << 16);
         *scale = ((bits >> 16) as u16).to_ne_bytes();
         let divisor = f32::from_bits(bits);

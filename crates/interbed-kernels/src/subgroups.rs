@@ -1,10 +1,10 @@
-//! Products whose sums have the order of a GPU's subgroups: what the host computes beside a GPU has the bits that the
-//! GPU would have given it (`interbed-device/shaders/product.comp`).
+//! Products whose sums have the order of a GPU's subgroups: results that the host computes beside a GPU have the bits
+//! that the GPU would have computed (`interbed-device/shaders/product.comp`).
 //!
-//! Thread `l` of a subgroup of `S` takes the columns `8 u .. 8 u + 8` for `u = l, l + S, …` and adds their products one
-//! after the other, with one rounding each or with two ([`SubgroupOrder::fused`]); the threads' sums are added up as
-//! `l + (l + S / 2)`, then `S / 4`, and so on. Here the threads of a subgroup are lanes, which is why both operands are
-//! turned: number `i` of the eight of all lanes side by side.
+//! Thread `l` of a subgroup of `S` threads takes the columns `8 u .. 8 u + 8` for `u = l, l + S, …` and adds their
+//! products one after the other, with one rounding each or with two ([`SubgroupOrder::fused`]); the threads' sums are
+//! added up as `l + (l + S / 2)`, then `S / 4`, and so on. Here the threads of a subgroup are lanes, so both operands
+//! are transposed: element `i` of the eight of all lanes is adjacent.
 
 use crate::matmul::Output;
 use crate::pool::Pool;
@@ -13,51 +13,51 @@ use crate::simd::{Simd, dispatch};
 use crate::{DType, Level, Matrix, Product};
 
 /// Columns that a thread takes at a time.
-const UNIT: usize = 8;
+const COLUMNS: usize = 8;
 
-/// Rows that are dealt to a thread at a time.
+/// Rows that are dealt to a thread of the pool at a time.
 const CHUNK_ROWS: usize = 16;
 
-/// The most threads of a subgroup that any GPU has.
+/// Maximum number of threads of a subgroup on any GPU.
 const SUBGROUP_MAX: usize = 128;
 
-/// How a GPU adds up.
+/// The order in which a GPU adds up products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubgroupOrder {
     /// Threads of a subgroup: a power of two of at most 128.
     pub threads: usize,
-    /// Whether a product and the sum that it is added to are rounded once. Drivers may do either.
+    /// Whether a product and the addition to its sum are rounded once. Drivers may do either.
     pub fused: bool,
 }
 
-/// Activations of some tokens, turned for subgroups of one size.
+/// Activations of some tokens, transposed for subgroups of one size.
 pub struct SubgroupActivations {
     order: SubgroupOrder,
     cols: usize,
     tokens: usize,
     /// `[tokens, cols]` in the order of [`turn`].
     turned: Vec<f32>,
-    /// For each thread, a row of weights as it is, and turned.
+    /// For each thread, a row of weights as it is, and transposed.
     work: Vec<f32>,
 }
 
 impl SubgroupActivations {
-    /// For sums of this order.
+    /// Creates empty activations for sums of this order.
     ///
     /// # Panics
-    /// If no subgroup has so many threads.
+    /// If no subgroup has this many threads.
     pub fn new(order: SubgroupOrder) -> Self {
         let threads = order.threads;
         assert!(threads.is_power_of_two() && (2..=SUBGROUP_MAX).contains(&threads), "subgroups of {threads}");
         Self { order, cols: 0, tokens: 0, turned: Vec::new(), work: Vec::new() }
     }
 
-    /// Whether weights of this type are multiplied here.
+    /// Whether this module multiplies weights of this type.
     pub fn multiplies(dtype: DType) -> bool {
         !matches!(dtype, DType::CodedBf16 { .. })
     }
 
-    /// Takes other activations, `[tokens, cols]`.
+    /// Replaces the activations with `x`, `[tokens, cols]`.
     ///
     /// # Panics
     /// If `x` is not whole rows.
@@ -107,14 +107,14 @@ struct RowJob<'a> {
     weights: Matrix<'a>,
     row: usize,
     bias: f32,
-    /// See [`SubgroupActivations`].
+    /// The activations in the order of [`turn`].
     turned: &'a [f32],
     tokens: usize,
     out: Output,
 }
 
 impl RowJob<'_> {
-    /// Writes the row's result for `token`, of the lanes' sums.
+    /// Adds up the lanes' sums and writes the row's result for `token`.
     #[inline(always)]
     fn put(&self, token: usize, sums: &mut [f32]) {
         let mut half = sums.len() / 2;
@@ -130,17 +130,18 @@ impl RowJob<'_> {
     }
 }
 
-/// Turns a row: of each `S` units, first number 0 of all, then number 1, and so on; what is left of a row, as of a
-/// smaller subgroup. A row that is not whole units stays as it is: its threads take one column at a time.
+/// Transposes a row: of each `S` groups of eight, element 0 of all, then element 1, and so on. The remainder of a row
+/// is transposed as for a smaller subgroup. A row whose length is no multiple of eight stays as it is: its threads take
+/// one column at a time.
 #[inline(always)]
 fn turn(from: &[f32], to: &mut [f32], subgroup: usize) {
-    if !from.len().is_multiple_of(UNIT) {
+    if !from.len().is_multiple_of(COLUMNS) {
         return to.copy_from_slice(from);
     }
-    let step = subgroup * UNIT;
+    let step = subgroup * COLUMNS;
     for (from, to) in from.chunks(step).zip(to.chunks_mut(step)) {
-        let lanes = from.len() / UNIT;
-        for (lane, unit) in from.as_chunks::<UNIT>().0.iter().enumerate() {
+        let lanes = from.len() / COLUMNS;
+        for (lane, unit) in from.as_chunks::<COLUMNS>().0.iter().enumerate() {
             for (i, number) in unit.iter().enumerate() {
                 to[i * lanes + lane] = *number;
             }
@@ -148,7 +149,7 @@ fn turn(from: &[f32], to: &mut [f32], subgroup: usize) {
     }
 }
 
-/// The number of lanes, known when a kernel is compiled.
+/// The number of lanes, known at compile time.
 trait Lanes: Copy {
     const COUNT: usize;
     type Sums: AsMut<[f32]>;
@@ -174,7 +175,7 @@ lanes!(Lanes16, 16);
 lanes!(Lanes32, 32);
 lanes!(Lanes64, 64);
 
-/// How a product is added to a sum.
+/// How a product is added to a sum: with one rounding or two.
 trait Rounding: Copy {
     fn add_product(a: f32, b: f32, sum: f32) -> f32;
 }
@@ -218,14 +219,14 @@ fn row_of(level: Level, order: SubgroupOrder, job: RowJob<'_>, work: &mut [f32])
     }
 }
 
-/// One row for all tokens; `work` has room for two rows of weights.
+/// Computes one row for all tokens; `work` has room for two rows of weights.
 #[inline(always)]
 fn row_kernel<S: Simd, L: Lanes, R: Rounding>(_: S, job: RowJob<'_>, work: &mut [f32]) {
     let cols = job.weights.cols();
     let (wide, turned) = work.split_at_mut(cols);
     job.weights.widen_row(job.row, wide);
     turn(wide, turned, L::COUNT);
-    let width = if cols.is_multiple_of(UNIT) { UNIT } else { 1 };
+    let width = if cols.is_multiple_of(COLUMNS) { COLUMNS } else { 1 };
     let whole = cols / (L::COUNT * width) * (L::COUNT * width);
     for (token, x) in job.turned.chunks_exact(cols).enumerate().take(job.tokens) {
         let mut all = L::zero();
@@ -240,13 +241,13 @@ fn row_kernel<S: Simd, L: Lanes, R: Rounding>(_: S, job: RowJob<'_>, work: &mut 
     }
 }
 
-/// As [`row_kernel`], for a number of lanes that is known only now.
+/// Computes one row like [`row_kernel`], for a number of lanes that is known only at run time.
 fn any_row<R: Rounding>(job: RowJob<'_>, work: &mut [f32], subgroup: usize) {
     let cols = job.weights.cols();
     let (wide, turned) = work.split_at_mut(cols);
     job.weights.widen_row(job.row, wide);
     turn(wide, turned, subgroup);
-    let width = if cols.is_multiple_of(UNIT) { UNIT } else { 1 };
+    let width = if cols.is_multiple_of(COLUMNS) { COLUMNS } else { 1 };
     for (token, x) in job.turned.chunks_exact(cols).enumerate().take(job.tokens) {
         let mut sums = [0.0; SUBGROUP_MAX];
         let sums = &mut sums[..subgroup];
@@ -257,7 +258,7 @@ fn any_row<R: Rounding>(job: RowJob<'_>, work: &mut [f32], subgroup: usize) {
     }
 }
 
-/// The last columns of a row, which only the first lanes have.
+/// Adds the last columns of a row, which only the first lanes have.
 #[inline(always)]
 fn add_rest<R: Rounding>(w: &[f32], x: &[f32], width: usize, sums: &mut [f32]) {
     let lanes = w.len() / width;
@@ -278,10 +279,10 @@ mod tests {
     use super::*;
     use crate::Columns;
 
-    /// What each thread of a subgroup does, one after the other.
+    /// Simulates the threads of a subgroup one after the other.
     fn as_the_gpu(w: &[f32], x: &[f32], SubgroupOrder { threads: subgroup, fused }: SubgroupOrder, bias: f32) -> f32 {
         let add = |sum: f32, k: usize| if fused { w[k].mul_add(x[k], sum) } else { w[k] * x[k] + sum };
-        let width = if w.len().is_multiple_of(UNIT) { UNIT } else { 1 };
+        let width = if w.len().is_multiple_of(COLUMNS) { COLUMNS } else { 1 };
         let mut sums: Vec<f32> = (0..subgroup)
             .map(|lane| {
                 let units = (lane..w.len() / width).step_by(subgroup);

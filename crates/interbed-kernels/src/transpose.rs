@@ -1,24 +1,26 @@
-//! Squares of 16 by 16 numbers, turned in registers.
+//! Transposes squares of 16 by 16 numbers in registers.
 
 use std::arch::x86_64::*;
 
 use crate::simd::Avx512;
 
-/// `to[j][i] = from[i][j]` for 16 by 16 numbers, with the given strides between rows.
+/// Sets `to[j][i] = from[i][j]` for 16 by 16 numbers, with the given strides between rows.
 ///
 /// # Safety
 /// The squares are readable and writable.
 #[inline(always)]
 pub(crate) unsafe fn transpose(s: Avx512, from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-    // SAFETY: the token proves the instructions; the rest is the caller's promise.
+    // SAFETY: the token proves the instructions; the rest is guaranteed by the caller.
     unsafe { transpose_kernel(s, from, from_stride, to, to_stride) };
 }
 
+/// Implements [`transpose`] with AVX-512 instructions.
+///
 /// # Safety
-/// As for [`transpose`].
+/// The conditions of [`transpose`] hold.
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose_kernel(s: Avx512, from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let columns = transposed(s, std::array::from_fn(|i| _mm512_loadu_ps(from.add(i * from_stride))));
         for (j, column) in columns.into_iter().enumerate() {
@@ -27,10 +29,10 @@ unsafe fn transpose_kernel(s: Avx512, from: *const f32, from_stride: usize, to: 
     }
 }
 
-/// The columns of 16 rows.
+/// Returns the columns of 16 rows.
 #[inline(always)]
 fn transposed(s: Avx512, rows: [__m512; 16]) -> [__m512; 16] {
-    // Pairs, then fours within each quarter of the vectors: `fours[4 * i + j]` holds, in quarter q, column
+    // Interleaves pairs, then fours within each quarter of the vectors: `fours[4 * i + j]` holds, in quarter q, column
     // `4 * q + j` of rows `4 * i ..`.
     let mut fours = [s._mm512_setzero_ps(); 16];
     for i in 0..4 {
@@ -47,7 +49,7 @@ fn transposed(s: Avx512, rows: [__m512; 16]) -> [__m512; 16] {
     let mut columns = [s._mm512_setzero_ps(); 16];
     for j in 0..4 {
         let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
-        // Quarters 0 and 1, then 2 and 3, of two vectors.
+        // Combines quarters 0 and 1, then 2 and 3, of two vectors.
         let (ab_low, ab_high) = (s._mm512_shuffle_f32x4::<0x44>(a, b), s._mm512_shuffle_f32x4::<0xEE>(a, b));
         let (cd_low, cd_high) = (s._mm512_shuffle_f32x4::<0x44>(c, d), s._mm512_shuffle_f32x4::<0xEE>(c, d));
         columns[j] = s._mm512_shuffle_f32x4::<0x88>(ab_low, cd_low);

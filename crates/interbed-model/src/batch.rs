@@ -11,7 +11,7 @@ pub struct BatchSequence<'a> {
     pub first_position: usize,
     /// Tokens of the sequence's prompt (as first submitted), which fixes the scale of dynamic rope.
     pub prompt_len: usize,
-    /// Positions whose KV is below memory, from the first on: a multiple of [`SEGMENT`](interbed_kernels::SEGMENT), and
+    /// Positions whose KV is below memory, from the first on: a multiple of [`STRETCH`](interbed_kernels::STRETCH), and
     /// at most `first_position`; 0 if all of it is in blocks.
     pub below: usize,
     /// The blocks from position `below` on, up to that of the last token.

@@ -3,18 +3,18 @@
 use std::ops::Range;
 
 use interbed_device::KvFrame;
-use interbed_kernels::SEGMENT;
+use interbed_kernels::STRETCH;
 use thiserror::Error;
 
-/// One layer's keys and values of [`SEGMENT`] positions of a sequence.
+/// One layer's keys and values of [`STRETCH`] positions of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameId {
     /// The sequence's index in the batch.
     pub sequence: usize,
     /// The layer's index among those that keep KV.
     pub layer: usize,
-    /// Which positions: those from `segment * SEGMENT` on.
-    pub segment: usize,
+    /// Which positions: those from `stretch * STRETCH` on.
+    pub stretch: usize,
 }
 
 /// KV that could not be brought up. The pass cannot be computed.
@@ -53,9 +53,9 @@ impl KvBelow for NothingBelow {
     }
 }
 
-/// The segments below position `below` that a token at `position`, or one after it, sees.
-pub(crate) fn segments_below(position: usize, below: usize, window: Option<usize>) -> Range<usize> {
+/// The stretches below position `below` that a token at `position`, or one after it, sees.
+pub(crate) fn stretches_below(position: usize, below: usize, window: Option<usize>) -> Range<usize> {
     let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
-    let end = below / SEGMENT;
-    (first / SEGMENT).min(end)..end
+    let end = below / STRETCH;
+    (first / STRETCH).min(end)..end
 }

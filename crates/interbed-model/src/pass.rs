@@ -8,12 +8,12 @@ use arrayvec::ArrayVec;
 use interbed_device::{
     BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
 };
-use interbed_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, KvPlace, SEGMENT};
+use interbed_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, KvPlace, STRETCH};
 use interbed_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
 
 use crate::batch::{BatchSequence, LogitRow, Logits, SequenceBlocks};
-use crate::below::{FrameId, KvBelow, KvLost, segments_below};
+use crate::below::{FrameId, KvBelow, KvLost, stretches_below};
 use crate::config::{LayerRope, QueryGrowth};
 use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
@@ -101,7 +101,7 @@ impl BatchRows {
     /// Replaces the rows with those of `batch`; `windows` are those of the layers that keep KV.
     ///
     /// # Panics
-    /// If KV is said to be below memory that ends within a segment, or that tokens of the batch themselves have.
+    /// If KV is said to be below memory that ends within a stretch, or that tokens of the batch themselves have.
     pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>]) {
         self.below.clear();
         self.frames.clear();
@@ -127,7 +127,7 @@ impl BatchRows {
                 SequenceBlocks::From(first) => KvPlace::From(first),
             };
             let (first_position, positions) = (sequence.first_position, sequence.below);
-            assert!(positions.is_multiple_of(SEGMENT) && positions <= first_position);
+            assert!(positions.is_multiple_of(STRETCH) && positions <= first_position);
             let held = positions..first_position + count;
             self.spans.push(AttentionSpan { first_position, tokens: count, held, place });
             if positions > 0 {
@@ -141,8 +141,8 @@ impl BatchRows {
         }
         for (layer, &window) in windows.iter().enumerate() {
             for &Below { sequence, positions, .. } in &self.below {
-                let segments = segments_below(self.spans[sequence].first_position, positions, window);
-                self.frames.extend(segments.map(|segment| FrameId { sequence, layer, segment }));
+                let stretches = stretches_below(self.spans[sequence].first_position, positions, window);
+                self.frames.extend(stretches.map(|stretch| FrameId { sequence, layer, stretch }));
             }
         }
     }
@@ -545,9 +545,9 @@ impl<'a> Pass<'a> {
             let width = layer.heads * layer.kv.head_dim();
             let (q, out) = (rows(q, width), rows(out, width));
             let state = rows(state, layer.heads * ATTENTION_STATE);
-            for segment in segments_below(span.first_position, positions, layer.window) {
+            for stretch in stretches_below(span.first_position, positions, layer.window) {
                 let frame = &self.below.next()?;
-                let held = segment * SEGMENT..(segment + 1) * SEGMENT;
+                let held = stretch * STRETCH..(stretch + 1) * STRETCH;
                 let spans = [AttentionSpan { held, place: KvPlace::From(0), ..*span }];
                 let sequences = KvSequences { spans: &spans, tables: &[] };
                 self.submit(&[Command::Attend { layer, frame: Some(frame), sequences, sinks, q, state, out }])?;

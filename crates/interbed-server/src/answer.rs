@@ -1,4 +1,4 @@
-//! What the text of an answer is made of: thinking, text and calls of tools, as they come.
+//! Splits the text of an answer into thinking, text and tool calls while it is generated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,25 +19,26 @@ use crate::tool_calls::{Family, JsonScan, Part, ToolParser};
 use crate::tool_list::{CallForm, begun_text_of_arguments, text_of_arguments};
 use crate::tool_use::ToolUse;
 
-/// Bytes of white space that may stand between thinking and what is bound.
+/// Maximum number of bytes of white space between thinking and the constrained text.
 const BLANKS_MAX: usize = 16;
 
-/// What the answers to a request may be made of.
+/// How the answers to a request are read: thinking, tool calls, and stop strings.
 pub(crate) struct Form {
     speech: Speech,
     tools: Option<ToolUse>,
     begins: Begins,
     continued: bool,
-    /// What the ids of calls begin with.
+    /// Prefix of the ids of tool calls.
     ids_begin: &'static str,
 }
 
 impl Form {
-    /// The form of answers that follow a prompt, in which they begin so, or whose last message they `continue`. Binds
-    /// those of `common` to it: what they have to be comes behind the thinking. Blocking, and CPU-bound.
+    /// Prepares reading the answers to a prompt: `begins` says where in its thinking an answer begins, and `continued`
+    /// whether it continues the last message. Moves the constraint of `common` behind the thinking. Blocking, and
+    /// CPU-bound.
     ///
     /// # Errors
-    /// What comes before that cannot be bound.
+    /// The text before the constraint cannot be described.
     pub(crate) fn new(
         app: &App,
         tools: Option<ToolUse>,
@@ -49,7 +50,7 @@ impl Form {
         let mut marks: Vec<&str> = Vec::new();
         if speech.harmony {
             marks.push("<|message|>");
-            // A call is bound from the first token, or behind its own mark.
+            // Tool calls are constrained from the first token, or after their own marker.
             if tools.is_none()
                 && !continued
                 && let Some(bound) = common.constraint.take()
@@ -76,19 +77,19 @@ impl Form {
         Ok(Self { speech, tools, begins, continued, ids_begin: "call_" })
     }
 
-    /// This form, in which ids of calls begin with `ids_begin`.
+    /// Sets the prefix of the ids of tool calls.
     pub(crate) fn with_ids(self, ids_begin: &'static str) -> Self {
         Self { ids_begin, ..self }
     }
 
-    /// The memory that it takes.
+    /// Memory in bytes that the form uses.
     pub(crate) fn bytes(&self) -> usize {
         let functions = self.tools.iter().flat_map(|tools| &tools.functions);
         let bytes = functions.map(|function| bytes_of(&function.parameters.to_string()) + function.name.len());
         bytes.fold(0, usize::saturating_add)
     }
 
-    /// A reader for one answer, which ends as `options` say.
+    /// Creates a reader for one answer, with the stop strings of `options`.
     pub(crate) fn answer(&self, options: &TextOptions) -> Answer {
         let functions = self.tools.as_ref().map(|tools| tools.functions.clone()).unwrap_or_default();
         let reader = if self.speech.harmony {
@@ -102,7 +103,7 @@ impl Form {
             }
         };
         let is_single = self.tools.as_ref().is_some_and(|tools| !tools.parallel);
-        // Mistral's templates want ids of nine characters.
+        // Mistral's templates require ids of nine characters.
         let id_begins = match self.speech.family {
             Some(family) if family.name == "mistral" => None,
             _ => Some(self.ids_begin),
@@ -130,29 +131,29 @@ pub(crate) enum Piece {
     Reasoning(String),
     /// More of the text.
     Text(String),
-    /// A call begins.
+    /// Beginning of a tool call.
     Call(Called),
-    /// More of the last call's arguments, and how many calls came before it.
+    /// More of the last call's arguments; the number is the index of that call.
     Arguments(usize, String),
 }
 
-/// A call, with as much of its arguments as is known.
+/// A tool call, with its arguments so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Called {
-    /// How many calls came before it.
+    /// Index of the call in the answer.
     pub(crate) number: usize,
     pub(crate) id: String,
-    /// As the client knows it.
+    /// Name of the tool as the client knows it.
     pub(crate) name: String,
-    /// The group of functions that it is of.
+    /// Group of functions that the tool belongs to, if any.
     pub(crate) namespace: Option<String>,
-    /// Whether the tool takes a text in place of arguments.
+    /// Whether the tool takes plain text in place of arguments.
     pub(crate) is_text: bool,
-    /// A JSON object as text, unless the answer was cut off in it; or the text, if the tool takes one.
+    /// Text of a JSON object, which may be incomplete if the answer was cut off; or plain text, if the tool takes that.
     pub(crate) arguments: String,
 }
 
-/// The arguments of a tool that takes a text, which is told once it is whole.
+/// Collects the arguments of a tool that takes plain text, which is reported once it is complete.
 #[derive(Default)]
 struct TextArguments {
     scan: JsonScan,
@@ -160,34 +161,34 @@ struct TextArguments {
 }
 
 impl TextArguments {
-    /// Takes more of the arguments; returns the text once they are whole.
+    /// Appends to the arguments; returns the plain text once they are complete.
     fn push(&mut self, more: &str) -> Option<String> {
         self.held.push_str(more);
         self.scan.end(more).map(|_| text_of_arguments(std::mem::take(&mut self.held)))
     }
 
-    /// What there is of the text, where the answer is cut off in it.
+    /// Returns the plain text so far, if the answer was cut off in the arguments.
     fn cut(&mut self) -> String {
         begun_text_of_arguments(&std::mem::take(&mut self.held))
     }
 }
 
-/// One answer, as it comes.
+/// Reads one answer while it is generated.
 pub(crate) struct Answer {
     reader: Reader,
-    /// Looked for in the text alone: neither thinking nor calls end at one.
+    /// Looks for stop strings in the text only, not in thinking or tool calls.
     stops: StopStrings,
     include_stop: bool,
-    /// A stop string that is complete within this many tokens does not count.
+    /// Stop strings that are complete within this many tokens are ignored.
     min_tokens: usize,
     id_begins: Option<&'static str>,
-    /// How the client knows what the model calls.
+    /// How the client knows the tools, by the names that the model uses.
     forms: Arc<HashMap<String, CallForm>>,
-    /// The arguments, so far, of a call that takes a text.
+    /// Arguments so far of a call to a tool that takes plain text.
     text: Option<TextArguments>,
     calls: usize,
     most: usize,
-    /// Whether the last call is one too many.
+    /// Whether the last call exceeds the allowed number and is dropped.
     is_dropped: bool,
 }
 
@@ -197,8 +198,8 @@ enum Reader {
 }
 
 impl Answer {
-    /// Takes more text, with which there are so many `tokens`, and the last if it has `ended`; returns what is certain,
-    /// and the stop string that ends the answer with it, if one does.
+    /// Appends text; `tokens` is the number of tokens so far, and `ended` says whether the answer has ended. Returns
+    /// the pieces that are certain, and the stop string that ends the answer, if one does.
     pub(crate) fn push(&mut self, text: &str, tokens: usize, ended: bool) -> (Vec<Piece>, Option<String>) {
         let parts = match &mut self.reader {
             Reader::Harmony(parser) => parser.push(text, ended),
@@ -271,12 +272,12 @@ impl Answer {
         (pieces, None)
     }
 
-    /// Tells text that was held back, since no stop string came of it.
+    /// Reports text that was held back for a possible stop string.
     fn release(&mut self, pieces: &mut Vec<Piece>) {
         Piece::Text(self.stops.finish()).add_to(pieces);
     }
 
-    /// Whether what comes next is thinking.
+    /// Whether the next text belongs to thinking.
     pub(crate) fn is_thinking(&self) -> bool {
         match &self.reader {
             Reader::Harmony(parser) => parser.is_thinking(),
@@ -286,7 +287,7 @@ impl Answer {
 }
 
 impl Piece {
-    /// Adds it to those before it, unless it is empty.
+    /// Appends the piece to a list, merging it with the last one where possible; drops an empty piece.
     pub(crate) fn add_to(self, pieces: &mut Vec<Self>) {
         match (self, pieces.last_mut()) {
             (Self::Reasoning(text) | Self::Text(text) | Self::Arguments(_, text), _) if text.is_empty() => {}
@@ -298,7 +299,7 @@ impl Piece {
     }
 }
 
-/// All of an answer.
+/// A complete answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Whole {
     pub(crate) reasoning: String,
@@ -307,7 +308,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// All that these pieces tell.
+    /// Merges pieces into an answer.
     pub(crate) fn of(pieces: Vec<Piece>) -> Self {
         let mut whole = Self::default();
         for piece in pieces {

@@ -1,4 +1,4 @@
-//! The API keys that a server knows. They may be replaced while it serves.
+//! The API keys that a server accepts. They may be replaced while it runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,38 +9,38 @@ use tokio::sync::watch;
 
 use crate::tenant::{Tenant, digest};
 
-/// Longest key, in bytes: a head has room for little more.
+/// Longest key in bytes, as the size of request headers is limited.
 const KEY_BYTES_MAX: usize = 512;
-/// Longest name of a key, in bytes.
+/// Longest name of a key in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Most keys: each request is compared with all of them.
+/// Maximum number of keys: each request is compared with all of them.
 const KEYS_MAX: usize = 10_000;
 
-/// A key, with the name that logs know its owner by.
+/// An API key, with the name of its owner for logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey {
     key: String,
     name: Option<String>,
 }
 
-/// Keys that cannot be used. A key itself is never told.
+/// Why a list of keys cannot be used. The message never contains a key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadKeys {
-    /// There is none, and without keys everybody would be served.
+    /// The list has no key; without keys everybody would be served.
     #[error("it has no key, and without keys everybody would be served")]
     Empty,
-    /// More than are compared in reasonable time.
+    /// The list has more keys than can be compared in reasonable time.
     #[error("it has {count} keys, but at most {KEYS_MAX} are allowed")]
     TooMany {
-        /// How many there are.
+        /// Number of keys.
         count: usize,
     },
-    /// A line is no key.
+    /// A line is not a valid key.
     #[error("line {line} {problem}")]
     Line {
-        /// Which, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         problem: String,
     },
 }
@@ -51,11 +51,11 @@ impl ApiKey {
         Self { key: key.into(), name: None }
     }
 
-    /// The keys of a file: one a line, which a name may follow. Empty lines, and what comes after `#` at the beginning
-    /// of a line or after a space, count for nothing. `given` are known besides, and must not be repeated.
+    /// Parses a file with one key per line, which a name may follow. Ignores empty lines, and text after `#` at the
+    /// beginning of a line or after a space. The keys `given` elsewhere must not be repeated.
     ///
     /// # Errors
-    /// A line that is no key or repeats one, or no key at all.
+    /// A line is not a valid key or repeats one, or there is no key at all.
     pub fn from_file(text: &str, given: &[Self]) -> Result<Vec<Self>, BadKeys> {
         let mut lines: HashMap<&str, usize> = given.iter().map(|given| (given.key.as_str(), 0)).collect();
         let mut keys = Vec::new();
@@ -97,18 +97,18 @@ fn check(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Keys of which a client must send one; without any, everybody is served. Clones are the same keys.
+/// The keys of which a client must send one; if there are none, everybody is served. Clones share the keys.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Arc<watch::Sender<Arc<[Known]>>>);
 
 struct Known {
     tenant: Tenant,
-    /// What is compared. The key itself is not kept.
+    /// Digest that is compared; the key itself is not kept.
     digest: Hash,
     name: Option<Arc<str>>,
 }
 
-/// Whose request it is, by its key.
+/// The owner of a request's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) tenant: Tenant,
@@ -116,40 +116,40 @@ pub(crate) struct Owner {
 }
 
 impl ApiKeys {
-    /// These keys.
+    /// Creates the set of these keys.
     pub fn new(keys: &[ApiKey]) -> Self {
         let new = Self::default();
         new.replace(keys);
         new
     }
 
-    /// From now on, these keys are known and no others. What streams to clients whose keys are not among them ends;
-    /// other requests in flight are not affected.
+    /// Replaces all keys. Streams to clients whose keys were removed end; other requests in flight are not affected.
     pub fn replace(&self, keys: &[ApiKey]) {
         let known = |ApiKey { key, name }: &ApiKey| {
             let digest = digest(key);
             Known { tenant: Tenant::of_digest(&digest), digest, name: name.as_deref().map(Arc::from) }
         };
         let mut known: Vec<_> = keys.iter().map(known).collect();
-        // A name is found by it.
+        // Sorted for `name_of`, which searches by tenant.
         known.sort_by_key(|known| known.tenant);
         self.0.send_replace(known.into());
     }
 
-    /// How many there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.known().len()
     }
 
-    /// Whether everybody is served.
+    /// Whether there are no keys, so that everybody is served.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whose key this is.
+    /// The owner of a key that a client has sent; `None` if it is unknown.
     pub(crate) fn owner(&self, sent: &str) -> Option<Owner> {
         let sent = digest(sent.trim());
-        // All are compared, and digests in constant time, so that the time taken says nothing of how close a key was.
+        // All keys are compared, and digests in constant time, so that the time reveals nothing about how close a key
+        // was.
         let mut found = None;
         for known in self.known().iter() {
             if known.digest == sent {
@@ -159,18 +159,18 @@ impl ApiKeys {
         found.map(|name| Owner { tenant: Tenant::of_digest(&sent), name })
     }
 
-    /// The name of the key that this tenant sends, if it has one.
+    /// The name of this tenant's key, if it has one.
     pub(crate) fn name_of(&self, tenant: Tenant) -> Option<Arc<str>> {
         let known = self.known();
         let at = known.binary_search_by_key(&tenant, |known| known.tenant).ok()?;
         known[at].name.clone()
     }
 
-    /// Completes when the key of `tenant` is known no more.
+    /// Completes when the key of `tenant` has been removed.
     pub(crate) async fn revoked(&self, tenant: Tenant) {
         let is_gone =
             |known: &Arc<[Known]>| tenant != Tenant::ANYBODY && known.iter().all(|known| known.tenant != tenant);
-        // An error would mean that the sender is gone, which is held here.
+        // An error would mean that the sender is gone, but `self` holds it.
         let _ = self.0.subscribe().wait_for(is_gone).await;
     }
 

@@ -1,4 +1,4 @@
-//! Who may call: those whose API key is known.
+//! Authentication of clients by their API keys.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::tenant::Tenant;
 
-/// Where Anthropic's clients send their key.
+/// Header in which Anthropic's clients send their key.
 const KEY_HEADER: &str = "x-api-key";
 
-/// Lets a request pass, with its [`Owner`] as an extension, if its key is known.
+/// Middleware that lets a request pass, with its [`Owner`] as an extension, if its key is known.
 pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
     let owner = authenticate(&app.config.api_keys, request.headers()).ok_or_else(ApiError::unauthorized)?;
     request.extensions_mut().insert(owner);
@@ -26,7 +26,7 @@ fn authenticate(keys: &ApiKeys, headers: &HeaderMap) -> Option<Owner> {
     if keys.is_empty() {
         return Some(Owner { tenant: Tenant::ANYBODY, name: None });
     }
-    // Anthropic's clients send the one, and all others the other.
+    // Anthropic's clients send the key in their own header, all others as a bearer token.
     let own = headers.get(KEY_HEADER).and_then(|key| key.to_str().ok());
     bearer(headers).into_iter().chain(own).find_map(|sent| keys.owner(sent))
 }
@@ -59,12 +59,12 @@ mod tests {
         }
         let [a, long] = ["bearer a", "Bearer long key"].map(own);
         assert!(a.is_some() && long.is_some() && a != long);
-        // The other header is as good, and the tenant is the same.
+        // Both headers work, and give the same tenant.
         let both = |pairs: &[(&'static str, &str)]| check(&["a", "long key"], pairs);
         assert_eq!(["a", "b", ""].map(|key| both(&[("x-api-key", key)])), [a, None, None]);
         assert_eq!(both(&[("authorization", "Bearer x"), ("x-api-key", "long key")]), long);
         assert_eq!(both(&[("authorization", "Bearer a"), ("x-api-key", "x")]), a);
-        // What is on disk is found under this.
+        // This number must not change: KV on disk is found under it.
         assert_eq!(tenant_of_key("a"), 66_647_322_333_640_134_540_936_746_497_072_329_823);
     }
 }

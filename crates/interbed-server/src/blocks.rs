@@ -1,11 +1,11 @@
-//! Fields of messages and items, as the APIs have them in common.
+//! Helpers for reading fields of messages and items, which all APIs share.
 
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::fields::shown;
 
-/// The text in a field of an object, which must have one.
+/// Takes the text in a required field of an object.
 pub(crate) fn text_in(object: &Map<String, Value>, field: &str, path: &str) -> Result<String, ApiError> {
     match object.get(field) {
         Some(Value::String(text)) => Ok(text.clone()),
@@ -24,7 +24,7 @@ pub(crate) fn object_of(value: Value, path: &str) -> Result<Map<String, Value>, 
     }
 }
 
-/// The role of a message, one of `roles`.
+/// The role of a message, which must be one of `roles`.
 pub(crate) fn role_of(
     message: &Map<String, Value>,
     path: &str,
@@ -40,7 +40,7 @@ pub(crate) fn role_of(
     }
 }
 
-/// An error about the field at `path`, whose message goes on with `problem`.
+/// An error about the field at `path`; `problem` continues the message after that path.
 pub(crate) fn refuse<T>(path: &str, problem: String) -> Result<T, ApiError> {
     Err(ApiError::invalid(path, format!("{path} {problem}")))
 }

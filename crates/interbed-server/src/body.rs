@@ -1,4 +1,4 @@
-//! Reading a request's body, within limits of size, time and memory in all.
+//! Reads request bodies, within limits of size, time and total memory.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,15 +19,17 @@ use crate::error::ApiError;
 use crate::memory::{PREPARING_BYTES, RENDERED_SLACK, Share};
 use crate::request_log::RequestLog;
 
-/// A body over the limit is read on, up to this many times the limit, and thrown away: a client that is still sending
-/// when the connection closes may never see the answer that says why.
+/// A body over the limit is read and discarded up to this many times the limit: a client that is still sending when the
+/// connection closes may never see the response that says why.
 const DISCARD_FACTOR: usize = 4;
 
-/// What a body may have before memory is taken for it; see [`crate::memory`].
+/// Bytes of a body that are read before memory is reserved for it; see [`crate::memory`].
 const FIRST_BYTES: usize = 4 << 10;
-/// A body that has memory which others wait for must arrive at this speed, after a first while; looked at this often.
+/// Lowest speed, after a grace period, at which a body may arrive while others wait for its memory.
 const BYTES_PER_SECOND_MIN: f64 = 128.0 * 1024.0;
+/// Grace period before the speed of a body is checked.
 const GRACE: Duration = Duration::from_secs(1);
+/// Interval at which the speed of a body is checked.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A request whose body is in memory.
@@ -36,7 +38,7 @@ pub(crate) struct Received {
     pub(crate) body: ReceivedBody,
 }
 
-/// A body, with its share of memory: dropped as soon as all has been read from it.
+/// A body with its share of memory, which is released when the value is dropped after reading.
 pub(crate) struct ReceivedBody {
     bytes: Vec<u8>,
     share: Share,
@@ -44,14 +46,14 @@ pub(crate) struct ReceivedBody {
 
 /// The memory that a request holds while it is prepared.
 pub(crate) struct Preparing {
-    /// Kept until the request has been submitted.
+    /// Released when the request has been submitted.
     pub(crate) share: Share,
-    /// Longest text that a template may make of the request.
+    /// Longest text that a chat template may render for the request.
     pub(crate) rendered_max: usize,
 }
 
 impl Preparing {
-    /// Waits for the memory to process a body whose values, once built, take `values` bytes in addition to their texts.
+    /// Waits for the memory to process a body whose values, once built, use `values` bytes in addition to their texts.
     /// Blocking: not for an async thread.
     pub(crate) fn begin(app: &App, body: &ReceivedBody, values: usize) -> Result<Self, ApiError> {
         let bytes = body.json().len();
@@ -62,7 +64,7 @@ impl Preparing {
 }
 
 impl ReceivedBody {
-    /// The text, a JSON object or not.
+    /// The bytes of the body, which may or may not be a JSON object.
     pub(crate) fn json(&self) -> &[u8] {
         &self.bytes
     }
@@ -71,7 +73,7 @@ impl ReceivedBody {
 /// Reads the body of a request that has passed [`crate::auth::guard`].
 pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received, ApiError> {
     let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
-    // A page may send texts, forms and bodies without a type to anybody, but no JSON without having asked.
+    // A foreign web page may send plain text, forms and bodies without a type without asking first, but not JSON.
     let is_taken = |kind: &str| is_json(kind) || (takes_forms(request.uri().path()) && is_form(kind));
     if !content_type.is_some_and(is_taken) {
         return Err(ApiError::not_json(content_type));
@@ -84,7 +86,7 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
     let limit = app.config.body_bytes_max.min(app.memory.bodies.bytes());
     let body = request.into_body();
     let declared = body.size_hint().exact().map_or(limit, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    // What was declared may never come, so nothing is taken for it yet.
+    // The declared bytes may never arrive, so no memory is reserved for them yet.
     let mut memory = app.memory.bodies.take(caller.tenant, 0).await?;
     let read = timeout(app.config.body_timeout, read_limited(body, declared.min(limit), limit, &mut memory)).await;
     let bytes = read.map_err(|_| {
@@ -94,8 +96,8 @@ pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received
     Ok(Received { caller, body: ReceivedBody { bytes, share: memory } })
 }
 
-/// Reads and forgets the body of a request that is refused whatever is in it, if that is short and comes soon. Behind a
-/// request that was not read to its end the connection is closed, which its client may be about to use again.
+/// Reads and discards the body of a request that is refused in any case, if the body is short and arrives soon. After a
+/// request that was not read to its end, the connection would be closed, which its client may be about to reuse.
 pub(crate) async fn discard(mut body: Body) {
     let all = async {
         let mut received = 0;
@@ -105,12 +107,12 @@ pub(crate) async fn discard(mut body: Body) {
             received += frame.data_ref().map_or(0, Bytes::len);
         }
     };
-    // Whoever sends more, or more slowly, finds the connection closed.
+    // A client that sends more, or more slowly, finds the connection closed.
     let _ = timeout(GRACE, all).await;
 }
 
-/// Whether JSON that is called a form is taken here: Ollama's clients send it so, `curl -d` before all. A page can send
-/// a form to anybody, too, but its browser says so (see [`crate::browsers`]).
+/// Whether this path accepts JSON that is declared as a form: Ollama's clients send it so, above all `curl -d`. A
+/// foreign web page can send a form too, but its browser says so in headers (see [`crate::browsers`]).
 fn takes_forms(path: &str) -> bool {
     path.starts_with("/api/")
 }
@@ -130,8 +132,8 @@ fn is_json(content_type: &str) -> bool {
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-/// Reads a body of `expected` bytes, if its sender keeps to that. `memory` is taken for all of it, but only when its
-/// first bytes have come.
+/// Reads a body of `expected` bytes, if the client sends that many. Reserves `memory` for all of it, but only when the
+/// first bytes have arrived.
 async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mut Share) -> Result<Vec<u8>, ApiError> {
     let (mut bytes, mut received) = (Vec::new(), 0usize);
     let mut taken = None;
@@ -146,7 +148,7 @@ async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mu
         }
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context));
         let frame = match timeout(LOOK, frame).await {
-            // Nothing is lost: the frame is still to come.
+            // The frame is not lost; it is still to come.
             Err(_) => continue,
             Ok(None) => break,
             Ok(Some(frame)) => frame,
@@ -172,7 +174,7 @@ async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mu
     if received > limit { Err(ApiError::too_large(limit)) } else { Ok(bytes) }
 }
 
-/// Whether a body, of which `received` bytes have come, keeps its memory from others.
+/// Whether a body, of which `received` bytes have arrived, is too slow to keep its memory while others wait.
 fn is_slow(received: usize, taken: Instant) -> bool {
     let elapsed = taken.elapsed();
     elapsed > GRACE && (received as f64) < BYTES_PER_SECOND_MIN * elapsed.as_secs_f64()

@@ -1,8 +1,8 @@
-//! What browsers may do with a server that asks for no key.
+//! Protects a server without API keys from web pages of other sites.
 //!
-//! Every page that somebody opens can send requests from their machine, to servers that only this machine reaches. A
-//! browser says in its headers on whose behalf it asks, and a page can change none of them. A page cannot know a key,
-//! so where keys are set, they decide.
+//! Every web page that a user opens can send requests from that user's machine, to servers that only this machine
+//! reaches. Browsers say in headers on whose behalf they send a request, and no page can change these headers. A page
+//! cannot know an API key, so with keys this check is not needed.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::hosts::Hosts;
 
-/// How the page that asks is related to what it asks for, as the browser sees it.
+/// Header in which a browser states how the requesting page is related to the server.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Whether what is asked for is to be shown by itself.
+/// Header in which a browser states whether the response will be shown as a document.
 const DESTINATION: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Whom they may ask for.
+/// The settings of the check.
 pub(crate) struct Browsers {
     keys: ApiKeys,
-    /// Under a name that is not the certificate's, no browser comes so far.
+    /// Whether the server uses TLS: then a browser has verified the host name by the certificate.
     over_tls: bool,
     hosts: Hosts,
-    /// Origins of pages that may call, or `*`.
+    /// Origins of pages that may send requests, or `*`.
     origins: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ impl Browsers {
         Arc::new(Self { keys, over_tls: tls.is_some(), hosts: Hosts::with(allow_hosts), origins })
     }
 
-    /// Whether a request with this head comes from nobody's page, or from one that may call.
+    /// Checks that a request with these headers comes from no web page, or from one that may send requests.
     fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         if !self.keys.is_empty() {
             return Ok(());
@@ -46,7 +46,7 @@ impl Browsers {
         let text = |header: &HeaderName| -> Vec<&str> {
             headers.get_all(header).iter().map(|value| value.to_str().unwrap_or("unreadable")).collect()
         };
-        // Only what is no browser leaves them out.
+        // Only clients other than browsers omit this header.
         let mut named = text(&header::HOST);
         named.extend(uri.authority().map(|authority| authority.as_str()));
         named.retain(|host| !host.is_empty());
@@ -65,14 +65,14 @@ impl Browsers {
         match origins.iter().find(|origin| !is_known(origin)) {
             Some(foreign) => Err(ApiError::foreign_origin(foreign)),
             None if !origins.is_empty() => Ok(()),
-            // A link to the page is followed: what it shows, who linked it cannot read.
+            // Links to the page from other sites are allowed: the linking site cannot read the response.
             None if site == Some(b"cross-site") && !is_link(method, uri, headers) => Err(ApiError::foreign_site()),
             None => Ok(()),
         }
     }
 }
 
-/// Lets a request pass, unless it is a foreign page's.
+/// Middleware that lets a request pass, unless a foreign web page sent it.
 pub(crate) async fn guard(
     State(browsers): State<Arc<Browsers>>,
     request: Request,
@@ -82,8 +82,8 @@ pub(crate) async fn guard(
     Ok(next.run(request).await)
 }
 
-/// Whether a page of `origin` was loaded from the server that is called `host` here. A proxy may have taken TLS off, so
-/// the scheme does not count.
+/// Whether a page of `origin` was loaded from this server, whose host name is `host`. A proxy may have removed TLS, so
+/// the scheme is ignored.
 fn is_own(origin: &str, host: Option<&str>) -> bool {
     let Some(((scheme, of_page), host)) = origin.split_once("://").zip(host) else { return false };
     let port = match scheme {
@@ -95,7 +95,7 @@ fn is_own(origin: &str, host: Option<&str>) -> bool {
     bare(of_page) == bare(host)
 }
 
-/// Whether somebody has followed a link to the page.
+/// Whether the user has followed a link to the page.
 fn is_link(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     let is_shown = headers.get(DESTINATION).is_some_and(|destination| destination.as_bytes() == b"document");
     method == Method::GET && uri.path() == "/" && is_shown
@@ -198,7 +198,7 @@ mod tests {
         let keyed = ServerConfig { api_keys: ApiKeys::new(&[ApiKey::new("a")]), ..ServerConfig::default() };
         let headers = [("host", "evil.example"), ("origin", "https://x.example"), ("sec-fetch-site", "cross-site")];
         assert_eq!(check(&keyed, "POST /v1/completions", &headers), None);
-        // All origins are allowed; the host is still to be known.
+        // All origins are allowed, but the host must still be known.
         let open = ServerConfig { allow_origins: vec!["*".into()], ..ServerConfig::default() };
         assert_eq!(check(&open, "POST /v1/completions", &headers[1..]), None);
         assert!(check(&open, "POST /v1/completions", &headers).is_some());

@@ -1,14 +1,14 @@
-//! Who sent a request, and what is noted of it.
+//! The sender of a request, and the log of the request.
 
 use std::sync::Arc;
 
 use crate::request_log::RequestLog;
 use crate::tenant::Tenant;
 
-/// The sender of a request that may be served.
+/// The authenticated sender of a request.
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) tenant: Tenant,
-    /// What becomes of the request.
+    /// Log of the request.
     pub(crate) log: Arc<RequestLog>,
 }

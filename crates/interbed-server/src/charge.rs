@@ -1,32 +1,31 @@
-//! The memory that the sequences of a request hold until the last one has ended; see [`crate::memory`].
+//! Estimates the memory that the sequences of a request hold until the last one has ended; see [`crate::memory`].
 
 use crate::memory::{ECHO_LOGPROB_BYTES, LOGPROB_BYTES};
 use crate::sampling::Common;
 use crate::schemas::Bond;
 
-/// A token of a sequence, in a list that doubles.
+/// Bytes of a token of a sequence, in a list that grows by doubling.
 const TOKEN_BYTES: usize = 12;
-/// What a sequence takes in addition to its tokens: channels, decoder, the engine's records, and the candidates of a
-/// beam.
+/// Bytes of a sequence besides its tokens: channels, decoder, the engine's records, and the candidates of a beam.
 pub(crate) const SEQUENCE_BYTES: usize = 4096;
-/// A token's place in the table of tokens that a repetition penalty has seen.
+/// Bytes of a token in the table of tokens that a repetition penalty has seen.
 const SEEN_BYTES: usize = 36;
-/// How far a sequence has come in a grammar, and its part of the compiled grammar and of masks.
+/// Bytes of a sequence's grammar state, and of its part of the compiled grammar and of masks.
 const CONSTRAINT_BYTES: usize = 128 << 10;
-/// A token of a beam, and one of its log-probabilities: a search holds its beams twice while they change, and as many
-/// finished hypotheses.
+/// Bytes of a token of a beam. A search holds its beams twice while they change, and as many finished hypotheses.
 const BEAM_TOKEN_BYTES: usize = 3 * 32;
+/// Bytes of one log-probability of a token of a beam.
 const BEAM_LOGPROB_BYTES: usize = 3 * 12;
-/// A byte of text in an answer: the text, and the JSON in a string that doubles.
+/// Bytes for each byte of generated text: the text, and the JSON in a string that grows by doubling.
 pub(crate) const TEXT_FACTOR: usize = 4;
-/// A beam search whose client sets no `max_tokens` gets one part in this many of the memory for all requests, less its
-/// prompt.
+/// A beam search without `max_tokens` gets 1 / `UNASKED_PART` of the memory for all requests that its prompt leaves.
 const UNASKED_PART: usize = 4;
-/// The same of an answer with log-probabilities that is not streamed, and of the memory for answers.
+/// A non-streamed answer with log-probabilities and without `max_tokens` gets 1 / `UNASKED_ANSWER_PART` of the memory
+/// for answers.
 const UNASKED_ANSWER_PART: usize = 2;
 
-/// Bytes that all sequences of a request take. A prompt is held once for the answer, and once by each sequence; a beam
-/// search has one sequence for each beam, however few of them become answers.
+/// Bytes that all sequences of a request use. A prompt is held once for the answer, and once by each sequence; a beam
+/// search has one sequence for each beam, even if few of them become answers.
 pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize, common: &Common) -> usize {
     let params = &common.params;
     let prompt_bytes = prompt_tokens.saturating_mul(TOKEN_BYTES);
@@ -59,29 +58,29 @@ fn option_bytes(common: &Common) -> usize {
     texts + lists + 2 * common.cache_salt.as_ref().map_or(0, String::len)
 }
 
-/// Bytes that are kept of a request once it is prepared, beside its prompts and what its handler keeps.
+/// Bytes of a prepared request besides its prompts and the data of its handler.
 pub(crate) fn bytes_prepared(common: &Common) -> usize {
     let bond = common.constraint.as_ref().map_or(0, Bond::bytes);
     bond.saturating_add(option_bytes(common)).saturating_add(SEQUENCE_BYTES)
 }
 
-/// Most tokens for the beams of a search after a prompt of `prompt_tokens`, if the client sets no limit and all
-/// requests together have `limit` bytes. Without such a bound, one search could keep all later requests waiting.
-/// `max_tokens` of `common` is still 0.
+/// Maximum number of tokens for the beams of a search after a prompt of `prompt_tokens`, if the client sets no limit
+/// and all requests together have `limit` bytes. Without such a bound, one search could keep all later requests
+/// waiting. `common.max_tokens` is still 0.
 pub(crate) fn beam_tokens_unasked(prompt_tokens: usize, common: &Common, limit: usize) -> usize {
     let left = limit.saturating_sub(bytes_held(1, prompt_tokens, 0, common));
     left / UNASKED_PART / beam_step_bytes(common).max(1)
 }
 
-/// Bytes that the log-probabilities of an answer to `prompts` prompts may come to, if it is not streamed: known before
-/// the first token is computed, so that no answer is refused after the last.
+/// Largest size in bytes of the log-probabilities in a non-streamed answer to `prompts` prompts: known before the first
+/// token is computed, so that no answer is refused after the last.
 pub(crate) fn logprob_bytes(prompts: usize, common: &Common) -> usize {
     let all = prompts.saturating_mul(common.n).saturating_mul(common.params.max_tokens);
     all.saturating_mul(logprob_step_bytes(common))
 }
 
-/// Most tokens of an answer with log-probabilities, if the client sets no limit and all answers together have `limit`
-/// bytes; as many as it likes if it has none, or is streamed.
+/// Maximum number of tokens of an answer with log-probabilities, if the client sets no limit and all answers together
+/// have `limit` bytes; unlimited without log-probabilities, or for a stream.
 pub(crate) fn logprob_tokens_unasked(common: &Common, limit: usize) -> usize {
     match logprob_step_bytes(common) {
         0 => usize::MAX,
@@ -94,7 +93,7 @@ fn logprob_step_bytes(common: &Common) -> usize {
     top.map_or(0, |top| top.saturating_add(1).saturating_mul(LOGPROB_BYTES))
 }
 
-/// Bytes that one step of a beam search adds, in its sequences and in its hypotheses.
+/// Bytes that one step of a beam search adds to its sequences and hypotheses.
 fn beam_step_bytes(common: &Common) -> usize {
     let Some(beam) = common.beam else { return 0 };
     let top = common.params.logprobs.map_or(0, |top| top.saturating_add(2));
@@ -138,7 +137,7 @@ mod tests {
         for (count, request) in [
             (1, common(1, 1, None)),
             (8, common(8, 8, None)),
-            // Candidates that best_of does not choose count too, and so do beams that do not become answers.
+            // Candidates that `best_of` does not choose count too, and so do beams that do not become answers.
             (8, common(1, 8, None)),
             (8, common(8, 8, Some(8))),
             (8, common(1, 1, Some(8))),

@@ -1,7 +1,7 @@
-//! Contents of messages that are lists of parts, as every API has them: texts, and what stands for a text; and
-//! pictures, files and sounds, which no model here reads.
+//! Extracts the text from message contents that are lists of parts, for every API: texts, and parts that stand for
+//! text; images, files and audio are not supported.
 //!
-//! This is the one place that refuses kinds of parts that are not read, by name.
+//! Only this module refuses unsupported kinds of parts, by name.
 
 use serde_json::{Map, Value};
 
@@ -9,16 +9,16 @@ use crate::blocks::refuse;
 use crate::error::ApiError;
 use crate::fields::shown;
 
-/// What becomes of pictures, files and sounds in a content.
+/// How to treat images, files and audio in a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Media {
-    /// They are what the model is asked about: the request is refused.
+    /// The model is asked about the media, so the request is refused.
     Refused,
-    /// They were sent earlier, or by a tool: a text says that they were left out.
+    /// The media were sent earlier, or by a tool, so a text says that they were left out.
     LeftOut,
 }
 
-/// Kinds of parts that are no text, and what they are called.
+/// Kinds of parts that are not text, with a name for messages.
 const MEDIA: [(&str, &str); 12] = [
     ("audio", "sound"),
     ("container_upload", "file"),
@@ -34,15 +34,15 @@ const MEDIA: [(&str, &str); 12] = [
     ("video_url", "video"),
 ];
 
-/// Kinds of parts whose text is in a field of their name, or in `text`.
+/// Kinds of parts whose text is in a field of the given name, or in `text`.
 const TEXTS: [(&str, &str); 4] =
     [("input_text", "text"), ("output_text", "text"), ("refusal", "refusal"), ("text", "text")];
 
-/// The text of a content: a text, or a list of parts, joined by line ends; none where it is `null`. `path` names the
-/// content in errors.
+/// The text of a content: a string, or a list of parts, which are joined by line ends; empty for `null`. `path` names
+/// the content in errors.
 ///
 /// # Errors
-/// A part is wrong, or of a kind that is not read.
+/// A part is invalid, or of an unsupported kind.
 pub(crate) fn text_of(content: Value, path: &str, media: Media) -> Result<String, ApiError> {
     let parts = match content {
         Value::Null => return Ok(String::new()),
@@ -104,7 +104,7 @@ pub(crate) fn part_text(part: Value, path: &str, media: Media) -> Result<String,
     }
 }
 
-/// The text of a document that is one.
+/// The text of a document part; `None` if the document is not text.
 fn document_text(part: &mut Map<String, Value>, path: &str) -> Result<Option<String>, ApiError> {
     let title = part.get("title").and_then(Value::as_str).map(str::to_owned);
     let Some(source) = part.get_mut("source") else { return Ok(None) };

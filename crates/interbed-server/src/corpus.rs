@@ -1,5 +1,5 @@
-//! Tools and schemas that others published, which `tools/schemas` fetches into the folder that `INTERBED_SCHEMAS`
-//! names. Without it, these tests say so and pass. What they write, `tools/schemas/validate.py` validates.
+//! Tests with published tools and schemas, which `tools/schemas` downloads into the folder that `INTERBED_SCHEMAS`
+//! names. Without it, the tests say so and pass. `tools/schemas/validate.py` validates the answers that they write.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,9 +17,9 @@ use serde_json::{Map, Value, json};
 use crate::harmony::{self, HarmonyParser};
 use crate::tool_calls::{FAMILIES, Family, Function, Part, ToolParser, told_of};
 
-/// Most tokens of an answer.
+/// Maximum number of tokens of an answer.
 const TOKENS_MAX: usize = 2048;
-/// Most problems that are shown.
+/// Maximum number of problems that are shown.
 const PROBLEMS_SHOWN: usize = 60;
 
 fn folder() -> Option<PathBuf> {
@@ -56,8 +56,8 @@ impl Random {
     }
 }
 
-/// An answer of random logits, in which what closes something is likelier; and whether it ended by itself. `closings`
-/// are texts that close what `state` allows beside JSON.
+/// Samples an answer from random logits, in which closing tokens are more likely; returns it, and whether it ended by
+/// itself. `closings` are texts that close non-JSON parts.
 fn answer(
     vocabulary: &Vocabulary,
     mut state: Constraint,
@@ -74,7 +74,7 @@ fn answer(
         logits.iter_mut().zip(&closes).for_each(|(logit, &closes)| *logit = random.next() + f32::from(closes) * 0.4);
         for closing in closings.iter().map(|closing| closing.as_bytes()) {
             let begun = (0..closing.len()).rev().find(|&begun| text.ends_with(&closing[..begun])).unwrap_or(0);
-            // A closing text is more than one token: once begun, it mostly goes on.
+            // A closing text has several tokens: once begun, it is likely to be continued.
             let bonus = if begun > 0 { 1.2 } else { 0.4 };
             for (token, logit) in logits.iter_mut().enumerate() {
                 let piece = vocabulary.text(token as u32);
@@ -96,12 +96,12 @@ fn answer(
     Ok((String::from_utf8_lossy(&text).into_owned(), false))
 }
 
-/// JSON whose texts have no line ends, so those that it has are white space.
+/// Replaces line ends by spaces. JSON strings contain no raw line ends, so these are white space.
 fn on_one_line(json: &RawValue) -> String {
     json.get().replace(['\n', '\r'], " ")
 }
 
-/// Runs `work` for each of `items`, on all cores and on stacks that are large enough; fails with what it finds wrong.
+/// Runs `work` for each of `items`, on all cores and with large enough stacks; fails with the problems that it reports.
 fn on_all_cores<T: Sync>(items: &[T], work: impl Fn(usize, &T, &dyn Fn(String)) + Sync) {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
@@ -125,7 +125,7 @@ fn on_all_cores<T: Sync>(items: &[T], work: impl Fn(usize, &T, &dyn Fn(String)) 
     assert!(problems.is_empty(), "{} problems:\n{shown}", problems.len());
 }
 
-/// A way to write calls.
+/// A syntax of tool calls.
 #[derive(Clone, Copy)]
 enum Way {
     Family(&'static Family),
@@ -152,7 +152,7 @@ impl Way {
         Ok(Function { parameters, ..function.clone() })
     }
 
-    /// The grammar of an answer that is a call, where no mark is a token.
+    /// The grammar of an answer that is a tool call, for a tokenizer without tokens for markers.
     fn grammar(self, functions: &[Function]) -> String {
         match self {
             Self::Family(family) => {
@@ -163,7 +163,7 @@ impl Way {
         }
     }
 
-    /// What closes texts in a call that are no JSON.
+    /// Texts that close non-JSON parts of a call.
     fn closings(self) -> &'static [&'static str] {
         match self.name() {
             "qwen3-coder" => &["</parameter>"],
@@ -189,7 +189,7 @@ impl Way {
         calls.iter().map(one).collect::<Vec<_>>().join(between)
     }
 
-    /// What becomes of a text that comes in these pieces, thinking aside.
+    /// The parts of a text that comes in these pieces, without thinking.
     fn read(self, functions: &[Function], pieces: &[&str]) -> Vec<Part> {
         let mut parts: Vec<Part> = match self {
             Self::Family(family) => {
@@ -209,8 +209,8 @@ impl Way {
     }
 }
 
-/// Every function as the one tool of a request that requires a call: calls that end are of the function, and their
-/// arguments are written down.
+/// Uses every function as the one tool of a request that requires a call: complete calls are of that function, and
+/// their arguments are written to a file.
 #[test]
 fn random_calls_of_published_functions() {
     let Some(folder) = folder() else { return };
@@ -232,7 +232,7 @@ fn random_calls_of_published_functions() {
             let fresh = match vocabulary.compile(&source) {
                 Ok(fresh) => fresh,
                 Err(error) => {
-                    // Few have no value at all, such as a list that is one of some texts.
+                    // A few schemas allow no value at all, such as an array that has to be one of some strings.
                     if !error.to_string().contains("nsatisfiable") {
                         fail(format!("{} {}: {error}", way.name(), function.name));
                     }
@@ -252,7 +252,7 @@ fn random_calls_of_published_functions() {
                 ([Part::Call(name), Part::Arguments(_)], [call]) if *name == function.name => call.strip_prefix(name),
                 _ => None,
             };
-            // As it is written: numbers may be larger than those of this library.
+            // Kept as it is written: numbers may be larger than this library can represent.
             let Some(arguments) = arguments.and_then(|json| serde_json::from_str::<&RawValue>(json).ok()) else {
                 fail(format!("{} {}: {text:?} is {parts:?}", way.name(), function.name));
                 continue;
@@ -271,7 +271,7 @@ fn random_calls_of_published_functions() {
     }
 }
 
-/// Calls as all families write them, whole and cut at each byte.
+/// Writes calls in the syntax of all families, and reads them whole and split at each byte.
 #[test]
 fn published_calls_are_read_back() {
     let Some(folder) = folder() else { return };
@@ -306,7 +306,7 @@ fn published_calls_are_read_back() {
     eprintln!("{} calls", counted.into_inner().unwrap());
 }
 
-/// Every schema is refused by name and place, or its answers that end are written down.
+/// Checks that every schema is refused by name and place, or that its complete answers are written to a file.
 #[test]
 fn random_answers_to_published_schemas() {
     let Some(folder) = folder() else { return };

@@ -1,4 +1,4 @@
-//! Which web pages' scripts may call: browsers ask, by the rules of CORS. Off unless origins are allowed.
+//! CORS: which web pages' scripts may call the server from a browser. Off unless origins are allowed.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::request_id::{ANSWERED_ID, REQUEST_ID};
 
-/// How long a browser may keep what it was told.
+/// Time for which a browser may cache a preflight response.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// What answers browsers, where `origins` are allowed; `None` if none are.
+/// The CORS middleware for the allowed `origins`; `None` if there are none.
 pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
     let allowed = match origins {
         [] => return None,
@@ -20,17 +20,17 @@ pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
     let layer = CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST])
-        // Clients send headers of their own, and keys are no cookies: a page must know one to send it.
+        // Clients send custom headers, and keys are not cookies: a page has to know a key to send it.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([REQUEST_ID, ANSWERED_ID])
         .max_age(MAX_AGE);
     Some(layer)
 }
 
-/// Checks that `origin` is one as browsers send it, or `*`.
+/// Checks that `origin` is an origin as browsers send it, or `*`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Describes what is wrong with it.
 pub fn check_origin(origin: &str) -> Result<(), String> {
     let is_origin = origin.parse::<Uri>().is_ok_and(|uri| {
         let parts = uri.scheme_str().zip(uri.authority());

@@ -1,4 +1,4 @@
-//! Errors in the OpenAI API's shape.
+//! Errors in the format of OpenAI's API.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,24 +9,24 @@ use serde_json::{Value, json};
 
 use crate::load_progress::LoadProgress;
 
-/// Seconds after which a client may try again, where nothing better is known.
+/// Seconds after which a client may retry, if nothing better is known.
 const RETRY_AFTER_S: u64 = 1;
 
-/// The error that a client gets.
+/// An error response.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
-    /// The request's field that is wrong.
+    /// Name of the request field that is wrong.
     pub(crate) param: Option<String>,
     pub(crate) code: Option<&'static str>,
-    /// Seconds after which the client may try again, if that is of use.
+    /// Seconds after which the client may retry, if that makes sense.
     pub(crate) retry_after_s: Option<u64>,
-    /// What does not fit into the context, where that is the reason and it is known.
+    /// Token counts, if the prompt exceeds the context and they are known.
     pub(crate) overflow: Option<ContextOverflow>,
 }
 
-/// OpenAI's code where the context is too short. Agents shorten their conversation when they read it.
+/// OpenAI's error code for a prompt that exceeds the context. Agents shorten their conversation when they see it.
 pub(crate) const CONTEXT_EXCEEDED: &str = "context_length_exceeded";
 
 impl ApiError {
@@ -34,12 +34,12 @@ impl ApiError {
         Self { status, message: message.into(), param: None, code: None, retry_after_s: None, overflow: None }
     }
 
-    /// 400, with the field that is wrong.
+    /// Status 400, for a wrong field.
     pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
 
-    /// 400, where the context is too short.
+    /// Status 400, for a prompt that exceeds the context.
     pub(crate) fn beyond_context(
         param: impl Into<String>,
         message: impl Into<String>,
@@ -48,25 +48,25 @@ impl ApiError {
         Self { code: Some(CONTEXT_EXCEEDED), overflow, ..Self::invalid(param, message) }
     }
 
-    /// 400, where no single field is wrong.
+    /// Status 400, where no single field is wrong.
     pub(crate) fn malformed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// 401.
+    /// Status 401, for a missing or unknown API key.
     pub(crate) fn unauthorized() -> Self {
         let message = "this server needs an API key that it knows, as the header \"Authorization: Bearer KEY\" or \
                        \"x-api-key: KEY\"";
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 
-    /// 401, for a key that was known when its request came.
+    /// Status 401, for a key that was removed after its request had arrived.
     pub(crate) fn revoked() -> Self {
         let message = "the API key of this request is known no more, so its answer ends here";
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 
-    /// 403, for a name that the server is not known to have.
+    /// Status 403, for a host name that the server is not known to have.
     pub(crate) fn foreign_host(host: &str) -> Self {
         let told = &host[..host.floor_char_boundary(200)];
         let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
@@ -79,7 +79,7 @@ impl ApiError {
         ))
     }
 
-    /// 403, for a web page of an origin that is not allowed.
+    /// Status 403, for a web page of an origin that is not allowed.
     pub(crate) fn foreign_origin(origin: &str) -> Self {
         let told = &origin[..origin.floor_char_boundary(200)];
         Self::forbidden(format!(
@@ -87,7 +87,7 @@ impl ApiError {
         ))
     }
 
-    /// 403, for a web page of another site, which does not tell its origin.
+    /// Status 403, for a web page of another site, whose origin is not known.
     pub(crate) fn foreign_site() -> Self {
         Self::forbidden(
             "a web page of another site may not call this server; start it with --allow-origin and the page's origin \
@@ -99,12 +99,12 @@ impl ApiError {
         Self { code: Some("forbidden"), ..Self::new(StatusCode::FORBIDDEN, message) }
     }
 
-    /// 404.
+    /// Status 404.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, message) }
     }
 
-    /// 404 for a model.
+    /// Status 404, for an unknown model.
     pub(crate) fn model_not_found(model: &str, known: &[String]) -> Self {
         let told = &model[..model.floor_char_boundary(200)];
         let message = format!("the model {told:?} is not served here; this server has {}", known.join(", "));
@@ -112,22 +112,22 @@ impl ApiError {
         Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
     }
 
-    /// 405.
+    /// Status 405, for a wrong method.
     pub(crate) fn wrong_method(message: impl Into<String>) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, message)
     }
 
-    /// 408.
+    /// Status 408, for a request that arrives too slowly.
     pub(crate) fn timeout(message: impl Into<String>) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, message)
     }
 
-    /// 413.
+    /// Status 413, for a body over the size limit.
     pub(crate) fn too_large(limit: usize) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {limit} bytes, which is the limit"))
     }
 
-    /// 413, for what memory can never hold.
+    /// Status 413, for a request that needs more memory than there ever is.
     pub(crate) fn needs_too_much(needed: usize, limit: usize, purpose: &str) -> Self {
         let message = format!(
             "the request would take some {} KiB of memory, but all {purpose} together have {}; send a shorter prompt \
@@ -139,7 +139,7 @@ impl ApiError {
         Self { code: Some("request_too_large"), ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, message) }
     }
 
-    /// 415.
+    /// Status 415, for a body that is not declared as JSON.
     pub(crate) fn not_json(content_type: Option<&str>) -> Self {
         let told = match content_type {
             Some(content_type) => format!("the body is {:?}", &content_type[..content_type.floor_char_boundary(200)]),
@@ -149,24 +149,24 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
-    /// 500.
+    /// Status 500.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// 503.
+    /// Status 503, for a server that lacks a resource at the moment.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
         Self { code: Some("overloaded"), retry_after_s: Some(RETRY_AFTER_S), ..error }
     }
 
-    /// 429, where no more requests may wait.
+    /// Status 429, for a full queue.
     pub(crate) fn queue_full(message: impl Into<String>, retry_after_s: u64) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, message);
         Self { code: Some("queue_full"), retry_after_s: Some(retry_after_s), ..error }
     }
 
-    /// 503, while the model is being loaded.
+    /// Status 503, while the model is being loaded.
     pub(crate) fn loading(progress: &LoadProgress) -> Self {
         let (done, total) = progress.bytes();
         let message = match total {
@@ -177,21 +177,21 @@ impl ApiError {
         Self { code: Some("loading"), retry_after_s: Some(progress.retry_after_s()), ..error }
     }
 
-    /// 503, while the server finishes what it has.
+    /// Status 503, while the server shuts down and finishes the requests in flight.
     pub(crate) fn draining() -> Self {
         let message = "the server is stopping and takes no more requests; send it to another one, or again later";
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, message);
         Self { code: Some("draining"), retry_after_s: Some(RETRY_AFTER_S), ..error }
     }
 
-    /// Logs what is the server's fault. That it starts or stops is none.
+    /// Logs errors of the server, except that it is starting or stopping.
     pub(crate) fn log(&self) {
         if self.status.is_server_error() && !matches!(self.code, Some("loading" | "draining")) {
             tracing::warn!(status = self.status.as_u16(), reason = self.message, "request failed");
         }
     }
 
-    /// The body: `{"error": {…}}`.
+    /// The body of the response: `{"error": {…}}`.
     pub(crate) fn to_json(&self) -> Value {
         let kind = match self.status {
             status if status.is_server_error() => "server_error",
@@ -214,7 +214,7 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // For APIs whose errors have another form.
+        // Kept for APIs that format errors differently.
         response.extensions_mut().insert(self);
         response
     }

@@ -1,7 +1,7 @@
-//! The types of a body's fields: each part of a request is a struct of [`Field`]s, which are read one by one.
+//! Typed fields of request bodies: each part of a request is a struct of [`Field`]s, which are parsed one by one.
 //!
-//! A field that is `null` counts as absent; fields that no struct names are ignored, as vLLM does. A value is looked at
-//! before it is parsed, so that an error can name it without a copy of whatever a client put there.
+//! A field that is `null` counts as absent; fields that no struct names are ignored, as vLLM does. The raw value is
+//! examined before it is parsed, so that an error can name it without copying arbitrary client data.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ use crate::error::ApiError;
 /// Longest value that an error message shows, in bytes.
 const SHOWN_BYTES_MAX: usize = 40;
 
-/// Reads the fields of `T` from a body that must be a JSON object.
+/// Parses the fields of `T` from a body that must be a JSON object.
 pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
     if body.trim_ascii_start().first().is_some_and(|&first| first != b'{') {
         return Err(ApiError::malformed("the body must be a JSON object"));
@@ -33,7 +33,7 @@ pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError
     })
 }
 
-/// The fields of `T`, or the path to the one that is wrong, if it is one, with its error.
+/// Parses the fields of `T`; an error comes with the path of the wrong field, if there is one.
 fn parse<'b, T: Deserialize<'b>>(text: &'b [u8]) -> Result<T, (Option<String>, serde_json::Error)> {
     let mut parser = serde_json::Deserializer::from_slice(text);
     let fields = serde_path_to_error::deserialize(&mut parser).map_err(|error| {
@@ -52,16 +52,16 @@ pub(crate) fn unbuildable(error: &serde_json::Error) -> String {
     }
 }
 
-/// The message of an error, without its position, which may be relative to a part of the body.
+/// The message of an error without its position, which may be relative to a part of the body.
 fn problem(error: &serde_json::Error) -> String {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let told = error.to_string();
     let told = told.strip_suffix(&place).unwrap_or(&told);
-    // A field below this one begins with its own name.
+    // A message about a nested field begins with that field's name.
     if told.starts_with('.') { told.to_owned() } else { format!(" {told}") }
 }
 
-/// A value as an error message shows it: small ones in full, others by their kind.
+/// Formats a value for an error message: small ones in full, others by their type.
 pub(crate) fn shown(value: &str) -> &str {
     match value.as_bytes().first() {
         _ if value.len() <= SHOWN_BYTES_MAX => value,
@@ -72,20 +72,20 @@ pub(crate) fn shown(value: &str) -> &str {
     }
 }
 
-/// Whether `raw` is this text.
+/// Whether `raw` is the JSON string `text`.
 pub(crate) fn is_text(raw: &RawValue, text: &str) -> bool {
     serde_json::from_str::<String>(raw.get()).is_ok_and(|sent| sent == text)
 }
 
-/// A value that a field may have.
+/// A type that the value of a field may have.
 pub(crate) trait FromJson<'b>: Sized {
-    /// What was expected, for an error: "a number".
+    /// Description of the type for an error, such as "a number".
     const EXPECTED: &'static str;
 
-    /// Reads it.
+    /// Parses the value.
     ///
     /// # Errors
-    /// What is wrong, as the rest of a sentence that begins with the field's name.
+    /// Describes the problem, as the rest of a sentence that begins with the field's name.
     fn from_json(raw: &'b RawValue) -> Result<Self, String>;
 
     /// The error for a value of another type.
@@ -131,11 +131,11 @@ impl FromJson<'_> for f32 {
     }
 }
 
-/// Whole, and written with or without a decimal point.
+/// Accepts whole numbers, written with or without a decimal point.
 impl FromJson<'_> for i64 {
     const EXPECTED: &'static str = "a whole number";
     fn from_json(raw: &RawValue) -> Result<Self, String> {
-        // Floats below 2^53 are exact.
+        // Whole numbers below 2^53 are exact in floating point.
         let whole = |float: f64| float.fract() == 0.0 && float.abs() < 9_007_199_254_740_992.0;
         let number: Option<Number> =
             if raw.get().starts_with('"') { None } else { serde_json::from_str(raw.get()).ok() };
@@ -167,7 +167,7 @@ impl FromJson<'_> for String {
     }
 }
 
-/// Values of any kind, which must have been counted by [`crate::json_cost::JsonCost`].
+/// Accepts values of any type, whose memory [`crate::json_cost::JsonCost`] has to have counted before.
 impl FromJson<'_> for Vec<Value> {
     const EXPECTED: &'static str = "a list";
     fn from_json(raw: &RawValue) -> Result<Self, String> {
@@ -182,7 +182,7 @@ impl FromJson<'_> for Vec<Value> {
     }
 }
 
-/// Values of any kind, which must have been counted by [`crate::json_cost::JsonCost`].
+/// Accepts values of any type, whose memory [`crate::json_cost::JsonCost`] has to have counted before.
 impl FromJson<'_> for Map<String, Value> {
     const EXPECTED: &'static str = "an object";
     fn from_json(raw: &RawValue) -> Result<Self, String> {
@@ -197,7 +197,7 @@ impl FromJson<'_> for Map<String, Value> {
     }
 }
 
-/// An object with fields of its own.
+/// An object with its own fields.
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) T);
 
@@ -214,10 +214,10 @@ impl<'b, T: Deserialize<'b>> FromJson<'b> for Object<T> {
     }
 }
 
-/// Token ids of the list `raw`, at most `most`; only the model knows whether they exist.
+/// Parses the list `raw` of at most `most` token ids. Only the model knows whether the ids exist.
 ///
 /// # Errors
-/// As [`FromJson::from_json`].
+/// Fails like [`FromJson::from_json`].
 pub(crate) fn token_ids(raw: &RawValue, most: usize) -> Result<Vec<u32>, String> {
     struct Ids {
         capacity: usize,
@@ -245,7 +245,7 @@ pub(crate) fn token_ids(raw: &RawValue, most: usize) -> Result<Vec<u32>, String>
     if !raw.get().starts_with('[') {
         return Err(format!("must be a list of token ids, but is {}", shown(raw.get())));
     }
-    // An id and its comma are two bytes at least: the list need not grow, and is given back what it did not need.
+    // An id and its comma have at least two bytes, so the list never grows; unused capacity is released.
     let ids = Ids { capacity: (raw.get().len() / 2).min(most), most };
     let mut ids =
         serde_json::Deserializer::from_str(raw.get()).deserialize_seq(ids).map_err(|error| unbuildable(&error))?;
@@ -253,7 +253,7 @@ pub(crate) fn token_ids(raw: &RawValue, most: usize) -> Result<Vec<u32>, String>
     Ok(ids)
 }
 
-/// The first entries of the list `raw`, at most `most`, and how many there are in all.
+/// The first items of the array `raw`, at most `most`, and the number of all items; `None` if it is not an array.
 pub(crate) fn entries(raw: &RawValue, most: usize) -> Option<(Vec<&RawValue>, usize)> {
     struct Entries(usize);
     impl<'de> Visitor<'de> for Entries {
@@ -276,10 +276,10 @@ pub(crate) fn entries(raw: &RawValue, most: usize) -> Option<(Vec<&RawValue>, us
     serde_json::Deserializer::from_str(list).deserialize_seq(Entries(most)).ok()
 }
 
-/// The entries of the object `raw`, in their order; values are read as `T`.
+/// The fields of the object `raw` in order, with values of type `T`.
 ///
 /// # Errors
-/// As [`FromJson::from_json`].
+/// Fails like [`FromJson::from_json`].
 pub(crate) fn pairs<'b, T: FromJson<'b>>(raw: &'b RawValue) -> Result<Vec<(String, T)>, String> {
     struct Pairs<T>(PhantomData<T>);
     impl<'de, T: FromJson<'de>> Visitor<'de> for Pairs<T> {

@@ -1,4 +1,4 @@
-//! The sequences of one request, under way: submitted together, read together, cancelled together.
+//! The sequences of one request: submitted, read and cancelled together.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -23,18 +23,18 @@ use crate::request_log::{AskedFor, RequestLog};
 use crate::sampling::Common;
 use crate::tenant::Tenant;
 
-/// A growing answer is charged in steps of this many bytes; the first is covered by [`SEQUENCE_BYTES`].
+/// Step in bytes in which a growing answer is charged; [`SEQUENCE_BYTES`] covers the first one.
 const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
 
 /// The parts of a checked request, with the memory that it holds.
 pub(crate) struct Asked {
     pub(crate) prompts: Vec<Vec<TokenId>>,
-    /// What the texts are made of, if they are answers; without one they are told as they are.
+    /// How answers are split into thinking, text and calls; without it, text is reported unchanged.
     pub(crate) form: Option<Form>,
-    /// Text of all prompts that is to be part of the answer.
+    /// Bytes of prompt text that the answer repeats (`echo`).
     pub(crate) echo_bytes: usize,
     pub(crate) caller: Caller,
-    /// Bytes that its handler keeps besides.
+    /// Bytes of other data that the request's handler keeps.
     pub(crate) beside: usize,
     pub(crate) share: Share,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Asked {
 pub(crate) struct Sequences {
     streams: Vec<Stream>,
     tenant: Tenant,
-    /// Completes when the server ends without waiting for this.
+    /// Completes when the server ends without waiting for the request.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     ready: VecDeque<(usize, Delta)>,
     observed: Observed,
@@ -52,20 +52,20 @@ pub(crate) struct Sequences {
     n: usize,
     /// Sequences per prompt.
     candidates: usize,
-    /// Whether the answer reports log-probabilities.
+    /// Whether the answer contains log-probabilities.
     logprobs: bool,
-    /// Whether it reports for each prompt why no more of it was cached.
+    /// Whether the answer reports, for each prompt, why no more of it was cached.
     cache_report: bool,
-    /// Whether the report may say how long ago something was lost: with several tenants, that would reveal how many
-    /// requests others make.
+    /// Whether that report may say how long ago something was evicted: with several tenants, that would reveal how many
+    /// requests others send.
     lookups_told: bool,
-    /// Memory of all this; a stream takes it over.
+    /// Memory of the sequences; a stream takes it over.
     share: Option<Share>,
-    /// Memory of an answer that is not streamed, which takes it over.
+    /// Memory of a non-streamed answer, which takes it over.
     answer: Option<Share>,
 }
 
-/// Where it is noted what becomes of the sequences.
+/// Destinations of statistics about the sequences.
 struct Observed {
     metrics: Arc<Metrics>,
     pace: Arc<QueuePace>,
@@ -76,54 +76,55 @@ struct Observed {
 
 struct Stream {
     text: TextStream,
-    /// What reads the text, if it is an answer.
+    /// Reader of the answer; `None` if text is reported unchanged.
     answer: Option<Answer>,
     prompt_tokens: usize,
     cached_tokens: usize,
     below: Option<FoundBelow>,
     miss: Option<Miss>,
-    /// Whether all tokens come together, as at the end of a search: then there is no time between tokens.
+    /// Whether all tokens arrive together, as at the end of a beam search, so that there is no time between tokens.
     at_once: bool,
-    /// Whether it is the first of its prompt, which waits in the queue for all of them.
+    /// Whether this is the first sequence of its prompt, which waits in the queue for all of them.
     is_first: bool,
     timing: Timing,
     ended: bool,
 }
 
-/// What has come for a sequence.
+/// New output of a sequence.
 #[derive(Default)]
 pub(crate) struct Delta {
     pub(crate) text: TextDelta,
-    /// What the text is, if it is an answer's.
+    /// Pieces of the answer, if it is split into thinking, text and calls.
     pub(crate) pieces: Vec<Piece>,
-    /// Whether what comes next is thinking.
+    /// Whether the next text belongs to thinking.
     pub(crate) is_thinking: bool,
 }
 
-/// When a sequence came how far.
+/// Times at which a sequence reached its stages.
 #[derive(Default)]
 struct Timing {
-    /// How long it waited in the queue.
+    /// Time that the sequence waited in the queue.
     queued: Option<Duration>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     ended: Option<Instant>,
 }
 
-/// A sequence that has ended.
+/// The output of a sequence that has ended.
 #[derive(Default)]
 pub(crate) struct Output {
-    /// The text, unless `pieces` tell it.
+    /// The text, unless `pieces` contain it.
     pub(crate) text: String,
-    /// What the answer is made of.
+    /// Pieces of the answer.
     pub(crate) pieces: Vec<Piece>,
     pub(crate) prompt: PromptDone,
-    /// Tokens with their log-probabilities, if asked for.
+    /// Tokens with their log-probabilities, if requested.
     pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
     pub(crate) cause: Option<StopCause>,
     pub(crate) embedding: Vec<f32>,
-    /// The log-probabilities of all tokens together, if they are known, and their number.
+    /// Sum of the log-probabilities of all tokens, if known.
     logprob: f64,
+    /// Number of tokens.
     num_tokens: usize,
 }
 
@@ -133,7 +134,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     let Asked { prompts, form, echo_bytes, caller: Caller { tenant, log }, beside, share: mut parsed } = asked;
     check_amount(app, &prompts, common.candidates)?;
     let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
-    // Others need not wait for what was only needed to read it.
+    // Releases the memory that was needed only for parsing, so that others need not wait for it.
     let ids = prompt_tokens.saturating_mul(size_of::<TokenId>());
     let kept = [ids, echo_bytes, beside, form.as_ref().map_or(0, Form::bytes), bytes_prepared(common)];
     parsed.shrink(kept.into_iter().fold(0, usize::saturating_add));
@@ -147,7 +148,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     drop(parsed);
     note(app, &log, prompts.len(), prompt_tokens, common);
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());
-    // Of an answer, its reader knows what is text and may have a stop string.
+    // The reader of an answer looks for stop strings itself, as it knows which part is text.
     let options = match &form {
         Some(_) => TextOptions { stop: Vec::new(), ..common.text.clone() },
         None => common.text.clone(),
@@ -157,7 +158,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
         let prompt_tokens = prompt.len();
         let mut params = common.params.clone();
         if common.candidates > common.n {
-            // The choices are the best by these.
+            // The best choices are selected by log-probabilities.
             params.logprobs = params.logprobs.or(Some(0));
         }
         let request = Request {
@@ -169,11 +170,11 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
             explain_miss: common.cache_report,
             beam: common.beam,
             embed: common.embed,
-            // Whole answers are read as they come; only streams go at the speed of their clients.
+            // Non-streamed answers are read as they come; only streams may be slowed down by their clients.
             unread: common.stream.then(|| app.memory.unread.clone()),
             constraint: constraint.clone(),
         };
-        // An error here drops, and so cancels, the sequences before it.
+        // An error here drops, and so cancels, the sequences submitted before.
         let submitted = app.engine.submit_many(request, common.candidates);
         for events in submitted.map_err(|error| refusal(error, &app.pace))? {
             let text = TextStream::new(events, app.tokenizer.clone(), options.clone());
@@ -195,7 +196,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     log.facts().submitted.get_or_insert(started);
     let mut is_cut = app.is_cut.clone();
     let cut = Box::pin(async move {
-        // An error means that the server has ended, which is the same.
+        // An error means that the server has ended, which has the same effect.
         let _ = is_cut.wait_for(|&cut| cut).await;
     });
     Ok(Sequences {
@@ -215,7 +216,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     })
 }
 
-/// Most sequences of a request.
+/// Maximum number of sequences of a request.
 pub(crate) fn sequences_max(app: &App) -> usize {
     app.config.sequences_max.min(app.engine.limits().max_waiting.max(1))
 }
@@ -242,7 +243,7 @@ impl Sequences {
                 let mut open = false;
                 for (index, stream) in self.streams.iter_mut().enumerate().filter(|(_, stream)| !stream.ended) {
                     open = true;
-                    // Dropping the future loses nothing, so that each poll may make a new one.
+                    // Dropping the future loses nothing, so each poll may create a new one.
                     let next = pin!(stream.text.next()).poll(context);
                     if let Poll::Ready(Some(delta)) = next {
                         let delta = stream.read(delta);
@@ -253,7 +254,7 @@ impl Sequences {
                 if !open || !self.ready.is_empty() {
                     return Poll::Ready(());
                 }
-                // The first that is open tells; dropping all of this cancels the others.
+                // The first open sequence reports the end; dropping the struct cancels the others.
                 let first = self.streams.iter_mut().enumerate().find(|(_, stream)| !stream.ended);
                 match first {
                     Some((index, stream)) if self.cut.as_mut().poll(context).is_ready() => {
@@ -272,27 +273,28 @@ impl Sequences {
         self.ready.pop_front()
     }
 
-    /// The first sequence that has not ended; the first of all where all have.
+    /// Index of the first sequence that has not ended; 0 if all have.
     pub(crate) fn first_open(&self) -> usize {
         self.streams.iter().position(|stream| !stream.ended).unwrap_or(0)
     }
 
-    /// The memory of the sequences, which from now on is the caller's.
+    /// Takes over the memory of the sequences.
     pub(crate) fn take_share(&mut self) -> Option<Share> {
         self.share.take()
     }
 
-    /// The memory of what [`Sequences::collect`] gathered, likewise.
+    /// Takes over the memory of the answer that [`Sequences::collect`] gathered.
     pub(crate) fn take_answer(&mut self) -> Option<Share> {
         self.answer.take()
     }
 
-    /// Waits until all have ended; returns the `n` best of each prompt's, or all in their order if there are no others.
+    /// Waits until all sequences have ended; returns the `n` best of each prompt, or all in order if there are no other
+    /// candidates.
     pub(crate) async fn collect(&mut self) -> Result<Vec<Output>, ApiError> {
         self.collect_with(|_| {}).await
     }
 
-    /// The same, and tells each delta of all sequences as it comes.
+    /// Collects like [`Sequences::collect`], and passes each delta of all sequences to `seen`.
     pub(crate) async fn collect_with(&mut self, mut seen: impl FnMut(&Delta)) -> Result<Vec<Output>, ApiError> {
         let mut uncharged = 0;
         let mut outputs: Vec<Output> = Vec::new();
@@ -304,10 +306,10 @@ impl Sequences {
             if let Some((_, position)) = &mut delta.token {
                 output.num_tokens += 1;
                 output.logprob += position.as_ref().map_or(0.0, |position| f64::from(position.chosen.logprob));
-                // If the client did not ask for them, they were only needed to choose the best.
+                // The client did not request log-probabilities; they were needed only to choose the best.
                 position.take_if(|_| !self.logprobs);
             }
-            // Log-probabilities were charged for before.
+            // Log-probabilities were charged before.
             uncharged += delta.text.len() * TEXT_FACTOR;
             if uncharged > CHARGED_AT_ONCE {
                 if let Some(answer) = &mut self.answer {
@@ -339,34 +341,34 @@ impl Sequences {
         let mut outputs = outputs.into_iter();
         while outputs.len() > 0 {
             let mut candidates: Vec<_> = outputs.by_ref().take(self.candidates).collect();
-            // Among equals, the first.
+            // The sort is stable, so the first of equals comes first.
             candidates.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
             choices.extend(candidates.into_iter().take(self.n));
         }
         Ok(choices)
     }
 
-    /// Whose they are.
+    /// The tenant that sent the request.
     pub(crate) fn tenant(&self) -> Tenant {
         self.tenant
     }
 
-    /// Tokens of all prompts.
+    /// Number of tokens of all prompts.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Those of them that were in the prefix cache, as far as is known yet.
+    /// Number of prompt tokens found in the prefix cache, as far as known yet.
     pub(crate) fn cached_tokens(&self) -> usize {
         self.streams.iter().step_by(self.candidates.max(1)).map(|stream| stream.cached_tokens).sum()
     }
 
-    /// Tokens generated so far, chosen or not.
+    /// Number of tokens generated so far, chosen or not.
     pub(crate) fn completion_tokens(&self) -> usize {
         self.streams.iter().map(|stream| stream.text.tokens()).sum()
     }
 
-    /// How long the first sequence's prompt was computed behind the queue, and how long its tokens came after that.
+    /// Time from the end of queueing to the first sequence's first token, and from then to its last token.
     pub(crate) fn durations(&self) -> (Duration, Duration) {
         let Some(Timing { queued, first_token, ended, .. }) = self.streams.first().map(|stream| &stream.timing) else {
             return <_>::default();
@@ -377,7 +379,7 @@ impl Sequences {
         (first.saturating_duration_since(begun), end.saturating_duration_since(first))
     }
 
-    /// `usage` so far. A prompt counts once, whatever `n`; all generated tokens count, chosen or not.
+    /// The `usage` so far. A prompt counts once, whatever `n`; all generated tokens count, chosen or not.
     pub(crate) fn usage(&self) -> Value {
         let (completion, cached) = (self.completion_tokens(), self.cached_tokens());
         let prompts = || self.streams.iter().step_by(self.candidates.max(1));
@@ -387,8 +389,8 @@ impl Sequences {
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         });
-        // Only if there is something to report: the OpenAI API has no such fields. All answers of a search report the
-        // one search.
+        // Reported only if there is something to report, as the OpenAI API has no such fields. All answers of a beam
+        // search report the one search.
         let told =
             self.streams.iter().enumerate().filter(|(index, stream)| !stream.at_once || index % self.candidates == 0);
         let preemptions: u32 = told.map(|(_, stream)| stream.text.preemptions()).sum();
@@ -421,8 +423,8 @@ impl Sequences {
     }
 }
 
-/// Where a prompt's prefix in memory ended and why, and what of the rest was on disk and is not loaded, as far as its
-/// client may know: how many look-ups ago something was lost is included only if `lookups_told`.
+/// Describes where a prompt's cached prefix ended and why, and which part of the rest was on disk and is not loaded.
+/// How many look-ups ago something was evicted is included only if `lookups_told`.
 fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {
         MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
@@ -436,7 +438,7 @@ fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Valu
         entry["lookups_ago"] = json!(lookups_ago);
     }
     if let Some(FoundBelow { tokens, loaded, computed, .. }) = below.filter(|below| below.tokens > below.loaded) {
-        // The first ones are computed while the rest is read, so that both may hold.
+        // The first tokens are computed while the rest is read, so both may be true.
         let reason = if tokens > loaded + computed { "could_not_be_read" } else { "computing_is_faster" };
         entry["on_disk"] = json!({"tokens": tokens, "not_loaded_tokens": tokens - loaded, "reason": reason});
     }
@@ -451,7 +453,7 @@ impl Output {
 }
 
 impl Stream {
-    /// Reads what has come, if it is an answer's. A stop string in its text ends it.
+    /// Passes new text to the reader of the answer, if there is one. A stop string in the text ends the sequence.
     fn read(&mut self, mut text: TextDelta) -> Delta {
         let Some(answer) = &mut self.answer else { return Delta { text, ..Delta::default() } };
         let (pieces, stop) = answer.push(&text.text, self.text.tokens(), text.finished.is_some());
@@ -494,7 +496,7 @@ impl Stream {
         }
     }
 
-    /// Notes that it ended, for this reason.
+    /// Records that the sequence ended, for this reason.
     fn end(&mut self, reason: &'static str, now: Instant, observed: &Observed) {
         self.ended = true;
         self.timing.ended = Some(now);
@@ -526,7 +528,7 @@ impl Drop for Sequences {
     }
 }
 
-/// What is asked of the engine, for the log.
+/// Records in the request's log what is submitted to the engine.
 fn note(app: &App, log: &RequestLog, prompts: usize, prompt_tokens: usize, common: &Common) {
     app.metrics.params_n.observe(common.n as f64);
     let mut facts = log.facts();
@@ -543,7 +545,7 @@ fn note(app: &App, log: &RequestLog, prompts: usize, prompt_tokens: usize, commo
     });
 }
 
-/// Why the engine does not take a request, and when it may come back.
+/// Converts the engine's refusal of a request to an error, with the time after which to retry.
 fn refusal(error: SubmitError, pace: &QueuePace) -> ApiError {
     match error {
         SubmitError::Overloaded { .. } => ApiError::queue_full(error.to_string(), pace.retry_after_s()),

@@ -1,7 +1,8 @@
-//! Harmony, the form of gpt-oss: an answer is a list of messages, each with a channel and perhaps a recipient. Thinking
-//! is in the channel `analysis`; a call is a message to `functions.NAME`, whose content is its arguments.
+//! Harmony, the response format of gpt-oss: an answer is a list of messages, each with a channel and perhaps a
+//! recipient. Thinking is in the channel `analysis`; a tool call is a message to `functions.NAME`, whose content is its
+//! arguments.
 //!
-//! An answer begins behind `<|start|>assistant`, in the header of its first message.
+//! An answer begins after `<|start|>assistant`, in the header of its first message.
 
 use interbed_engine::quoted;
 use serde_json::Value;
@@ -9,28 +10,29 @@ use serde_json::Value;
 use crate::thinking::begun_at_end;
 use crate::tool_calls::{Function, JsonScan, Part};
 
-/// As `--tool-parser` knows it.
+/// Name of the format for `--tool-parser`.
 pub(crate) const NAME: &str = "harmony";
-/// What a call begins with in a free answer.
+/// Beginning of a call in an unconstrained answer.
 pub(crate) const CALL: &str = "to=functions.";
 
 const MESSAGE: &str = "<|message|>";
 const CHANNEL: &str = "<|channel|>";
-/// What ends a content.
+/// Marks that end a message's content.
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
 
-/// Whether a model with this template speaks so.
+/// Whether a model with this chat template uses the format.
 pub(crate) fn is_spoken(source: &str) -> bool {
     [CHANNEL, MESSAGE].iter().all(|sign| source.contains(sign))
 }
 
-/// Tells the messages of one answer.
+/// Parses the messages of one answer.
 pub(crate) struct HarmonyParser {
-    /// What may be called; calls of others are text, and without any all are.
+    /// Functions that may be called. Calls of other functions count as text, but if the list is empty all calls do.
     functions: Vec<String>,
     state: State,
     held: String,
-    /// Whether thinking, and text, was told: another message of its kind begins with an empty line.
+    /// Whether thinking, and whether text, has been reported: a further message of the same kind begins with an empty
+    /// line.
     told: (bool, bool),
 }
 
@@ -38,32 +40,32 @@ pub(crate) struct HarmonyParser {
 enum State {
     Header,
     Content(Kind),
-    /// In arguments, which are a JSON object: its texts may have marks in them.
+    /// Inside arguments, which are a JSON object: its strings may contain marks.
     Arguments(JsonScan),
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Whether this message is the first of its kind, or has begun.
+    /// Whether this is the first message of its kind, or has begun.
     Thinking(bool),
     Text(bool),
-    /// Whether arguments were told.
+    /// Whether arguments have been reported.
     Call(bool),
 }
 
 impl HarmonyParser {
-    /// For an answer that begins in a header, or in the text of a message that is `continued`.
+    /// Creates a parser for an answer that begins in a header, or in the text of a message that is `continued`.
     pub(crate) fn new(functions: Vec<String>, continued: bool) -> Self {
         let state = if continued { State::Content(Kind::Text(true)) } else { State::Header };
         Self { functions, state, held: String::new(), told: (false, false) }
     }
 
-    /// Whether a message of thinking has begun, and not ended.
+    /// Whether the text is inside a message of thinking.
     pub(crate) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Content(Kind::Thinking(_)))
     }
 
-    /// Takes more text, and the last if it has `ended`; returns what is certain.
+    /// Appends text; `ended` says whether the answer has ended. Returns the parts that are certain.
     pub(crate) fn push(&mut self, text: &str, ended: bool) -> Vec<Part> {
         self.held.push_str(text);
         let mut parts = Vec::new();
@@ -110,7 +112,7 @@ impl HarmonyParser {
                     }
                     self.state = State::Content(kind);
                     let Some((_, mark)) = end else { return parts };
-                    // The channel is part of the next header.
+                    // The channel belongs to the next header.
                     if mark != CHANNEL {
                         self.held.drain(..mark.len());
                     }
@@ -120,7 +122,7 @@ impl HarmonyParser {
         }
     }
 
-    /// What a message with this header is.
+    /// The kind of a message with this header.
     fn kind(&self, header: &str, parts: &mut Vec<Part>) -> Kind {
         let word = |text: &str| {
             let end = text.find(|character: char| character.is_whitespace() || character == '<').unwrap_or(text.len());
@@ -129,7 +131,7 @@ impl HarmonyParser {
         let channel = header.find(CHANNEL).map(|at| word(&header[at + CHANNEL.len()..]));
         let recipient = header.find("to=").map(|at| word(&header[at + 3..]));
         if let Some(recipient) = recipient {
-            // What is not said so is not bound.
+            // A recipient in another form is not constrained.
             if let Some(name) = recipient.strip_prefix("functions.")
                 && self.functions.iter().any(|known| known == name)
             {
@@ -170,7 +172,7 @@ impl HarmonyParser {
         }
     }
 
-    /// The answer has ended in a header. A text without any mark is no header: it is told as it is.
+    /// Handles an answer that ends in a header. A text without any mark is no header, and is reported as text.
     fn unheaded(&mut self, parts: &mut Vec<Part>) {
         let text = std::mem::take(&mut self.held);
         if !text.contains("<|") && !text.trim().is_empty() {
@@ -180,7 +182,8 @@ impl HarmonyParser {
     }
 }
 
-/// The call behind [`CALL`], in Lark's form: a rule `call` and those that it names. `mark` writes one of the marks.
+/// The grammar of a call after [`CALL`], in Lark's syntax: a rule `call` and those that it uses. `mark` writes a mark
+/// as a terminal.
 pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String) -> String {
     let one = |function: &Function| format!("{} tail %json {}", quoted(&function.name), function.parameters);
     let calls: Vec<_> = functions.iter().map(one).collect();
@@ -191,8 +194,8 @@ pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String
     )
 }
 
-/// An answer that thinks, or does not, and calls, or says what the schema `text` describes, if there is one; likewise.
-/// `is_special` says whether the marks are tokens.
+/// The grammar of an answer, in Lark's syntax: optional thinking, then a call, or text that satisfies the schema
+/// `text`, if there is one. `mark` writes a mark as a terminal; `is_special` says whether the marks are tokens.
 pub(crate) fn answer_grammar(
     functions: &[Function],
     text: Option<&Value>,
@@ -215,7 +218,7 @@ pub(crate) fn answer_grammar(
     )
 }
 
-/// What comes before the content of an answer to the user, likewise.
+/// The grammar of what precedes the content of an answer to the user, in Lark's syntax.
 pub(crate) fn final_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
     let (channel, constrain, message) = (mark(CHANNEL), mark("<|constrain|>"), mark(MESSAGE));
     let thought = thought_grammar(&mark, is_special);
@@ -224,10 +227,10 @@ pub(crate) fn final_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> 
     )
 }
 
-/// A rule `thought` for a message of thinking and the beginning of the next one.
+/// A rule `thought` for a message of thinking and the beginning of the next message.
 fn thought_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
     let (channel, message, end, start) = (mark(CHANNEL), mark(MESSAGE), mark("<|end|>"), mark("<|start|>"));
-    // No text has a token's mark in it; else it goes up to its end.
+    // If marks are tokens, no text contains one; else the text ends at the first mark.
     let (text, rule) = match is_special {
         true => (format!("TEXT? {end}"), "TEXT: /(?s:.+)/\n".to_owned()),
         false => ("text".to_owned(), format!("text[suffix={end}]: /(?s:.*)/\n")),
@@ -239,7 +242,7 @@ fn thought_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
 mod tests {
     use super::*;
 
-    /// The parts of a text that comes in these pieces; those that follow each other are one.
+    /// The parts of a text that comes in these pieces, with adjacent ones merged.
     fn told(functions: &[&str], pieces: &[&str]) -> Vec<Part> {
         let functions = functions.iter().map(|name| (*name).to_owned()).collect();
         let mut parser = HarmonyParser::new(functions, false);
@@ -294,10 +297,10 @@ mod tests {
                 vec![text("First\n\nthen")],
             ),
             (format!("{thinking}<|channel|>analysis<|message|>More"), vec![thought("I see <|.\n\nMore")]),
-            // Nobody said that this may be called.
+            // Functions that were not offered cannot be called.
             ("<|channel|>commentary to=functions.other<|message|>{}<|call|>".into(), vec![text("{}")]),
             ("<|channel|>commentary to=weather<|message|>{}<|call|>".into(), vec![text("{}")]),
-            // As text, and not as marks, they are part of the arguments.
+            // Marks in plain text are part of the arguments.
             (
                 "<|channel|>commentary to=functions.weather<|message|>{\"city\": \"<|end|><|call|>}\"} <|call|>".into(),
                 vec![call(), Part::Arguments("{\"city\": \"<|end|><|call|>}\"} ".into())],

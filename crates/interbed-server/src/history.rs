@@ -1,7 +1,8 @@
-//! The turns of a conversation, as chats have them: messages with a role, a text, thinking and calls.
+//! The turns of a conversation in the format of chats: messages with a role, text, thinking and calls.
 //!
-//! Clients send what belongs to one turn in several messages or items, and others between a call and its result.
-//! Templates want one message for a turn of the assistant, and behind its calls their results, in the calls' order.
+//! Clients send the parts of one turn in several messages or items, and put others between a call and its result. Chat
+//! templates expect one message for a turn of the assistant, followed by the results of its calls in the order of the
+//! calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -12,19 +13,19 @@ use crate::json_text::object;
 
 type Message = Map<String, Value>;
 
-/// The newest message that calls with an id.
+/// The newest message with a call of some id.
 #[derive(Default)]
 struct Caller {
     index: usize,
-    /// Which of its calls have that id, and no result yet.
+    /// Indices of the message's calls with the id that have no result yet.
     places: VecDeque<usize>,
 }
 
 const ASSISTANT: &str = "assistant";
-/// Where a message may have what was thought. The first is the one that templates read.
+/// Fields that may contain thinking. Chat templates read the first one.
 const THOUGHTS: [&str; 2] = ["reasoning_content", "reasoning"];
 
-/// The messages of the newest turn of a user, of messages that are, or are not, a user's: the last row of those.
+/// The messages of the user's newest turn: the last run of messages for which `is_by_user` is true.
 pub(crate) fn newest_turn(is_by_user: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> Range<usize> {
     let mut turn = 0..0;
     for (index, is_by_user) in is_by_user.enumerate().rev() {
@@ -38,15 +39,15 @@ pub(crate) fn newest_turn(is_by_user: impl DoubleEndedIterator<Item = bool> + Ex
     turn
 }
 
-/// Fields of blocks and items that say nothing to a model.
+/// Fields of blocks and items that mean nothing to a model.
 const NOT_TOLD: [&str; 8] =
     ["cache_control", "encrypted_content", "encrypted_index", "file_id", "id", "result", "signature", "status"];
-/// Longest text without white space that is told: those that are longer are files and pictures, encoded.
+/// Longest text without white space that is shown: longer ones are encoded files and images.
 const WORD_BYTES_MAX: usize = 1024;
-/// Deepest value within a block or item that is told.
+/// Deepest nesting within a block or item that is shown.
 const TOLD_DEPTH_MAX: usize = 16;
 
-/// A block or item that only tells of the past, as a text; of files and pictures in it, that they were left out.
+/// Describes a block or item of the history as text; files and images in it are left out.
 pub(crate) fn told_as_text(item: Value) -> String {
     let kind = item["type"].as_str().unwrap_or_default().to_owned();
     let mut told = told(item, TOLD_DEPTH_MAX);
@@ -54,7 +55,7 @@ pub(crate) fn told_as_text(item: Value) -> String {
     format!("[{kind}: {told}]")
 }
 
-/// What of a value is told.
+/// Removes encoded files, deep values and meaningless fields from a value.
 fn told(value: Value, depth: usize) -> Value {
     match value {
         Value::String(text) if is_encoded(&text) => "(left out)".into(),
@@ -69,17 +70,17 @@ fn told(value: Value, depth: usize) -> Value {
     }
 }
 
-/// Whether a text is a file or picture.
+/// Whether a text is an encoded file or image.
 fn is_encoded(text: &str) -> bool {
     let has_long_word = || text.split_ascii_whitespace().any(|word| word.len() > WORD_BYTES_MAX);
     text.starts_with("data:") || (text.len() > WORD_BYTES_MAX && has_long_word())
 }
 
-/// A conversation, message after message.
+/// A conversation under construction, message by message.
 #[derive(Default)]
 pub(crate) struct History {
     messages: Vec<Message>,
-    /// The function that each call names, by the call's id.
+    /// The function of each call, by the call's id.
     called: HashMap<String, String>,
 }
 
@@ -95,17 +96,18 @@ impl History {
         turns
     }
 
-    /// Adds what `role` says. Where it spoke last, it goes on: many templates want roles to alternate.
+    /// Adds text of `role`. Continues the last message if it has the same role, as many templates require alternating
+    /// roles.
     pub(crate) fn push(&mut self, role: &str, text: String) {
         self.add(json!({"role": role, "content": text}));
     }
 
-    /// Adds what the assistant thinks.
+    /// Adds thinking of the assistant.
     pub(crate) fn think(&mut self, text: String) {
         self.add(json!({"role": ASSISTANT, "content": null, THOUGHTS[0]: text}));
     }
 
-    /// Adds a call by the assistant; `arguments` are an object, or a text of one.
+    /// Adds a call by the assistant; `arguments` are an object, or the text of one.
     pub(crate) fn call(&mut self, id: String, name: String, arguments: Value) {
         let function = object([("name", name.as_str().into()), ("arguments", arguments)]);
         let call = object([("id", id.as_str().into()), ("type", "function".into()), ("function", function)]);
@@ -114,8 +116,8 @@ impl History {
         self.called.insert(id, name);
     }
 
-    /// Adds what a call has brought. Where the call is not told any more, as when a client has shortened what was
-    /// before, that is a text of the user's.
+    /// Adds the result of a call. If the call is no longer part of the history, as after a client has shortened it, the
+    /// result becomes text of the user.
     pub(crate) fn result(&mut self, id: String, text: String) {
         match self.called.get(&id) {
             Some(name) => self.add(json!({"role": "tool", "tool_call_id": id, "name": name, "content": text})),
@@ -123,12 +125,13 @@ impl History {
         }
     }
 
-    /// Whether the assistant spoke last, and called nothing.
+    /// Whether the last message is by the assistant, and has no calls.
     pub(crate) fn is_to_be_continued(&self) -> bool {
         self.messages.last().is_some_and(|last| is_by(last, ASSISTANT) && calls_of(last).is_empty())
     }
 
-    /// The messages, with each result behind the message that called for it. What has no call stays where it is.
+    /// Returns the messages, with each result moved after the message with its call. Results without a call stay where
+    /// they are.
     pub(crate) fn into_messages(self) -> Vec<Value> {
         let mut results: Vec<Vec<(usize, Message)>> = Vec::new();
         results.resize_with(self.messages.len(), Vec::new);
@@ -146,7 +149,7 @@ impl History {
             let id = message.get("tool_call_id").and_then(Value::as_str).filter(|_| is_by(&message, "tool"));
             match id.and_then(|id| callers.get_mut(id)) {
                 Some(caller) => {
-                    // More than were called for stand last.
+                    // Results beyond the number of calls come last.
                     let place = caller.places.pop_front().unwrap_or(usize::MAX);
                     results[caller.index].push((place, message));
                     others.push(None);
@@ -176,8 +179,8 @@ impl History {
     }
 }
 
-/// Adds a message: to the last one, if that is of the same turn. Messages of the assistant that follow each other are;
-/// those of others only if they are `joined`, and results never.
+/// Adds a message, or merges it into the last one if both belong to one turn. Consecutive messages of the assistant do;
+/// those of other roles only if they are `joined`, and results never.
 fn add(messages: &mut Vec<Message>, message: Message, joined: bool) {
     match messages.last_mut() {
         Some(last)
@@ -190,7 +193,7 @@ fn add(messages: &mut Vec<Message>, message: Message, joined: bool) {
     }
 }
 
-/// Adds what `next` has to `message`.
+/// Merges the fields of `next` into `message`.
 fn join(message: &mut Message, mut next: Message) {
     let thoughts = [&mut *message, &mut next].map(|message| {
         let [one, other] = THOUGHTS.map(|name| message.shift_remove(name).filter(Value::is_string));
@@ -214,14 +217,14 @@ fn join(message: &mut Message, mut next: Message) {
     }
 }
 
-/// Both texts with a line end between them, or the one that there is.
+/// Joins both texts with a line end; returns the only one if there is just one.
 fn joined(texts: [Option<Value>; 2]) -> Option<Value> {
     match texts {
         [Some(Value::String(mut one)), Some(Value::String(other))] => {
             if !one.is_empty() && !other.is_empty() {
                 one.push('\n');
             }
-            // Into the room of the first: a long row of messages is not copied anew with each.
+            // Appends in place, so that a long row of messages is not copied for each of them.
             one.push_str(&other);
             Some(one.into())
         }
@@ -241,7 +244,7 @@ fn calls_of(message: &Message) -> &[Value] {
 mod tests {
     use super::*;
 
-    /// Messages in short: role, text, thinking, ids of calls or of the result.
+    /// Abbreviates messages: role, text, thinking, and ids of calls or of the result.
     fn short(messages: &[Value]) -> Vec<String> {
         let one = |message: &Value| {
             let text = |field: &str| message[field].as_str().unwrap_or_default();
@@ -257,7 +260,8 @@ mod tests {
         messages.iter().map(one).collect()
     }
 
-    /// Parts of turns, in short: `u` and `s` say what follows, `a` too; `t` thinks, `c` calls, `r` is the result.
+    /// Builds turns from abbreviations: `u`, `s` and `a` are text of the user, system and assistant, `t` is thinking,
+    /// `c` a call, `r` a result.
     fn turns(parts: &str) -> Vec<String> {
         let mut turns = History::default();
         for part in parts.split(' ') {
@@ -285,9 +289,9 @@ mod tests {
             ("ua c1 ub r1 uc", vec!["u:a", "a:[1]", "t:1[1]", "u:b\nc"]),
             ("ua c1 s2 r1 ub", vec!["u:a", "a:[1]", "t:1[1]", "s:2", "u:b"]),
             ("ua c1 s2 c2 r2 ab r1", vec!["u:a", "a:[1]", "t:1[1]", "s:2", "a:[2]", "t:2[2]", "a:b"]),
-            // Results are in the order of their calls, whatever order they came in.
+            // Results are in the order of their calls, whatever order they arrived in.
             ("ua c1 c2 c3 r3 r1 r2", vec!["u:a", "a:[1+2+3]", "t:1[1]", "t:2[2]", "t:3[3]"]),
-            // An id that was used before means the newest call with it.
+            // A reused id refers to the newest call with it.
             ("ua c1 r1 ub c1 r1", vec!["u:a", "a:[1]", "t:1[1]", "u:b", "a:[1]", "t:1[1]"]),
             ("ua c1 r1 c2 r2 ab", vec!["u:a", "a:[1]", "t:1[1]", "a:[2]", "t:2[2]", "a:b"]),
             ("ua c1 ub", vec!["u:a", "a:[1]", "u:b"]),
@@ -342,7 +346,7 @@ mod tests {
             ["u:a", "u:b", "a:(x\ny)c[1+2]", "t:1[1]", "t:2[2]", "d:d\ne", "t:other[other]", "t:none", "a:f"];
         assert_eq!(short(&turns), expected);
         assert_eq!((&turns[2]["name"], &turns[2]["reasoning"]), (&json!("me"), &Value::Null));
-        // Calls of one id have their results in the order in which they came.
+        // Results for calls with the same id stay in the order of arrival.
         let same = json!({"role": "assistant", "tool_calls": [call("1"), call("2"), call("1")]});
         let brought = |id: &str, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
         let chat = vec![same, brought("1", "x"), brought("1", "y"), brought("2", "z"), brought("2", "w")];

@@ -1,26 +1,26 @@
-//! The names that a server may be called by.
+//! Host names by which the server may be addressed.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Names that nobody outside can give to a page of theirs: they never leave this machine or its own network.
+/// Names that no outsider can assign to a web page: they always refer to this machine or its own network.
 const LOCAL: [&str; 7] =
     ["localhost", "*.localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "*.local", "*.internal"];
 
-/// Names of this machine, each as it is or with `*.` for all names that end so; `*` is any.
+/// Accepted host names: exact ones, `*.` for all names with that suffix, or `*` for any.
 pub(crate) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// The usual names, and these besides.
+    /// The local names and the `configured` ones.
     pub(crate) fn with(configured: &[String]) -> Self {
         let names = LOCAL.into_iter().chain(configured.iter().map(String::as_str));
         Self(names.map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect())
     }
 
-    /// Whether `authority`, a host that a port may follow, is one of them, or an address.
+    /// Whether `authority`, a host with an optional port, is an accepted name or an IP address.
     pub(crate) fn know(&self, authority: &str) -> bool {
         let Some(host) = Host::of(authority) else { return false };
         match host {
-            // A page at an address cannot be made to mean another machine.
+            // A page at an IP address cannot be redirected to another machine by DNS.
             Host::Address => true,
             Host::Name(name) => {
                 let name = name.to_ascii_lowercase();
@@ -33,14 +33,14 @@ impl Hosts {
     }
 }
 
-/// What an authority names.
+/// Kind of host in an authority.
 enum Host<'a> {
     Address,
     Name(&'a str),
 }
 
 impl<'a> Host<'a> {
-    /// `None` if it is none as clients send them.
+    /// Parses an authority; `None` if clients do not send such a text.
     fn of(authority: &'a str) -> Option<Self> {
         if is_ipv6(authority) {
             return Some(Self::Address);
@@ -62,8 +62,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Whether it is an address, which the zone of this machine that it is in may follow: `fe80::1%eth0`, or `%25eth0` as
-/// in an URL.
+/// Whether a text is an IPv6 address with an optional zone: `fe80::1%eth0`, or `%25eth0` as in a URL.
 fn is_ipv6(text: &str) -> bool {
     let (address, zone) = text.split_once('%').map_or((text, None), |(address, zone)| (address, Some(zone)));
     let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'%');
@@ -77,11 +76,11 @@ fn is_name(text: &str) -> bool {
     text.split('.').all(is_label)
 }
 
-/// Checks that `host` is a name that a server can be called by: `gpu.example.org`, `*.example.org` for all that end so,
-/// or `*` for any.
+/// Checks that `host` can be a host name: `gpu.example.org`, `*.example.org` for all names with that suffix, or `*` for
+/// any.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Describes what is wrong with it.
 pub fn check_host(host: &str) -> Result<(), String> {
     if host == "*" || is_name(host.strip_prefix("*.").unwrap_or(host)) {
         return Ok(());

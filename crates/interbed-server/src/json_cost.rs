@@ -1,4 +1,4 @@
-//! What JSON values cost in memory, counted before they are built.
+//! Counts the memory of JSON values before they are built.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use crate::fields::FromJson;
 
-/// What a JSON value costs in memory, not counting the texts of strings.
+/// Memory of a JSON value in bytes, without the texts of strings.
 ///
 /// A value has 72 bytes. A list grows by doubling, so it may have room for twice as many values as it holds, and while
-/// it grows there is a copy of it; a list of one has room for four. An entry of an object has 104 bytes, with the key's
-/// own allocation and the index besides. A number is kept as its text.
+/// it grows there is a copy of it; a list of one has room for four. A field of an object has 104 bytes, plus the key's
+/// own allocation and the index. A number is stored as its text.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JsonCost(pub(crate) usize);
 
@@ -21,11 +21,11 @@ impl JsonCost {
     const LIST_VALUE: usize = 3 * 72;
     const OBJECT: usize = 104 + 64 + 32;
     const OBJECT_ENTRY: usize = 3 * 104 + 24 + 32;
-    /// The smallest allocation.
+    /// Bytes of the smallest allocation.
     const STRING: usize = 32;
 }
 
-/// What the value of this text takes, with the texts of its strings.
+/// Memory of the value with this JSON text in bytes, including its strings.
 pub(crate) fn bytes_of(text: &str) -> usize {
     serde_json::from_str(text).map_or(0, |JsonCost(cost)| cost).saturating_add(text.len())
 }
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for JsonCost {
                 while let Some(key) = map.next_key::<Key>()? {
                     let JsonCost(entry) = map.next_value()?;
                     match key {
-                        // `serde_json` tells of a number as of an object with its text.
+                        // `serde_json` passes a number as an object with its text.
                         Key::Number if is_first => return Ok(JsonCost(entry)),
                         Key::Number => return Err(A::Error::custom(RESERVED)),
                         Key::Name => cost = cost.saturating_add(JsonCost::OBJECT_ENTRY + JsonCost::STRING + entry),
@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for JsonCost {
     }
 }
 
-/// As a field, it accepts any value that is not nested too deeply to be built; the value is checked later.
+/// Accepts any value as a field that is not nested too deeply to be built; the value itself is checked later.
 impl FromJson<'_> for JsonCost {
     const EXPECTED: &'static str = "a value";
     fn from_json(raw: &RawValue) -> Result<Self, String> {
@@ -91,8 +91,8 @@ impl FromJson<'_> for JsonCost {
     }
 }
 
-/// A key that may stand in a JSON value. One may not: where `serde_json` finds it, it takes the string behind it for
-/// JSON and reads that too, as deep as it likes and uncounted. Another one stands for a number, the text behind it.
+/// Kind of a key in a JSON object. One reserved key of `serde_json` is refused: the string after it would be parsed as
+/// JSON, as deep as it likes and uncounted. Another reserved key marks a number, whose text follows.
 enum Key {
     Name,
     Number,
@@ -133,7 +133,7 @@ mod tests {
     fn values_are_counted_by_kind() {
         assert_eq!((cost("true"), cost("1"), cost("-1e400")), (0, JsonCost::STRING, JsonCost::STRING));
         assert_eq!(cost("[1,2]"), JsonCost::LIST + 2 * (JsonCost::LIST_VALUE + JsonCost::STRING));
-        // Whatever is in a string is text.
+        // Brackets inside of strings count for nothing.
         assert_eq!(cost(r#"",[{\",","#.trim_end_matches(',')), JsonCost::STRING);
         let entry = JsonCost::OBJECT_ENTRY + JsonCost::STRING;
         let list = JsonCost::LIST + 2 * (JsonCost::LIST_VALUE + JsonCost::STRING);
@@ -148,7 +148,7 @@ mod tests {
         let spelled = r#"{"\u0024serde_json::private::RawValue": "[0]"}"#;
         assert!(serde_json::from_str::<JsonCost>(spelled).is_err());
         assert!(serde_json::from_str::<JsonCost>(r#"{"$ref": "[0]"}"#).is_ok());
-        // What `serde_json` takes for a number is no more than one.
+        // The object that `serde_json` uses for a number counts as one.
         assert_eq!(cost(r#"{"$serde_json::private::Number": "1"}"#), JsonCost::STRING);
         let second = r#"{"a": 1, "$serde_json::private::Number": "1"}"#;
         assert!(serde_json::from_str::<JsonCost>(second).is_err());

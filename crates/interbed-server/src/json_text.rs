@@ -1,10 +1,10 @@
-//! JSON written piece by piece: as text, a long list takes a fraction of the memory of its values.
+//! Writes JSON piece by piece: as text, a long list uses a fraction of the memory of its values.
 
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-/// Adds an entry to the inside of a list.
+/// Appends an item to the inside of a list.
 pub(crate) fn push(list: &mut String, entry: &Value) {
     if !list.is_empty() {
         list.push(',');
@@ -13,19 +13,19 @@ pub(crate) fn push(list: &mut String, entry: &Value) {
     let _ = write!(list, "{entry}");
 }
 
-/// An object of these fields. Unlike `json!`, this leaves numbers as their client wrote them.
+/// An object of these fields. Unlike `json!`, it keeps numbers as the client wrote them.
 pub(crate) fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>().into()
 }
 
-/// A list, whose entries are values one at a time.
+/// Writes a list whose items exist as values only one at a time.
 pub(crate) fn list_of(entries: impl Iterator<Item = Value>) -> String {
     let mut list = String::new();
     entries.for_each(|entry| push(&mut list, &entry));
     format!("[{list}]")
 }
 
-/// The text of `object` with `text`, which is JSON, as the value of `key`, in the place where it is.
+/// Writes `object` with the JSON `text` as the value of `key`.
 pub(crate) fn with_field(object: &Map<String, Value>, key: &str, text: &str) -> String {
     let mut whole = String::with_capacity(text.len() + 1024);
     for (name, value) in object {
@@ -41,7 +41,7 @@ pub(crate) fn with_field(object: &Map<String, Value>, key: &str, text: &str) -> 
     whole
 }
 
-/// Adds a field, whose value is JSON, to the text of an object that has others.
+/// Appends a field with a JSON value to the text of a non-empty object.
 pub(crate) fn add_field(object: &mut String, key: &str, text: Option<String>) {
     if let Some(text) = text {
         object.truncate(object.len().saturating_sub(1));

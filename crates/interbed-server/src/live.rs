@@ -1,8 +1,8 @@
-//! The live page's stream of events: what the engine is doing, for all who look at once.
+//! The event stream of the live page: shows the engine's state to all viewers.
 //!
-//! One task reads the engine's state while there are viewers, and turns what has changed into one event for all of
-//! them. Whoever comes gets the whole state first; so does whoever has read too slowly and missed an event. Without
-//! viewers nothing runs.
+//! While there are viewers, one task reads the engine's state and turns changes into one event for all of them. A new
+//! viewer gets the whole state first; so does one that has read too slowly and missed an event. Without viewers nothing
+//! runs.
 
 mod recent;
 mod runs;
@@ -23,38 +23,39 @@ use crate::tenant::Tenant;
 pub(crate) use recent::Recent;
 use scene::Scene;
 
-/// Most viewers at a time, of all tenants together. Each viewer takes a connection, and memory for a few events.
+/// Maximum number of viewers at a time, of all tenants together. Each viewer uses a connection, and memory for a few
+/// events.
 const VIEWERS_MAX: usize = 16;
 
-/// Events that wait for a viewer before it has missed one.
+/// Events that are buffered for a viewer before it misses one.
 const EVENTS_WAITING: usize = 8;
 
-/// Time without an event, after which a comment shows that the connection lives.
+/// Time without an event after which a comment shows that the connection is alive.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The stream's one source.
+/// The source of the stream, which all viewers share.
 pub(crate) struct Live {
     engine: EngineHandle,
     keys: ApiKeys,
     places: Arc<Places<Tenant>>,
     stage: Mutex<Stage>,
-    /// Whether the server is ending: the stream would go on for as long as somebody looks.
+    /// Whether the server is ending; the stream would otherwise go on as long as somebody watches.
     is_over: watch::Receiver<bool>,
 }
 
-/// What all viewers see.
+/// The state that all viewers see.
 struct Stage {
     viewers: usize,
     scene: Scene,
-    /// The event that shows all of it, once somebody has needed it.
+    /// The event with the whole state, once a viewer has needed it.
     whole: Option<Bytes>,
-    /// Where changes go, while the state is read.
+    /// Channel for changes, while the state is being read.
     changes: Option<broadcast::Sender<Bytes>>,
 }
 
 impl Live {
-    /// A stream about `engine` and the `recent` requests, for those whose key is one of `keys`, until `is_over`.
-    /// `about` is what never changes.
+    /// A stream about `engine` and the `recent` requests, for clients with one of `keys`, until `is_over`. `about` are
+    /// the facts that never change.
     pub(crate) fn new(
         engine: EngineHandle,
         keys: ApiKeys,
@@ -67,10 +68,10 @@ impl Live {
         Arc::new(Self { engine, keys, places: Places::new(VIEWERS_MAX), stage: Mutex::new(stage), is_over })
     }
 
-    /// One more who looks, of `tenant`.
+    /// Adds a viewer of `tenant`.
     ///
     /// # Errors
-    /// There are as many as there may be, or the server is ending.
+    /// There are too many viewers, or the server is ending.
     pub(crate) fn join(self: &Arc<Self>, tenant: Tenant) -> Result<Viewer, ApiError> {
         let mut stage = self.stage();
         if *self.is_over.borrow() {
@@ -91,7 +92,7 @@ impl Live {
         Ok(Viewer { live, tenant, changes: None, is_over, has_ended: false, _place: place })
     }
 
-    /// Reads the engine's state for as long as somebody looks.
+    /// Reads the engine's state as long as there are viewers.
     async fn keep_up(self: Arc<Self>) {
         let mut watcher = self.engine.watch();
         let mut ticks = interval(WatchPace::PERIOD);
@@ -106,18 +107,19 @@ impl Live {
             }
             if let Some(event) = stage.scene.renew(&mut watcher, &status) {
                 stage.whole = None;
-                // An error means that nobody has read anything yet.
+                // An error means that there is no receiver yet.
                 let _ = stage.changes.iter().try_for_each(|changes| changes.send(event.clone().into()).map(|_| ()));
             }
         }
     }
 
     fn stage(&self) -> MutexGuard<'_, Stage> {
-        // A panic in between leaves a state of which the next look makes a whole one again.
+        // After a panic, the next read makes the state complete again.
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The whole state as one event, and what follows it. Before anything is known, the first that follows is whole.
+    /// The whole state as one event, and the channel of later changes. Before anything is known, the first change is
+    /// the whole state.
     fn whole(&self) -> (Option<Bytes>, Option<broadcast::Receiver<Bytes>>) {
         let mut stage = self.stage();
         let Stage { scene, whole, changes, .. } = &mut *stage;
@@ -128,10 +130,10 @@ impl Live {
     }
 }
 
-/// Somebody who looks.
+/// A viewer of the stream.
 pub(crate) struct Viewer {
     live: Arc<Live>,
-    /// What comes after the last event; `None` if the whole state comes next.
+    /// Channel of the changes after the last event; `None` if the whole state comes next.
     changes: Option<broadcast::Receiver<Bytes>>,
     is_over: watch::Receiver<bool>,
     has_ended: bool,

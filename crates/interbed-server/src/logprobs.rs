@@ -1,4 +1,4 @@
-//! Log-probabilities in the shapes of the two completion APIs.
+//! Log-probabilities in the formats of the two completion APIs.
 
 use interbed_engine::{PositionLogprobs, TokenId, TokenLogprob};
 use interbed_model::tokenizer::Tokenizer;
@@ -6,11 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::json_text::{list_of, push};
 
-/// JSON has no infinity; vLLM writes this.
+/// Replaces negative infinity, which JSON lacks, as in vLLM.
 const LOWEST: f32 = -9999.0;
 
-/// `logprobs` of `/v1/completions`: four lists of the same length, as text: as values they would take many times the
-/// memory.
+/// `logprobs` of `/v1/completions`: four lists of the same length, as text, as values would use many times the memory.
 #[derive(Default)]
 pub(crate) struct CompletionLogprobs {
     tokens: String,
@@ -50,7 +49,7 @@ impl CompletionLogprobs {
         )
     }
 
-    /// The same as a value, for the few tokens of a chunk.
+    /// The lists as a JSON value, for the few tokens of a chunk.
     pub(crate) fn to_json(&self) -> Value {
         let list = |text: &str| serde_json::from_str(&format!("[{text}]")).unwrap_or(Value::Null);
         json!({
@@ -77,8 +76,8 @@ pub(crate) fn chat_entry(tokenizer: &Tokenizer, logprobs: &PositionLogprobs) -> 
     Value::Object(chosen)
 }
 
-/// `prompt_logprobs`, in vLLM's form: for each token of the prompt but the first, an object of the most likely ones, at
-/// most `top`, and of the token itself, by their ids.
+/// `prompt_logprobs`, in vLLM's format: for each token of the prompt but the first, an object of at most `top` most
+/// likely tokens and of the token itself, by their ids.
 pub(crate) fn prompt_text(tokenizer: &Tokenizer, prompt: &[Option<PositionLogprobs>], top: usize) -> String {
     let entry = |token: &TokenLogprob| {
         json!({
@@ -98,7 +97,7 @@ pub(crate) fn prompt_text(tokenizer: &Tokenizer, prompt: &[Option<PositionLogpro
     }))
 }
 
-/// A token's text, or its bytes as OpenAI writes them where they are no text: `bytes:\xe4`.
+/// A token's text; if it is not UTF-8, its bytes in OpenAI's notation: `bytes:\xe4`.
 fn spelling(tokenizer: &Tokenizer, token: TokenId) -> String {
     String::from_utf8(tokenizer.token_bytes(token)).unwrap_or_else(|error| {
         let bytes = error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}"));

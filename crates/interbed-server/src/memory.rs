@@ -10,42 +10,42 @@
 //! |---|---|---|---|
 //! | connections | 3/16 = 24 MiB | their buffers and state | [`CONNECTION_BYTES`] each: 1024 of them, or 384 over TLS |
 //! | bodies | 1/16 = 8 MiB | bodies until they are parsed | `Content-Length`, once 4 KiB have come: 2 of 4 MiB |
-//! | parsed | 3/16 = 24 MiB | what is made of bodies until it is submitted | see below |
-//! | scratch | 5/16 = 40 MiB | the tokenizer at work | [`Tokenizer::scratch_bytes`] |
+//! | parsed | 3/16 = 24 MiB | parsed requests until they are submitted | see below |
+//! | scratch | 5/16 = 40 MiB | memory of the tokenizer | [`Tokenizer::scratch_bytes`] |
 //! | held | 2/16 = 16 MiB | sequences, until the last of a request has ended | see below |
 //! | answers | 3/32 = 12 MiB | whole answers, until they have been written | as they grow, log-probabilities before |
 //! | unread | 1/32 = 4 MiB | tokens of streams that their clients have not read yet | as they come |
 //!
-//! Of *scratch*, a text is charged at most 512 bytes for each byte of the longest piece that is tokenized at a time,
-//! and 12 for each byte of text.
+//! A text is charged to *scratch* with at most 512 bytes for each byte of the longest piece that is tokenized at a
+//! time, and 12 for each byte of text.
 //!
-//! Of *parsed*, a request is charged [`PREPARING_BYTES`], and `5 x bytes + values` for its body. Five are the parsed
-//! strings, two copies that a template gets of them, and its output in a buffer that doubles; or the parsed strings,
-//! and four bytes for a token of each; or lists of token ids. The output of a template is cut off at the size of the
-//! body and [`RENDERED_SLACK`]. Fields have types of which none takes more than that; only messages, tools and a
-//! template's own arguments become JSON values, of which a template gets two copies: those are counted before they are
-//! built, by [`crate::json_cost::JsonCost`].
+//! A request is charged to *parsed* with [`PREPARING_BYTES`], and `5 x bytes + values` for its body. The factor of five
+//! covers the parsed strings, two copies that a chat template gets of them, and its output in a buffer that grows by
+//! doubling; or the parsed strings and four bytes for each token; or lists of token ids. The output of a template is
+//! limited to the size of the body plus [`RENDERED_SLACK`]. No type of a field needs more than that; only messages,
+//! tools and a template's own arguments become JSON values, of which a template gets two copies:
+//! [`crate::json_cost::JsonCost`] counts those before they are built.
 //!
-//! Of *held* ([`crate::charge`]), it is charged twelve bytes for each token of a prompt, once for the answer and once
-//! for each of the sequences (which hold it as a list that doubles): the `n` answers, including candidates that
-//! `best_of` does not choose, or the beams of a search; the options that each answer has a copy of; and for `echo`, the
-//! text in each answer, and with `logprobs` [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt tokens` entries
-//! of each answer. A beam search also holds `width x max_tokens` tokens, once in its sequences and three times in its
-//! hypotheses, with their log-probabilities if these are reported.
+//! A request is charged to *held* ([`crate::charge`]) with twelve bytes for each token of a prompt, once for the answer
+//! and once for each of the sequences (which hold it as a list that grows by doubling): the `n` answers, including
+//! candidates that `best_of` does not choose, or the beams of a search. It is also charged for the options that each
+//! answer has a copy of; for `echo`, with the text in each answer, and with `logprobs`, with [`ECHO_LOGPROB_BYTES`] for
+//! each of the `(top + 1) x prompt tokens` entries of each answer. A beam search also holds `width x max_tokens`
+//! tokens, once in its sequences and three times in its hypotheses, with their log-probabilities if these are reported.
 //!
-//! A stream whose client leaves more than a quarter of *unread* behind it, or much while all of it is taken, ends with
-//! an error ([`UnreadBudget`]); nobody waits for that part.
+//! A stream whose client leaves more than a quarter of *unread* unread, or much while all of it is taken, ends with an
+//! error ([`UnreadBudget`]); nobody waits for that part.
 //!
-//! A body's memory is given up again when others wait for it and the body arrives slowly, or not at all.
+//! A body that arrives slowly, or not at all, loses its memory when others wait for it.
 //!
 //! A request that could never get its share is refused at once (413), with the limit; others wait for up to
 //! [`WAIT_MAX`], and are then asked to try again (503).
 //!
 //! # Tenants
 //!
-//! Of each part, a tenant may have as much as [`crate::shares`] says: all of it while it is alone, otherwise an equal
-//! part or one request. What *held* and *answers* hold is not given back within seconds, so with several keys, no key
-//! has more than three quarters of them: whoever comes finds the rest.
+//! A tenant may have as much of each part as [`crate::shares`] says: all of it while it is alone, otherwise an equal
+//! part or one request. Memory of *held* and *answers* is not released within seconds, so with several keys, no key has
+//! more than three quarters of them: the rest is left for newcomers.
 //!
 //! [`Tokenizer::scratch_bytes`]: interbed_model::tokenizer::Tokenizer::scratch_bytes
 
@@ -62,26 +62,27 @@ use crate::permits::{Permit, Permits};
 use crate::shares::Ask;
 use crate::tenant::Tenant;
 
-/// A connection's read buffer (16 KiB at most), the first 4 KiB of a body, the heads that it writes, and its state and
-/// task.
+/// Memory of a connection: its read buffer (16 KiB at most), the first 4 KiB of a body, the heads that it writes, its
+/// state and its task.
 const CONNECTION_BYTES: usize = 24 << 10;
-/// What TLS takes besides: a record that is read and one that is written, what waits to be encrypted, and its state.
+/// Additional memory of a TLS connection: a record that is read and one that is written, data that waits to be
+/// encrypted, and its state.
 const TLS_BYTES: usize = 40 << 10;
-/// What preparing a request takes, however small it is.
+/// Memory for preparing a request, however small it is.
 pub(crate) const PREPARING_BYTES: usize = 256 << 10;
-/// Bytes that a template may write in addition to its input.
+/// Bytes that a template may write in addition to the size of its input.
 pub(crate) const RENDERED_SLACK: usize = 64 << 10;
-/// One entry of a completion's log-probabilities, as JSON value and as text.
+/// Memory of one entry of a completion's log-probabilities, as JSON value and as text.
 pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
-/// One entry of an answer that is not streamed: some twelve bytes until it ends, then text, once by itself and once as
-/// part of the answer.
+/// Memory of one log-probability entry of a non-streamed answer: some twelve bytes until it ends, then text, once by
+/// itself and once as part of the answer.
 pub(crate) const LOGPROB_BYTES: usize = 320;
 /// Time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Bytes of one permit.
-const UNIT: usize = 1024;
+const PERMIT_BYTES: usize = 1024;
 
-/// All parts.
+/// The memory for requests, divided into parts.
 pub(crate) struct RequestMemory {
     pub(crate) bodies: Arc<MemoryPart>,
     pub(crate) parsed: Arc<MemoryPart>,
@@ -96,13 +97,13 @@ pub(crate) struct MemoryPart {
     permits: Arc<Permits>,
     units: usize,
     wait_max: Duration,
-    /// If a part of it is kept for tenants that have little: the keys, of which each is a tenant.
+    /// The API keys, each of which is a tenant, if some of the part is reserved for tenants that hold little.
     keys: Option<ApiKeys>,
-    /// For messages.
+    /// What the memory is for, in messages.
     purpose: &'static str,
 }
 
-/// A tenant's share of a part, given back when this is dropped.
+/// A tenant's share of a part; dropping it gives the memory back.
 pub(crate) struct Share {
     part: Arc<MemoryPart>,
     permit: Permit,
@@ -123,7 +124,7 @@ impl RequestMemory {
         }
     }
 
-    /// How many connections `bytes` allow.
+    /// Number of connections that `bytes` allow.
     pub(crate) fn connections(bytes: usize, over_tls: bool) -> usize {
         let each = CONNECTION_BYTES + if over_tls { TLS_BYTES } else { 0 };
         (bytes / 16 * 3 / each).max(1)
@@ -132,13 +133,13 @@ impl RequestMemory {
 
 impl MemoryPart {
     fn new(bytes: usize, wait_max: Duration, keys: Option<ApiKeys>, purpose: &'static str) -> Arc<Self> {
-        let units = (bytes / UNIT).max(1);
+        let units = (bytes / PERMIT_BYTES).max(1);
         Arc::new(Self { permits: Permits::new(units), units, wait_max, keys, purpose })
     }
 
-    /// The bytes that all requests of a tenant may have at the most, and so each of them.
+    /// Maximum number of bytes that all requests of a tenant together may hold, which also limits each of them.
     pub(crate) fn bytes(&self) -> usize {
-        self.most() * UNIT
+        self.most() * PERMIT_BYTES
     }
 
     fn most(&self) -> usize {
@@ -149,17 +150,17 @@ impl MemoryPart {
     /// Waits for a share.
     ///
     /// # Errors
-    /// 413 if the part is smaller than that, 503 if it does not become free in time.
+    /// Status 413 if the part is smaller than the share, 503 if the memory does not become free in time.
     pub(crate) async fn take(self: &Arc<Self>, tenant: Tenant, bytes: usize) -> Result<Share, ApiError> {
         let permit = self.more(tenant, 0, self.units(bytes)?).await?;
         Ok(Share { part: self.clone(), permit })
     }
 
-    /// Waits for what a request that has so much needs besides.
+    /// Waits for `amount` more permits for a request that holds `has`.
     async fn more(&self, tenant: Tenant, has: usize, amount: usize) -> Result<Permit, ApiError> {
         let more = self.permits.take_many(tenant, Ask { amount, has, most: self.most() });
         let late = |_| {
-            let mib = (self.units * UNIT) >> 20;
+            let mib = (self.units * PERMIT_BYTES) >> 20;
             let purpose = self.purpose;
             ApiError::overloaded(format!(
                 "the {mib} MiB for {purpose}, or the client's share, are taken; try again later"
@@ -172,41 +173,41 @@ impl MemoryPart {
         if bytes > self.bytes() {
             return Err(ApiError::needs_too_much(bytes, self.bytes(), self.purpose));
         }
-        Ok(bytes.div_ceil(UNIT))
+        Ok(bytes.div_ceil(PERMIT_BYTES))
     }
 }
 
 impl Share {
-    /// Whose it is.
+    /// The tenant that holds the share.
     pub(crate) fn tenant(&self) -> Tenant {
         self.permit.tenant()
     }
 
-    /// Whether anybody waits for a share of the same part.
+    /// Whether another request waits for memory of this part.
     pub(crate) fn is_wanted(&self) -> bool {
         self.part.permits.are_wanted()
     }
 
-    /// Makes it at least so large; waits if that is more.
+    /// Grows the share to at least `bytes`, waiting if need be.
     ///
     /// # Errors
-    /// As [`MemoryPart::take`]; the share stays as it was.
+    /// Fails like [`MemoryPart::take`]; the share is then unchanged.
     pub(crate) async fn ensure(&mut self, bytes: usize) -> Result<(), ApiError> {
-        if bytes > self.permit.amount() * UNIT { self.resize(bytes).await } else { Ok(()) }
+        if bytes > self.permit.amount() * PERMIT_BYTES { self.resize(bytes).await } else { Ok(()) }
     }
 
-    /// Makes it larger by `bytes`.
+    /// Grows the share by `bytes`.
     ///
     /// # Errors
-    /// As [`Share::resize`].
+    /// Fails like [`Share::resize`].
     pub(crate) async fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.resize((self.permit.amount() * UNIT).saturating_add(bytes)).await
+        self.resize((self.permit.amount() * PERMIT_BYTES).saturating_add(bytes)).await
     }
 
-    /// Makes it a share of `bytes`; waits if that is more than now.
+    /// Resizes the share to `bytes`; waits if that is more than now.
     ///
     /// # Errors
-    /// As [`MemoryPart::take`]; the share stays as it was.
+    /// Fails like [`MemoryPart::take`]; the share is then unchanged.
     pub(crate) async fn resize(&mut self, bytes: usize) -> Result<(), ApiError> {
         let (wanted, has) = (self.part.units(bytes)?, self.permit.amount());
         if wanted > has {
@@ -216,9 +217,9 @@ impl Share {
         Ok(())
     }
 
-    /// Makes it a share of at most `bytes`.
+    /// Shrinks the share to at most `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        self.permit.keep(bytes.div_ceil(UNIT));
+        self.permit.keep(bytes.div_ceil(PERMIT_BYTES));
     }
 }
 
@@ -284,12 +285,12 @@ mod tests {
             }
             assert_eq!(of_b.len(), part.bytes() >> 20);
             timeout(wait, part.take(a, 1 << 20)).await.expect("no wait").expect("room");
-            // From now on the other keeps to its half.
+            // From now on the other tenant is limited to its half.
             of_b.truncate(part.bytes() >> 21);
             let both = [timeout(wait, part.take(b, 3 << 20)).await, timeout(wait, part.take(a, 6 << 20)).await];
             assert!(both[0].is_err() && both[1].is_ok(), "{both:?}");
         }
-        // Nobody else has shares of what is given back soon.
+        // Memory that is given back soon is not reserved for others.
         assert_eq!(memory.parsed.bytes(), 24 << 20);
     }
 }

@@ -1,7 +1,8 @@
 //! Prometheus metrics: vLLM's names where the meaning is the same, `interbed:` for the rest.
 //!
-//! Most figures are totals that the engine keeps anyway; only what the server alone sees is counted here. Written by
-//! hand: `prometheus-client` wants figures to live in its own registry, where these are read when a page is asked for.
+//! Most figures are totals that the engine keeps anyway; only what the server alone sees is counted here. The format is
+//! written by hand, because `prometheus-client` keeps figures in its own registry, while here they are read when the
+//! page is requested.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use interbed_engine::{
 
 use crate::traces::TraceCounts;
 
-/// The text format of Prometheus.
+/// Content type of Prometheus' text format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// vLLM's buckets, in seconds.
+/// Histogram buckets in seconds, as in vLLM.
 const FIRST_TOKEN_BUCKETS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
     160.0, 640.0, 2560.0,
@@ -32,9 +33,11 @@ const REQUEST_BUCKETS: &[f64] = &[
 ];
 const LENGTH_BUCKETS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
-/// vLLM's buckets of `n`.
+/// Histogram buckets for `n`, as in vLLM.
 const N_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
+/// Reasons for which a sequence ends.
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+/// Number of classes of HTTP statuses, by their first digit from 0 on.
 const STATUS_CLASSES: usize = 6;
 
 /// The server's own counters.
@@ -63,17 +66,17 @@ pub(crate) struct Finished {
     pub(crate) prompt_tokens: usize,
     pub(crate) generation_tokens: usize,
     pub(crate) max_tokens: usize,
-    /// Since it was submitted.
+    /// Time since the sequence was submitted.
     pub(crate) elapsed: Duration,
-    /// How long it waited in the queue; the first of its prompt alone.
+    /// Time that the sequence waited in the queue; only for the first sequence of a prompt.
     pub(crate) queued: Option<Duration>,
     pub(crate) to_first_token: Option<Duration>,
-    /// From its first token to its last.
+    /// Time from the sequence's first token to its last.
     pub(crate) decoding: Option<Duration>,
 }
 
 impl Metrics {
-    /// Nothing is counted yet, but for traces, where there are any.
+    /// Creates counters at zero; `traces` are counted elsewhere, if traces are on.
     pub(crate) fn new(traces: Option<Arc<TraceCounts>>) -> Self {
         let of_requests = || Histogram::new(REQUEST_BUCKETS);
         Self {
@@ -117,14 +120,14 @@ impl Metrics {
         }
     }
 
-    /// Counts an answer by the first digit of its status.
+    /// Counts a response by the first digit of its status.
     pub(crate) fn count_response(&self, status: StatusCode) {
         if let Some(counter) = self.responses.get(usize::from(status.as_u16() / 100)) {
             counter.fetch_add(1, Relaxed);
         }
     }
 
-    /// All metrics in Prometheus' text format.
+    /// Renders all metrics in Prometheus' text format.
     pub(crate) fn render(&self, model: &str, engine: &EngineStatus, limits: &Limits, is_draining: bool) -> String {
         let mut page = Page::new(model);
         let kv = &engine.kv;
@@ -280,7 +283,7 @@ impl Metrics {
         page.text
     }
 
-    /// What there is before there is an engine. `bytes` are those of weights that are loaded, and in all.
+    /// Renders the metrics that exist before the engine does. `bytes` are the loaded bytes of weights, and the total.
     pub(crate) fn render_loading(&self, model: &str, bytes: (u64, u64)) -> String {
         let mut page = Page::new(model);
         page.gauge("interbed:healthy", "1 while the engine makes progress or is idle.", 0.0);
@@ -312,9 +315,9 @@ impl Metrics {
 /// Counts of observations up to each bound.
 pub(crate) struct Histogram {
     bounds: &'static [f64],
-    /// One per bound, and one for what is beyond; not cumulative.
+    /// One count per bound, and one for larger values; not cumulative.
     counts: Vec<AtomicU64>,
-    /// Sum of observations, in millionths: atomics know no floats.
+    /// Sum of the observations in millionths, as there are no atomic floats.
     sum_micro: AtomicU64,
 }
 
@@ -331,7 +334,7 @@ impl Histogram {
     }
 }
 
-/// Figures about KV that is mapped side by side.
+/// Renders figures about KV that is mapped contiguously.
 fn render_strips(page: &mut Page, strips: &StripsStatus, steps: u64) {
     let StripsStatus { mappings, mappings_max, mapped_blocks, listed, time, work } = strips;
     for (name, help, value) in [
@@ -358,7 +361,7 @@ fn render_strips(page: &mut Page, strips: &StripsStatus, steps: u64) {
     );
 }
 
-/// Figures about a device with memory of its own.
+/// Renders figures about a device with its own memory.
 fn render_device(page: &mut Page, device: &DeviceStats) {
     let DeviceStats { name, memory_used, memory_budget, bytes_to_device, bytes_to_host, waits_for_room } = device;
     let label = format!("device=\"{}\"", escaped(name));
@@ -384,7 +387,7 @@ fn render_device(page: &mut Page, device: &DeviceStats) {
     }
 }
 
-/// Figures about streamed weights.
+/// Renders figures about streamed weights.
 fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) {
     page.counter("interbed:stream_passes_total", "Passes over streamed weights.", stream.passes);
     page.counter("interbed:stream_read_bytes_total", "Bytes of weights read from disk.", stream.bytes_read);
@@ -519,7 +522,7 @@ fn render_kv_remote(page: &mut Page, remote: &KvRemoteStatus) {
     }
 }
 
-/// A label's text, with what would end it written differently, and without what would command a terminal.
+/// Escapes a label's text, and replaces control characters, which could command a terminal.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     text.replace(char::is_control, "_")
@@ -533,11 +536,11 @@ struct Page {
 
 impl Page {
     fn new(model: &str) -> Self {
-        // There is one engine, which vLLM counts from 0.
+        // There is one engine; vLLM numbers engines from 0.
         Self { text: String::new(), common_labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)) }
     }
 
-    // Writing to a String cannot fail, so the results below are of no interest.
+    // Writing to a String cannot fail, so the results below are ignored.
 
     fn head(&mut self, name: &str, help: &str, kind: &str) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -563,7 +566,7 @@ impl Page {
         self.buckets(name, help, histogram.sum_micro.load(Relaxed) as f64 / 1e6, histogram.bounds, counts);
     }
 
-    /// A histogram of `counts` that are not cumulative, one for each of `bounds` and one for what is beyond.
+    /// Writes a histogram of non-cumulative `counts`: one for each of `bounds` and one for larger values.
     fn buckets(&mut self, name: &str, help: &str, sum: f64, bounds: &[f64], counts: impl Iterator<Item = u64>) {
         self.head(name, help, "histogram");
         let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);

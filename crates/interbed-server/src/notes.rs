@@ -1,18 +1,18 @@
-//! What requests ask for and this server does without: the log tells of each thing once.
+//! Logs once for each feature that requests ask for and that this server ignores.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Most things that are told of; clients choose some of their names.
+/// Maximum number of features that are logged; clients can choose some of the names.
 const TOLD_MAX: usize = 256;
 
-/// The things that the log has told of.
+/// The features that were logged already.
 #[derive(Default)]
 pub(crate) struct Notes(Mutex<HashSet<String>>);
 
 impl Notes {
-    /// Tells the log that requests ask for `what`, and what becomes of that, unless it was told before. Returns whether
-    /// this is the first time.
+    /// Logs that requests ask for `what`, and the `outcome`, unless it was logged before. Returns whether this is the
+    /// first time.
     pub(crate) fn tell(&self, what: &str, outcome: &str) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= TOLD_MAX || !told.insert(what.to_owned()) {

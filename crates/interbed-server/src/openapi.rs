@@ -1,7 +1,7 @@
-//! `/openapi.json`, made from what reads requests: a field's name comes from the list by which its struct is read, and
-//! its types are those that its reader takes, which is tried. So nothing here can differ from what the server does.
+//! Generates `/openapi.json` from the code that parses requests: the names of fields come from the structs, and their
+//! types are found by probing the parsers with values. So the document cannot differ from what the server does.
 //!
-//! Only descriptions are written by hand ([`descriptions`]); tests hold them to the fields.
+//! Only the descriptions are written by hand ([`descriptions`]); tests compare them with the fields.
 
 mod descriptions;
 
@@ -18,14 +18,14 @@ pub(crate) use descriptions::described;
 #[cfg(test)]
 pub(crate) use descriptions::names;
 
-/// A struct of fields that an endpoint reads from bodies.
+/// A struct of fields that an endpoint parses from bodies.
 pub(crate) struct Part {
     pub(crate) fields: &'static [&'static str],
-    /// Reads it from a body.
+    /// Parses the struct from a body.
     pub(crate) read: fn(&[u8]) -> Result<(), ApiError>,
 }
 
-/// The [`Part`] that a type is.
+/// Makes the [`Part`] of a type.
 macro_rules! part {
     ($type:ty) => {
         $crate::openapi::Part {
@@ -36,29 +36,29 @@ macro_rules! part {
 }
 pub(crate) use part;
 
-/// What a path answers to.
+/// A path and the requests that it accepts.
 pub(crate) struct Operation {
     pub(crate) path: &'static str,
     pub(crate) summary: &'static str,
-    /// What a body may have; none where the method is GET.
+    /// The parts of a body; empty for the method GET.
     pub(crate) parts: Vec<Part>,
-    /// What it must have.
+    /// The required fields.
     pub(crate) required: &'static [&'static str],
-    /// Whether answers may come as a stream of events.
+    /// Whether responses may be streams of server-sent events.
     pub(crate) streams: bool,
-    /// Whether answers may come as lines of JSON.
+    /// Whether responses may be lines of JSON.
     pub(crate) lines: bool,
-    /// Whether a client needs a key, where keys are set.
+    /// Whether a client needs an API key, if the server has keys.
     pub(crate) guarded: bool,
 }
 
 impl Operation {
-    /// One that is asked for with GET.
+    /// An operation with the method GET.
     pub(crate) fn get(path: &'static str, summary: &'static str, guarded: bool) -> Self {
         Self { path, summary, parts: Vec::new(), required: &[], streams: false, lines: false, guarded }
     }
 
-    /// One that takes a body.
+    /// An operation with the method POST, which takes a body.
     pub(crate) fn post(path: &'static str, summary: &'static str, parts: Vec<Part>) -> Self {
         Self { path, summary, parts, required: &[], streams: false, lines: false, guarded: true }
     }
@@ -138,7 +138,7 @@ fn describe(operation: &Operation) -> Value {
     described
 }
 
-/// The statuses that `operation` refuses with, and when.
+/// The error statuses of `operation`, with their conditions.
 fn errors(operation: &Operation) -> Vec<(u16, &'static str)> {
     let takes_body = !operation.parts.is_empty();
     let names_model =
@@ -156,7 +156,7 @@ fn errors(operation: &Operation) -> Vec<(u16, &'static str)> {
     possible.iter().filter(|(_, can, _)| *can).map(|&(status, _, when)| (status, when)).collect()
 }
 
-/// The form of [`ApiError::to_json`].
+/// Schema of [`ApiError::to_json`].
 fn error_schema() -> Value {
     json!({"type": "object", "required": ["error"], "properties": {"error": {
         "type": "object",
@@ -170,7 +170,7 @@ fn error_schema() -> Value {
     }}})
 }
 
-/// The form of errors in Anthropic's API.
+/// Schema of errors in Anthropic's API.
 fn messages_error_schema() -> Value {
     json!({"type": "object", "required": ["type", "error", "request_id"], "properties": {
         "type": {"const": "error"},
@@ -187,23 +187,23 @@ fn messages_error_schema() -> Value {
     }})
 }
 
-/// The form of errors in Ollama's API.
+/// Schema of errors in Ollama's API.
 fn ollama_error_schema() -> Value {
     json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}})
 }
 
-/// A value of each type that JSON knows.
+/// A probe value for each JSON type.
 const PROBES: [(&str, &str); 6] =
     [("boolean", "true"), ("integer", "1"), ("number", "0.5"), ("string", r#""x""#), ("array", "[]"), ("object", "{}")];
 
-/// What a field takes, as its reader says.
+/// Schema of a field, found by probing its parser.
 fn property(part: &Part, field: &str) -> Value {
     let takes = |value: &str| (part.read)(format!("{{\"{field}\":{value}}}").as_bytes());
     let types: Vec<_> = PROBES.iter().filter(|(_, probe)| takes(probe).is_ok()).map(|(name, _)| *name).collect();
     let mut property = Map::new();
-    // Whoever takes every type looks closer later.
+    // A parser that accepts every type checks the value later.
     if (1..PROBES.len()).contains(&types.len()) {
-        // A number may be whole.
+        // The type "number" includes whole numbers.
         let types: Vec<_> = types.iter().filter(|&&name| name != "integer" || !types.contains(&"number")).collect();
         let kind = if let [one] = types[..] { json!(one) } else { json!(types) };
         property.insert("type".into(), kind);
@@ -219,7 +219,7 @@ fn property(part: &Part, field: &str) -> Value {
         }
     }
     let mut text = described(field).unwrap_or_default().to_owned();
-    // One that takes none of these is choosy: its refusal says what it wants.
+    // A parser that accepts no probe expects a particular form, which its error names.
     if types.is_empty()
         && let Err(error) = takes("{}")
         && let Some((_, wanted)) = error.message.split_once(" must be ")
@@ -236,15 +236,15 @@ pub(crate) fn fields_of_all(parts: &[Part]) -> Vec<&'static str> {
     parts.iter().flat_map(|part| part.fields).copied().collect()
 }
 
-/// The fields by which `T` is read.
+/// The names of the fields of `T`.
 pub(crate) fn fields_of<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields = None;
-    // It ends with an error, once it has asked for its fields.
+    // Deserialization fails after `T` has asked for its fields, which is all that is needed.
     let _ = T::deserialize(Lister(&mut fields));
     fields.unwrap_or_default()
 }
 
-/// Gives nothing, and notes what was asked for.
+/// A deserializer without data that records which fields are requested.
 struct Lister<'a>(&'a mut Option<&'static [&'static str]>);
 
 impl<'de> Deserializer<'de> for Lister<'_> {

@@ -1,4 +1,4 @@
-//! An answer as a list of blocks, one behind the other, for the APIs that have it so: thinking, texts and calls.
+//! An answer as a sequence of blocks (thinking, texts and calls), for the APIs that use this format.
 
 use crate::answer::{Called, Piece};
 
@@ -10,29 +10,29 @@ pub(crate) enum Block {
     Call(Called),
 }
 
-/// What becomes of the last block.
+/// A change of the last block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It begins.
+    /// A new block begins.
     Opened(Block),
-    /// More of its text, or of its arguments.
+    /// More of the block's text, or of its arguments.
     More(String),
-    /// It is whole.
+    /// The block is complete.
     Closed,
 }
 
-/// The blocks of one answer, as they come. White space between blocks is none, and an answer without any is an empty
-/// text.
+/// Groups the pieces of an answer into blocks. White space between blocks is dropped, and an answer without any block
+/// gets an empty text block.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     blocks: usize,
     open: Option<Block>,
-    /// White space that a text may begin with.
+    /// White space at the beginning of a possible text.
     blank: String,
 }
 
 impl Outline {
-    /// What pieces change, each with the number of its block.
+    /// Processes pieces; returns the changes, each with the index of its block.
     pub(crate) fn push(&mut self, pieces: Vec<Piece>) -> Vec<(usize, Change)> {
         let mut changes = Vec::new();
         for piece in pieces {
@@ -58,7 +58,7 @@ impl Outline {
         changes
     }
 
-    /// What the end of the answer changes.
+    /// Ends the answer; returns the last changes.
     pub(crate) fn end(&mut self) -> Vec<(usize, Change)> {
         let mut changes = Vec::new();
         if self.blocks == 0 {
@@ -71,7 +71,7 @@ impl Outline {
         changes
     }
 
-    /// The number of the last block.
+    /// Index of the last block.
     fn current(&self) -> usize {
         self.blocks.saturating_sub(1)
     }
@@ -93,12 +93,12 @@ impl Outline {
     }
 }
 
-/// The blocks of an answer with their texts, or arguments.
+/// The blocks of an answer with their texts or arguments.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(pub(crate) Vec<(Block, String)>);
 
 impl Blocks {
-    /// Adds what changes.
+    /// Applies a change.
     pub(crate) fn add(&mut self, change: &Change) {
         match (change, self.0.last_mut()) {
             (Change::Opened(block), _) => self.0.push((block.clone(), String::new())),

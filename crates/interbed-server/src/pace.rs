@@ -1,30 +1,30 @@
-//! How fast the queue moves, and so when a client that found it full may come back.
+//! Estimates how fast the queue moves, and so when a client that found it full should retry.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How much the newest wait counts in the mean.
+/// Weight of the newest wait in the moving average.
 const NEWEST: f64 = 0.1;
-/// The least and the most that a client is told, in seconds.
+/// Shortest and longest time that a client is told, in seconds.
 const RETRY_S: (u64, u64) = (1, 60);
 
-/// How long requests waited lately.
+/// Moving average of the recent waits in the queue.
 #[derive(Default)]
 pub(crate) struct QueuePace {
-    /// The mean, in seconds; none before the first.
+    /// The average in seconds; `None` before the first wait.
     mean_s: Mutex<Option<f64>>,
 }
 
 impl QueuePace {
-    /// A request has left the queue after this time.
+    /// Records how long a request has waited in the queue.
     pub(crate) fn waited(&self, wait: Duration) {
         let mut mean = self.mean_s.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = wait.as_secs_f64();
         *mean = Some(mean.map_or(wait, |mean| mean + (wait - mean) * NEWEST));
     }
 
-    /// Seconds after which one that the queue had no room for may come back. Who waits as long as others do now finds
-    /// the whole queue gone on; after half of that there is room for many.
+    /// Seconds after which a client that found the queue full should retry. After one average wait the whole queue has
+    /// moved on; after half of it there is room for many.
     pub(crate) fn retry_after_s(&self) -> u64 {
         let mean = self.mean_s.lock().unwrap_or_else(PoisonError::into_inner);
         let (least, most) = RETRY_S;
@@ -45,7 +45,7 @@ mod tests {
         for _ in 0..100 {
             pace.waited(Duration::from_secs(6));
         }
-        // A little over the 3 s that it comes close to.
+        // The average approaches 3 s from above.
         assert_eq!(pace.retry_after_s(), 4);
         pace.waited(Duration::from_secs(100_000));
         assert_eq!(pace.retry_after_s(), 60);

@@ -13,23 +13,23 @@ use tokio::time::{Sleep, sleep};
 
 use crate::guests::Guest;
 
-/// A socket with a limit to how long a write may wait. Without it, a client that reads nothing would keep its place
-/// for ever: hyper itself waits as long as the peer acknowledges.
+/// A socket whose writes time out. Without a timeout, a client that reads nothing would keep its connection forever:
+/// hyper waits as long as the peer acknowledges packets.
 pub(crate) struct Patience {
     stream: TcpStream,
     guest: Arc<Guest>,
     write_timeout: Duration,
-    /// Runs while a write waits.
+    /// Timer of a waiting write.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patience {
-    /// Closes `stream` when a write has waited for `write_timeout`.
+    /// Wraps `stream`, which is closed when a write has waited for `write_timeout`.
     pub(crate) fn new(stream: TcpStream, guest: Arc<Guest>, write_timeout: Duration) -> Self {
         Self { stream, guest, write_timeout, deadline: None }
     }
 
-    /// Passes on what a write came to, unless it has waited too long.
+    /// Returns the result of a write, or an error if the write has waited too long.
     fn limited<T>(&mut self, context: &mut Context<'_>, written: Poll<Result<T>>) -> Poll<Result<T>> {
         if written.is_ready() {
             self.deadline = None;
@@ -58,7 +58,8 @@ impl AsyncWrite for Patience {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        // A socket has nothing to flush: ready at once. It is asked when all before has been written.
+        // A socket has nothing to flush, so this is ready at once. It is called when everything before has been
+        // written.
         self.guest.has_unsent(false);
         Pin::new(&mut self.stream).poll_flush(context)
     }

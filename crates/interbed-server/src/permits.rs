@@ -1,4 +1,4 @@
-//! Work of which only so much is done at a time, and memory of which there is only so much.
+//! Permits for work that is limited in number at a time, and for limited memory.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -14,7 +14,7 @@ pub(crate) struct Permits {
     shares: Mutex<Shares<oneshot::Sender<Permit>>>,
 }
 
-/// Some permits of a tenant, which go to who comes next when this is dropped.
+/// Some permits of a tenant; dropping them passes them on to the next waiting request.
 #[derive(Debug)]
 pub(crate) struct Permit {
     permits: Arc<Permits>,
@@ -22,24 +22,24 @@ pub(crate) struct Permit {
     amount: usize,
 }
 
-/// A request that waits, until this is dropped.
+/// A waiting request; dropping it ends the wait.
 struct Waiting<'a> {
     permits: &'a Arc<Permits>,
     coming: oneshot::Receiver<Permit>,
 }
 
 impl Permits {
-    /// So many at a time, at least one.
+    /// Creates `count` permits, at least one.
     pub(crate) fn new(count: usize) -> Arc<Self> {
         Arc::new(Self { shares: Mutex::new(Shares::new(count.max(1))) })
     }
 
-    /// Waits for one.
+    /// Waits for one permit.
     pub(crate) async fn take(self: &Arc<Self>, tenant: Tenant) -> Permit {
         self.take_many(tenant, Ask { amount: 1, has: 0, most: usize::MAX }).await
     }
 
-    /// Waits for as many as are asked for.
+    /// Waits for the requested number of permits.
     pub(crate) async fn take_many(self: &Arc<Self>, tenant: Tenant, ask: Ask) -> Permit {
         let none = Permit { permits: self.clone(), tenant, amount: 0 };
         if ask.amount == 0 {
@@ -53,12 +53,12 @@ impl Permits {
         (&mut waiting.coming).await.unwrap_or(none)
     }
 
-    /// Whether anybody waits.
+    /// Whether any request waits.
     pub(crate) fn are_wanted(&self) -> bool {
         self.shares().is_wanted()
     }
 
-    /// Gives what is free to those that wait and may have it.
+    /// Gives free permits to waiting requests that may have them.
     fn give(self: &Arc<Self>) {
         loop {
             let next = {
@@ -67,9 +67,9 @@ impl Permits {
                 shares.next()
             };
             let Some((tenant, amount, sender)) = next else { return };
-            // Dropping what it sends may give it back in turn, so nothing is locked here.
+            // Dropping what is sent may give it back, so no lock is held here.
             if let Err(mut unwanted) = sender.send(Permit { permits: self.clone(), tenant, amount }) {
-                // Nobody waits there any more.
+                // The receiver no longer waits.
                 unwanted.amount = 0;
                 self.shares().give_back(tenant, amount);
             }
@@ -90,12 +90,12 @@ impl Permit {
         self.amount
     }
 
-    /// Adds those of `other`, of the same tenant.
+    /// Adds the permits of `other`, which has the same tenant.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.amount += std::mem::take(&mut other.amount);
     }
 
-    /// Gives back all but so many.
+    /// Gives back all permits but `amount`.
     pub(crate) fn keep(&mut self, amount: usize) {
         let surplus = self.amount.saturating_sub(amount);
         if surplus > 0 {
@@ -122,7 +122,7 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 impl Permits {
-    /// Permits that nobody has.
+    /// Number of free permits.
     pub(crate) fn free(&self) -> usize {
         self.shares().free()
     }
@@ -144,8 +144,8 @@ mod tests {
         ["a", "b", "c"].map(|key| Tenant::of_digest(&digest(key)))
     }
 
-    /// Has each of `line` wait in order, with two permits to have; returns the order in which they get them, each of
-    /// which ends as soon as the next comes.
+    /// Lets each tenant of `line` wait in order for one of two permits; returns the order in which they get them, where
+    /// each holder ends as soon as the next one comes.
     async fn served(line: &[Tenant], held: Tenant) -> Vec<Tenant> {
         let permits = Permits::new(2);
         let held = [permits.take(held).await, permits.take(held).await];
@@ -172,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn who_has_the_fewest_comes_next() {
         let [a, b, c] = tenants();
-        // However many of one stand before the others.
+        // The number of waiting requests of one tenant does not matter.
         assert_eq!(served(&[b, b, b, b, b, a, c], b).await[..3].iter().filter(|&&next| next != b).count(), 2);
         assert_eq!(served(&[a, a, b, b, c, c], a).await.len(), 6);
         assert_eq!(served(&[b, b, b], b).await, [b, b, b]);
@@ -186,7 +186,7 @@ mod tests {
         drop(alone);
         let is_given = async |tenant| timeout(Duration::from_millis(20), permits.take(tenant)).await.ok();
         drop(is_given(a).await.expect("one is free"));
-        // The other keeps to its half from now on, though nobody has the rest.
+        // From now on the other tenant is limited to its half, though nobody has the rest.
         let of_b = is_given(b).await.expect("its share");
         assert!(is_given(b).await.is_none());
         let of_a = is_given(a).await.expect("its share");
@@ -212,7 +212,7 @@ mod tests {
         let [a, b, _] = tenants();
         let permits = Permits::new(1);
         let first = permits.take(b).await;
-        // Each is asked once, and given up.
+        // Each request is polled once, and dropped.
         for tenant in [a, b, b, a] {
             let mut waiting = Box::pin(permits.take(tenant));
             std::future::poll_fn(|context| {
@@ -221,7 +221,7 @@ mod tests {
             })
             .await;
         }
-        // One that was given its permit and did not take it passes it on.
+        // A request that was given its permit but did not take it passes it on.
         let mut given = Box::pin(permits.take(a));
         std::future::poll_fn(|context| Poll::Ready(given.as_mut().poll(context).is_pending())).await;
         drop(first);

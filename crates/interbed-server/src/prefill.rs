@@ -1,14 +1,14 @@
-//! A last message that is to be continued, and where it ends in what the template writes.
+//! Continuing a last message of the assistant: finds where the message ends in the rendered prompt.
 //!
-//! Its own text does not tell: templates write the same text elsewhere, as a part of their markers even, or write a
-//! message twice, trimmed or escaped. So the message gets a mark before the template sees it, and the prompt ends where
-//! the mark is found.
+//! The message's text does not tell: templates may write the same text elsewhere, even as a part of their markers, or
+//! write a message twice, trimmed or escaped. So the message gets a unique mark before the template is rendered, and
+//! the prompt ends where the mark is found.
 
 use serde_json::Value;
 
 use crate::random::random;
 
-/// A mark, and the message that has it.
+/// A mark, and the original content of the marked message.
 pub(crate) struct Prefill {
     mark: String,
     /// The content as the client sent it.
@@ -16,17 +16,18 @@ pub(crate) struct Prefill {
 }
 
 impl Prefill {
-    /// Puts a new mark behind the text of `message`, and before white space at its end: a template may trim that.
+    /// Appends a new mark to the text of `message`, before trailing white space, which a template may trim.
     pub(crate) fn mark(message: &mut Value) -> Self {
         let content = message["content"].as_str().unwrap_or_default().to_owned();
-        // Digits: templates neither trim nor escape them, nor change their case. No text has so many by chance.
+        // The mark consists of digits: templates neither trim nor escape them, nor change their case. It is too long to
+        // occur by chance.
         let mark = format!("{:020}{:020}", random(), random());
         let (text, blank) = parts(&content);
         message["content"] = format!("{text}{mark}{blank}").into();
         Self { mark, content }
     }
 
-    /// Takes the mark away again.
+    /// Removes the mark from the message.
     pub(crate) fn unmark(&self, message: &mut Value) {
         message["content"] = self.content.as_str().into();
     }
@@ -36,8 +37,8 @@ impl Prefill {
         &self.content
     }
 
-    /// What a template has written up to the mark, which it writes last where the message stands; `None` if it writes
-    /// no mark. White space that followed it there is told too: the template may have written it itself.
+    /// The rendered prompt up to the last mark; `None` if the template wrote no mark. Also returns the white space that
+    /// followed the mark, which the template may have written itself.
     pub(crate) fn up_to_mark(&self, rendered: &str) -> Option<(String, &str)> {
         let (before, behind) = rendered.rsplit_once(&self.mark)?;
         let (_, blank) = parts(&self.content);
@@ -46,7 +47,7 @@ impl Prefill {
     }
 }
 
-/// A content without the white space at its end, and that.
+/// Splits a content into its text and the trailing white space.
 fn parts(content: &str) -> (&str, &str) {
     content.split_at(content.trim_end().len())
 }

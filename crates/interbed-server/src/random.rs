@@ -1,9 +1,9 @@
-//! Random numbers, of which nothing secret depends.
+//! Random numbers that need not be secret.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A random number for ids, and for seeds of requests without one.
 pub(crate) fn random() -> u64 {
-    // Every `RandomState` differs, and the first takes its keys from the system's random numbers.
+    // Every `RandomState` differs, and the first one gets its keys from the system's random numbers.
     RandomState::new().build_hasher().finish()
 }

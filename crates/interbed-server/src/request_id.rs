@@ -1,23 +1,23 @@
-//! `x-request-id`, and `request-id` in Anthropic's API: a request's name in answers and logs.
+//! `x-request-id`, and `request-id` in Anthropic's API: identifies a request in responses and logs.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::random::random;
 
-/// The header.
+/// Header with the id of a request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The header of answers that Anthropic's clients read.
+/// Header with the id in responses, which Anthropic's clients read.
 pub(crate) const ANSWERED_ID: HeaderName = HeaderName::from_static("request-id");
-/// Longest id that is taken from a client, in bytes.
+/// Longest id that is accepted from a client, in bytes.
 const BYTES_MAX: usize = 128;
 
-/// The client's own id, if it sent one that is safe in a line of a log; otherwise a new one.
+/// The client's own id, if it sent one that is safe to log; otherwise a new one.
 pub(crate) fn request_id(headers: &HeaderMap) -> HeaderValue {
     let sent = headers.get(REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
     let fresh = || HeaderValue::from_str(&format!("req-{:016x}{:016x}", random(), random()));
     match sent {
         Some(id) => id.clone(),
-        // Hexadecimal digits are a header's value.
+        // Hexadecimal digits are a valid header value.
         None => fresh().unwrap_or(HeaderValue::from_static("req-0")),
     }
 }

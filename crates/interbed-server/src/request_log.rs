@@ -1,4 +1,4 @@
-//! What becomes of each request: one line of the log when all of it has ended, never with its texts or keys.
+//! Logs each request in one line when all of it has ended, without its texts or keys.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,52 +10,52 @@ use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use hyper::body::{Frame, SizeHint};
 
-/// What is known of a request that has come; its line is written when the last of those that hold it is dropped.
+/// Facts about a request; its line is written when the last reference is dropped.
 pub(crate) struct RequestLog {
     came: Came,
     facts: Mutex<Facts>,
-    /// Who else wants to know.
+    /// Other listeners that are told about the request.
     told: Arc<[Arc<dyn Listener>]>,
 }
 
-/// Who wants to know what became of requests.
+/// A listener that is told about ended requests.
 pub(crate) trait Listener: Send + Sync {
-    /// One has ended. Must not wait for anything.
+    /// Called when a request has ended. Must not block.
     fn ended(&self, came: &Came, facts: &Facts);
 }
 
-/// What is known of a request when it comes.
+/// Facts about a request that are known when it arrives.
 pub(crate) struct Came {
     pub(crate) id: String,
     pub(crate) method: String,
     pub(crate) path: String,
-    /// Another's trace that it is part of, as W3C's header has it.
+    /// The W3C `traceparent` header: the caller's trace that the request is part of.
     pub(crate) traceparent: Option<String>,
     pub(crate) at: Instant,
     pub(crate) at_clock: SystemTime,
 }
 
-/// What is known of it in the end.
+/// Facts about a request that are known at its end.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) status: u16,
-    /// The name of its key, if it has one.
+    /// The name of the client's key, if it has one.
     pub(crate) client: Option<Arc<str>>,
     pub(crate) asked: Option<AskedFor>,
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) completion_tokens: usize,
-    /// When it went to the engine.
+    /// Time of submission to the engine.
     pub(crate) submitted: Option<Instant>,
-    /// How long it waited there.
+    /// Time in the engine's queue.
     pub(crate) queued: Option<Duration>,
     pub(crate) first_token: Option<Instant>,
     pub(crate) last_token: Option<Instant>,
-    /// Why it ended: the worst of its sequences' reasons.
+    /// Why the request ended: the worst reason of its sequences.
     pub(crate) finish: Option<&'static str>,
 }
 
-/// What a request to the engine asks for.
+/// Parameters of a request to the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AskedFor {
     pub(crate) model: String,
@@ -67,11 +67,11 @@ pub(crate) struct AskedFor {
     pub(crate) stream: bool,
 }
 
-/// Paths that monitoring asks for again and again.
+/// Paths that monitoring requests repeatedly.
 const POLLED: [&str; 2] = ["/health", "/metrics"];
 
 impl RequestLog {
-    /// A request that has just come.
+    /// Starts the log of a request that has just arrived.
     pub(crate) fn begin(
         id: &str,
         method: &str,
@@ -85,19 +85,19 @@ impl RequestLog {
         Arc::new(Self { came, facts: Mutex::default(), told })
     }
 
-    /// What is known so far.
+    /// The facts so far.
     pub(crate) fn facts(&self) -> MutexGuard<'_, Facts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A body that keeps this until it has been written, or is given up.
+    /// Wraps a body so that the log stays alive until the body has been written, or is given up.
     pub(crate) fn around(self: Arc<Self>, body: Body) -> Body {
         Body::new(LoggedBody { body, _log: self })
     }
 }
 
 impl Facts {
-    /// One of its sequences ended for this reason.
+    /// Records that one of the request's sequences ended for this reason.
     pub(crate) fn finished(&mut self, reason: &'static str) {
         let rank = |reason: &str| ["stop", "length", "abort", "error"].iter().position(|&known| known == reason);
         if self.finish.is_none_or(|before| rank(before) < rank(reason)) {
@@ -142,7 +142,7 @@ impl Drop for RequestLog {
     }
 }
 
-/// A body that is passed on as it is.
+/// A body that is passed on unchanged.
 struct LoggedBody {
     body: Body,
     _log: Arc<RequestLog>,

@@ -17,16 +17,17 @@ use crate::tenant::Tenant;
 use crate::truncation::Truncation;
 use crate::unsupported::{Api, Supported};
 
-/// Most stop strings of a request (OpenAI allows 4), and the longest, in bytes.
+/// Maximum number of stop strings of a request (OpenAI allows 4).
 const STOPS_MAX: usize = 64;
+/// Longest stop string in bytes.
 const STOP_BYTES_MAX: usize = 1024;
-/// Most `bad_words` of a request.
+/// Maximum number of `bad_words` of a request.
 const BAD_WORDS_MAX: usize = 256;
-/// Longest `cache_salt`, in bytes.
+/// Longest `cache_salt` in bytes.
 const SALT_BYTES_MAX: usize = 1024;
-/// Priorities that clients may ask for. Waiting requests age, so none of them starves for ever.
+/// Priorities that clients may request. Waiting requests age, so that none of them starves.
 const PRIORITIES: RangeInclusive<i64> = -100..=100;
-/// The fields that both completion APIs share, as they are sent.
+/// The fields that both completion APIs share, as clients send them.
 #[derive(Deserialize)]
 struct SharedFields {
     model: Option<Field<String>>,
@@ -40,7 +41,7 @@ struct SharedFields {
     top_p: Option<Field<f32>>,
     min_p: Option<Field<f32>>,
     repetition_penalty: Option<Field<f32>>,
-    /// llama.cpp's name for it.
+    /// llama.cpp's name for `repetition_penalty`.
     repeat_penalty: Option<Field<f32>>,
     repeat_last_n: Option<Field<i64>>,
     presence_penalty: Option<Field<f32>>,
@@ -71,7 +72,7 @@ struct StreamOptions {
     include_usage: Option<Field<bool>>,
 }
 
-/// Longest name of a model, where any is taken: each chunk of an answer repeats it.
+/// Longest model name if any name is accepted: each chunk of an answer repeats it.
 const MODEL_BYTES_MAX: usize = 256;
 
 #[derive(Deserialize)]
@@ -79,14 +80,14 @@ struct ModelField {
     model: Option<Field<String>>,
 }
 
-/// The fields that both completion APIs have, apart from the prompt. Each API fills in log-probabilities and the
-/// parameters' `max_tokens` itself.
+/// The fields that both completion APIs share, apart from the prompt, after checking. Each API fills in
+/// log-probabilities and `max_tokens` itself.
 pub(crate) struct Common {
-    /// The model's name, as the answer tells it.
+    /// Name of the model for the response.
     pub(crate) model: String,
     pub(crate) params: SamplingParams,
     pub(crate) text: TextOptions,
-    /// Most tokens of an answer, if the request says.
+    /// Maximum number of tokens of an answer, if the request sets a limit.
     pub(crate) max_tokens: Option<usize>,
     /// Choices per prompt.
     pub(crate) n: usize,
@@ -100,18 +101,17 @@ pub(crate) struct Common {
     pub(crate) cache_report: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
-    /// How much of a prompt that is too long is kept.
+    /// How to truncate a prompt that is too long.
     pub(crate) truncation: Option<Truncation>,
-    /// Whether the answer has the prompt's log-probabilities, with so many of the most likely tokens, in a field of
-    /// their own.
+    /// Number of most likely tokens in the prompt's log-probabilities, if the response includes these.
     pub(crate) prompt_logprobs: Option<usize>,
-    /// The prompt's embedding instead of a text.
+    /// How to pool the prompt's embedding, if that is requested instead of text.
     pub(crate) embed: Option<Pooling>,
-    /// What the answers have to be; each endpoint fills it in.
+    /// Constraint on the answers; each endpoint fills it in.
     pub(crate) constraint: Option<Bond>,
 }
 
-/// Reads and checks the shared fields of a body, and refuses those that its API does not support.
+/// Parses and checks the shared fields of a body, and refuses those that its API does not support.
 pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<Common, ApiError> {
     read::<Supported<A>>(body)?.tell(&app.notes);
     let mut fields: SharedFields = read(body)?;
@@ -202,7 +202,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
     })
 }
 
-/// What a request asks for that says nothing of it: one answer, sampled as the model's defaults have it.
+/// The values for a request that sets no field: one answer, sampled with the model's defaults.
 pub(crate) fn unasked(app: &App) -> Common {
     Common {
         model: app.model_name().to_owned(),
@@ -228,7 +228,7 @@ pub(crate) fn unasked(app: &App) -> Common {
     }
 }
 
-/// The token sequences of words that are not to be generated, each with and without a space before it.
+/// The token sequences of words that must not be generated, each with and without a space before it.
 fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
     for word in words {
@@ -238,8 +238,8 @@ fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Ve
             return Err(ApiError::invalid("bad_words", "bad_words has a word of white space alone; leave it out"));
         }
         let spaced = app.tokenize(tenant, "bad_words", &format!(" {word}"), false)?;
-        // Where the space is a token of its own, the word behind it is the one without. vLLM leaves out spaced words of
-        // another number of tokens as well, and so lets some pass.
+        // If the space is its own token, the rest equals the word without it. vLLM also skips spaced words with another
+        // number of tokens, and so lets some pass.
         let is_other = !spaced.ends_with(&plain);
         all.push(plain);
         all.extend(is_other.then_some(spaced));
@@ -257,12 +257,12 @@ pub(crate) fn model_part() -> Part {
     part!(ModelField)
 }
 
-/// Refuses a `model` that is not served; a request may leave it out.
+/// Refuses a `model` that is not served; a request may omit it.
 pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
     check_name(app, sent(read::<ModelField>(body)?.model)).map(|_| ())
 }
 
-/// The name of the model that the answer carries, where a request asks for `model`.
+/// Checks the requested `model` and returns the name for the response.
 pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<String, ApiError> {
     match model {
         Some(model) if app.config.any_model_name => {
@@ -288,7 +288,7 @@ fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiEr
         let (length_penalty, early_stopping) = (length_penalty.unwrap_or(1.0), early_stopping.unwrap_or(false));
         return Ok(Some(BeamParams { width, length_penalty, early_stopping }));
     }
-    // As in vLLM, values that change nothing are let pass.
+    // Values that change nothing are accepted, as in vLLM.
     for (name, changes) in [
         ("length_penalty", length_penalty.is_some_and(|penalty| penalty != 1.0)),
         ("early_stopping", early_stopping == Some(true)),
@@ -300,12 +300,12 @@ fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiEr
     Ok(None)
 }
 
-/// The defaults of a beam search: nothing changes the model's own probabilities.
+/// The defaults of a beam search, which leave the model's probabilities unchanged.
 fn neutral() -> SamplingParams {
     SamplingParams { temperature: 0.0, ..SamplingParams::default() }
 }
 
-/// Ranges are checked by the engine, whose messages name the field too.
+/// Builds the sampling parameters. The engine checks ranges, and its messages name the field too.
 fn params(fields: SharedFields, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
     let top_k = sent(fields.top_k).map_or(Ok(defaults.top_k), top_k_of)?;
     let repetition_penalty = match (sent(fields.repetition_penalty), sent(fields.repeat_penalty)) {
@@ -340,7 +340,7 @@ fn params(fields: SharedFields, defaults: &SamplingParams) -> Result<SamplingPar
     })
 }
 
-/// How many tokens are kept, if not all.
+/// Parses `top_k`; `None` is unlimited.
 pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
     match usize::try_from(sent) {
         Ok(0) => Ok(None),
@@ -370,7 +370,7 @@ impl FromJson<'_> for Stops {
     }
 }
 
-/// A string that ends a text.
+/// Parses a stop string.
 fn stop(raw: &RawValue) -> Result<String, String> {
     let stop = String::from_json(raw).map_err(|_| Stops::other(raw))?;
     match stop.len() {
@@ -382,7 +382,7 @@ fn stop(raw: &RawValue) -> Result<String, String> {
     }
 }
 
-/// Words that a text may not have.
+/// Words that must not be generated.
 struct BadWords(Vec<String>);
 
 impl FromJson<'_> for BadWords {
@@ -429,7 +429,7 @@ impl FromJson<'_> for EarlyStopping {
     }
 }
 
-/// Token ids, as an object's keys, with what is added to their logits.
+/// Token ids, as keys of an object, with the numbers that are added to their logits.
 struct LogitBias(Vec<(u32, f32)>);
 
 impl FromJson<'_> for LogitBias {

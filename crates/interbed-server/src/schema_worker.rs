@@ -1,9 +1,9 @@
-//! The process in which schemas and grammars are compiled for the first time: one that never ends, or takes all memory,
-//! takes this process with it and nothing else.
+//! The process in which schemas and grammars are compiled for the first time: if one never ends or exhausts memory,
+//! only this process is lost.
 //!
-//! It reads frames (a `u32` of their length, little-endian, and so many bytes): a vocabulary, then one schema or
-//! grammar after another. It answers each with a frame, of which the first byte says whether it may be used, the second
-//! whether another process should be asked from now on; the rest is why not.
+//! It reads frames (a `u32` length, little-endian, and that many bytes): first a vocabulary, then one schema or grammar
+//! after another. It answers each with a frame, whose first byte says whether the grammar may be used, and whose second
+//! says whether to use another process from now on; the rest is the reason for a refusal.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,33 +17,35 @@ use interbed_engine::{Binding, GrammarError, Vocabulary};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
 
-/// The argument by which a program is asked to be this process.
+/// The command-line argument that makes a program act as the process that compiles schemas.
 pub const SCHEMA_WORKER: &str = "schema-worker";
 
-/// Processor time that compiling may take.
+/// Maximum processor time for compiling one grammar.
 pub(crate) const WORK_MAX: Duration = Duration::from_secs(1);
-/// Memory that compiling may take.
+/// Maximum memory for compiling one grammar.
 pub(crate) const BYTES_MAX: usize = 36 << 20;
-/// What the process may have kept of that when it has answered; beyond it, another should take its place.
+/// Memory that the process may have kept when it has answered; beyond it, another process should take its place.
 const KEPT_MAX: usize = 8 << 20;
-/// How often is looked whether time is up.
+/// Interval at which the processor time is checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// How much others come before this process.
+/// Nice value of the process, which gives way to others.
 const NICE: i32 = 5;
-/// Longest frame: a vocabulary.
+/// Longest frame in bytes, for a vocabulary.
 const FRAME_MAX: usize = 256 << 20;
 
-/// What a frame of an answer begins with: it may be used, or it may not.
+/// First byte of an answer: the grammar may be used.
 pub(crate) const FITS: u8 = b'+';
+/// First byte of an answer: the grammar may not be used.
 pub(crate) const REFUSED: u8 = b'-';
-/// What comes next: the process may be asked again, or should not.
+/// Second byte of an answer: the process may be used again.
 const STAYS: u8 = b' ';
+/// Second byte of an answer: the process should not be used again.
 pub(crate) const LEAVES: u8 = b'!';
 
-/// Compiles what comes by standard input, until that ends. A program that serves calls this where its only argument is
+/// Compiles grammars from standard input until it ends. A serving program calls this if its only argument is
 /// [`SCHEMA_WORKER`], and does nothing else then.
 pub fn run_schema_worker() -> ExitCode {
-    // What it says is for nobody.
+    // Messages of panics are not shown to anybody.
     std::panic::set_hook(Box::new(|_| {}));
     let _ = nice(NICE);
     limit(Resource::Core, 0);
@@ -78,7 +80,7 @@ fn serve(input: &mut impl Read) -> io::Result<()> {
     Ok(())
 }
 
-/// Compiles one on a stack that is large enough.
+/// Compiles one grammar on a stack that is large enough.
 fn try_out(vocabulary: &Vocabulary, text: &[u8]) -> Result<(), String> {
     let binding = std::str::from_utf8(text).ok().and_then(Binding::from_text);
     let binding = binding.ok_or("it was sent in a form that is not known")?;
@@ -94,9 +96,9 @@ fn crashed() -> String {
     "the schema or grammar cannot be compiled".into()
 }
 
-/// Ends the process when time is up.
+/// Ends the process when a grammar takes too long.
 struct Watch {
-    /// Processor time of the process at which that is, in milliseconds; none while nothing is compiled.
+    /// The process's total processor time at which to end it, in milliseconds; a maximum while nothing is compiled.
     until: Arc<AtomicU64>,
 }
 
@@ -126,7 +128,7 @@ impl Watch {
     }
 }
 
-/// Why one is refused that takes too long.
+/// Message for a grammar that takes too long.
 fn too_long() -> String {
     format!(
         "compiling it takes more than {} s; simplify it: fewer or shorter patterns, lengths, repetitions and \
@@ -135,7 +137,7 @@ fn too_long() -> String {
     )
 }
 
-/// Why one is refused that takes too much memory.
+/// Message for a grammar that takes too much memory.
 pub(crate) fn too_much() -> String {
     format!(
         "compiling it takes more than {} MiB of memory; simplify it: fewer or shorter patterns, lengths, repetitions \
@@ -144,12 +146,12 @@ pub(crate) fn too_much() -> String {
     )
 }
 
-/// Processor time of this process in milliseconds; where the system does not tell it, all time.
+/// Processor time of this process in milliseconds; wall-clock time if the system does not report it.
 fn processor_time() -> u64 {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let ticks = || {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // Behind the name, which may be anything: in user mode and in the kernel.
+        // The fields after the process name, which may contain anything: time in user mode and in the kernel.
         let mut times = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
         let mut time = || times.next()?.parse::<u64>().ok();
         Some(time()? + time()?)
@@ -158,22 +160,22 @@ fn processor_time() -> u64 {
     ticks().map_or(elapsed, |ticks| ticks * 1000 / clock_ticks_per_second().max(1))
 }
 
-/// Lowers a limit of this process, or raises it again as far as the system lets it.
+/// Sets a limit of this process, as far as the system allows it.
 fn limit(resource: Resource, most: u64) {
     let Rlimit { maximum, .. } = getrlimit(resource);
     let current = Some(maximum.map_or(most, |maximum| maximum.min(most)));
-    // Where the system knows no such limit, the other ones are left.
+    // If the system does not know this limit, the other limits still apply.
     let _ = setrlimit(resource, Rlimit { current, maximum });
 }
 
-/// A size in bytes that the system tells of this process; `None` where it tells none.
+/// A size in bytes that the system reports for this process; `None` if it reports none.
 fn status(name: &str) -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib << 10)
 }
 
-/// The next frame; `None` at the end.
+/// Reads the next frame; `None` at the end.
 fn read_frame(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match input.read_exact(&mut length) {
@@ -189,7 +191,7 @@ fn read_frame(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     if got < length { Ok(None) } else { Ok(Some(bytes)) }
 }
 
-/// Writes one whole frame at once, whichever thread does.
+/// Writes one frame at once, so that frames of several threads do not mix.
 fn answer(first: u8, next: u8, text: &str) -> io::Result<()> {
     let mut frame = (text.len() as u32 + 2).to_le_bytes().to_vec();
     frame.extend([first, next]);

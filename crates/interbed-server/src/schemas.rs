@@ -1,6 +1,6 @@
-//! Schemas and grammars of requests, compiled in turns: apart from the texts that are tokenized, a bounded number at a
-//! time, an equal share for each tenant, and first in a [process of its own](crate::schema_worker), which is ended
-//! where it takes too long or too much. So what is compiled here is known to end.
+//! Compiles the schemas and grammars of requests: apart from tokenization, a bounded number at a time, an equal share
+//! for each tenant, and first in a [process of its own](crate::schema_worker), which is killed if it takes too long or
+//! too much memory. So compilations in this process are known to end.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -25,48 +25,50 @@ use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_much};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
 
-/// Schemas and grammars that are compiled at a time, at the most.
+/// Maximum number of schemas and grammars that are compiled at a time.
 pub const COMPILING_MAX: usize = 2;
-/// Time for which a request waits for its turn.
+/// Longest time that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Time in which a worker answers: several times the processor time that it has, for the processors may be busy.
+/// Timeout for a worker's answer: several times its processor time, as the processors may be busy.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Time in which a worker reads the vocabulary, which is long for a large one on busy processors.
+/// Timeout for a worker to read the vocabulary, which takes long for a large one on busy processors.
 const START_MAX: Duration = Duration::from_secs(30);
-/// A turn that has made no progress for so long is stuck.
+/// Time without progress after which a turn counts as stuck.
 const STUCK: Duration = Duration::from_secs(20);
-/// Schemas that are known to compile; they need not be tried again.
+/// Number of schemas that are remembered as compilable, and need not be tried in a worker again.
 const KNOWN_MAX: usize = 512;
-/// Longest answer of a worker.
+/// Longest answer of a worker in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// How often the allocator gives what schemas have freed back to the system, at the most: it is much, in small pieces.
+/// Shortest interval at which the allocator returns memory that schemas have freed to the system; it is a lot, in small
+/// pieces.
 const TIDY: Duration = Duration::from_millis(100);
-/// What a worker takes beside the schema that it compiles.
+/// Memory of a worker besides the schema that it compiles.
 const WORKER_BYTES: usize = 10 << 20;
 
-/// Memory that a schema or grammar takes while it is compiled, in a worker or here.
+/// Memory for compiling one schema or grammar, in a worker or here.
 pub const COMPILING_BYTES: usize = WORKER_BYTES + BYTES_MAX;
-/// Memory that schemas and grammars in use take together.
+/// Memory of all compiled schemas and grammars in use.
 pub const COMPILED_BYTES: usize = 40 << 20;
 
-/// What the answers to a request have to be.
+/// The constraint on the answers to a request, not yet compiled.
 #[derive(Debug)]
 pub(crate) struct Bond {
-    /// The field that asks for it.
+    /// Name of the request field that sets the constraint.
     pub(crate) param: String,
-    /// The first of these that can be enforced.
+    /// Alternatives in order of preference; the first that can be enforced applies.
     bindings: Vec<Binding>,
     preface: Option<Preface>,
     heading: Option<GrammarSource>,
 }
 
 impl Bond {
-    /// The first of `bindings` that can be enforced, of which there is at least one; `param` asks for it.
+    /// A constraint by the first of `bindings` that can be enforced, of which there is at least one; the field `param`
+    /// sets it.
     pub(crate) fn new(param: &str, bindings: Vec<Binding>) -> Self {
         Self { param: param.to_owned(), bindings, preface: None, heading: None }
     }
 
-    /// The schema of the JSON that all of an answer has to be, if that is what it has to be.
+    /// The JSON schema that a whole answer has to satisfy, if the constraint is one.
     pub(crate) fn json(&self) -> Option<Value> {
         match &self.bindings[..] {
             [Binding { source: GrammarSource::JsonSchema(schema), after: None }] => Some(schema.clone()),
@@ -75,39 +77,39 @@ impl Bond {
         }
     }
 
-    /// See [`Constraint::behind`].
+    /// Puts a preface before the constrained text; see [`Constraint::behind`].
     pub(crate) fn behind(self, preface: Preface) -> Self {
         Self { preface: Some(preface), ..self }
     }
 
-    /// The memory that it takes until it is compiled.
+    /// Memory of the constraint before it is compiled.
     pub(crate) fn bytes(&self) -> usize {
         self.bindings.iter().map(|binding| bytes_of(&binding.to_text())).fold(0, usize::saturating_add)
     }
 
-    /// See [`Constraint::headed`]. The heading is the server's own.
+    /// Puts a heading, which the server itself writes, before the constrained text; see [`Constraint::headed`].
     pub(crate) fn headed(self, heading: GrammarSource) -> Self {
         Self { heading: Some(heading), ..self }
     }
 }
 
-/// Who compiles schemas, and whose turn it is.
+/// Compiles schemas, in turns.
 pub(crate) struct Schemas {
-    /// The program that is a worker with the argument [`SCHEMA_WORKER`].
+    /// The program that acts as a worker with the argument [`SCHEMA_WORKER`].
     program: Mutex<Option<PathBuf>>,
-    /// How many are compiled at a time; 0 where there is no memory for any.
+    /// Number of schemas that are compiled at a time; 0 if there is no memory for any.
     places: usize,
     turns: Mutex<Turns<oneshot::Sender<Turn>>>,
-    /// When each turn under way last made progress.
+    /// Number of each turn in progress, and the time of its last progress.
     progress: Mutex<Vec<(u64, Instant)>>,
-    /// Workers that have nothing to do.
+    /// Workers that are idle.
     idle: Mutex<Vec<Worker>>,
     known: Mutex<VecDeque<Hash>>,
-    /// When freed memory last went back to the system.
+    /// Time at which freed memory was last returned to the system.
     tidied: Mutex<Instant>,
 }
 
-/// A place among those who compile, until this is dropped.
+/// A turn to compile; dropping it frees the place.
 pub(crate) struct Turn {
     schemas: Arc<Schemas>,
     tenant: Tenant,
@@ -116,7 +118,7 @@ pub(crate) struct Turn {
 }
 
 impl Schemas {
-    /// With so many that are compiled at a time, in workers that `program` becomes.
+    /// Creates a compiler with `places` turns at a time, and workers that run `program`.
     pub(crate) fn new(places: usize, program: Option<PathBuf>, several_tenants: bool) -> Arc<Self> {
         Arc::new(Self {
             program: Mutex::new(program),
@@ -129,15 +131,15 @@ impl Schemas {
         })
     }
 
-    /// Turns that make no progress, and how many there can be.
+    /// Number of turns that make no progress, and the largest number of turns.
     pub(crate) fn stuck(&self) -> (usize, usize) {
         (lock(&self.progress).iter().filter(|(_, last)| last.elapsed() > STUCK).count(), self.places)
     }
 
-    /// Waits for the turn of a request of `tenant`, whose field `param` asks for it.
+    /// Waits for the turn of a request of `tenant`, whose field `param` sets the constraint.
     ///
     /// # Errors
-    /// None comes in time, or at all.
+    /// No place becomes free in time, or there is no memory to compile at all.
     pub(crate) async fn turn(self: &Arc<Self>, tenant: Tenant, param: &str) -> Result<Turn, ApiError> {
         if self.places == 0 {
             let message = format!(
@@ -156,7 +158,7 @@ impl Schemas {
         })
     }
 
-    /// Gives places that are free to who comes next.
+    /// Gives free places to waiting requests.
     fn give_turns(self: &Arc<Self>) {
         loop {
             let next = {
@@ -168,12 +170,12 @@ impl Schemas {
             let number = lock(&self.progress).iter().map(|&(number, _)| number + 1).max().unwrap_or(0);
             let turn = Turn { schemas: self.clone(), tenant, number, since: Instant::now() };
             turn.go_on();
-            // Whoever waited may have gone: then the turn comes back, and goes to the next.
+            // If the request no longer waits, the turn comes back and goes to the next one.
             drop(give.send(turn));
         }
     }
 
-    /// Has the allocator give freed memory back to the system, if it has not done so lately.
+    /// Lets the allocator return freed memory to the system, if it has not done so recently.
     fn tidy(&self) {
         let is_due = {
             let mut tidied = lock(&self.tidied);
@@ -184,19 +186,19 @@ impl Schemas {
             is_due
         };
         if is_due {
-            // Without a thread for it, it stays where it is.
+            // If no thread can be started, the memory stays with the allocator.
             drop(std::thread::Builder::new().name("tidy".into()).spawn(give_back_freed));
         }
     }
 
-    /// Keeps a worker for the next schema, unless it should not be asked again: then it ends.
+    /// Keeps a worker for the next schema, or ends it if it should not be used again.
     fn put_back(&self, worker: Worker) {
         if !worker.leaves {
             lock(&self.idle).push(worker);
         }
     }
 
-    /// A worker with this vocabulary; `None` where there is no program to be one.
+    /// Returns a worker that has read the vocabulary; `None` if no program can be a worker.
     async fn worker(&self, vocabulary: &Arc<Vocabulary>) -> Result<Option<Worker>, ApiError> {
         loop {
             let Some(worker) = lock(&self.idle).pop() else { break };
@@ -220,17 +222,16 @@ impl Schemas {
 }
 
 impl Turn {
-    /// Compiles what the answers to a request have to be: the first of its bindings whose schema can be enforced.
-    /// Dropping the future ends the work.
+    /// Compiles a constraint: the first of its bindings that can be enforced. Dropping the future ends the work.
     ///
     /// # Errors
-    /// No schema can be used, or there is no memory or time for it now.
+    /// No binding can be enforced, or memory or time is lacking now.
     pub(crate) async fn compile(self, bond: &Bond, vocabulary: &Arc<Vocabulary>) -> Result<Constraint, ApiError> {
         let turn = Arc::new(self);
         let mut compiled = Err(failed());
         for binding in &bond.bindings {
             compiled = compile_one(vocabulary, &turn, binding, &bond.param).await;
-            // What there is no room for now is not what cannot be enforced.
+            // A lack of memory or time does not mean that the binding cannot be enforced, so no alternative is tried.
             if compiled.as_ref().err().is_none_or(|error| error.status != StatusCode::BAD_REQUEST) {
                 break;
             }
@@ -246,7 +247,7 @@ impl Turn {
         Ok(constraint)
     }
 
-    /// Notes that it makes progress.
+    /// Records that the turn makes progress.
     fn go_on(&self) {
         let mut progress = lock(&self.schemas.progress);
         match progress.iter_mut().find(|(number, _)| *number == self.number) {
@@ -302,12 +303,13 @@ async fn compile_one(
     }
     turn.go_on();
     let bound = bind(vocabulary, turn, binding.clone(), param);
-    // Without a worker, nothing is known of it. The turn lasts until it has ended, which `/health` may tell.
+    // Without a worker, the schema may take any time. The turn lasts until the compilation ends, which `/health` may
+    // report as stuck.
     let bound = timeout(ANSWER_MAX, bound).await;
     bound.map_err(|_| no_time())?
 }
 
-/// Compiles on a stack that is large enough, as long as `turn` lasts.
+/// Compiles in this process on a stack that is large enough; holds `turn` meanwhile.
 async fn bind(
     vocabulary: &Arc<Vocabulary>,
     turn: &Arc<Turn>,
@@ -317,7 +319,7 @@ async fn bind(
     let (vocabulary, turn) = (vocabulary.clone(), turn.clone());
     let (tell, told) = oneshot::channel();
     let work = move || {
-        // Whoever asked may have gone.
+        // The requester may have gone.
         let _ = tell.send(vocabulary.bind(&binding));
         drop(turn);
     };
@@ -330,7 +332,7 @@ async fn bind(
     }
 }
 
-/// The refusal of a schema that took long on busy processors, though it may take little time of its own.
+/// The error for a schema that took too long on busy processors, though it may need little processor time.
 fn no_time() -> ApiError {
     let seconds = ANSWER_MAX.as_secs();
     ApiError::overloaded(format!("the schema or grammar could not be compiled within {seconds} s; try again later"))
@@ -340,32 +342,32 @@ fn failed() -> ApiError {
     ApiError::internal("compiling the schema or grammar failed")
 }
 
-/// What a worker says.
+/// A worker's answer.
 enum Answer {
     Fits(Worker),
     Refused(Worker, String),
-    /// It has ended.
+    /// The worker has ended.
     Gone,
-    /// Nothing in time; it has been ended.
+    /// No answer came in time; the worker has been killed.
     Late,
 }
 
-/// A process that compiles, ended when this is dropped.
+/// A worker process; dropping it ends the process.
 struct Worker {
     process: Arc<Process>,
     input: ChildStdin,
     output: ChildStdout,
-    /// Whether another should be asked from now on.
+    /// Whether to use another worker from now on.
     leaves: bool,
 }
 
 struct Process(Mutex<Child>);
 
 impl Process {
-    /// Whoever reads from it or writes to it then finds it gone.
+    /// Kills the process; pending reads and writes then fail.
     fn end(&self) {
         let mut child = lock(&self.0);
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -377,7 +379,7 @@ impl Drop for Process {
     }
 }
 
-/// Ends a process when this is dropped, unless it was let go.
+/// Kills a process when dropped, unless it was released before.
 struct Ending(Option<Arc<Process>>);
 
 impl Drop for Ending {
@@ -389,7 +391,8 @@ impl Drop for Ending {
 impl Worker {
     fn start(program: &Path) -> io::Result<Self> {
         let mut command = Command::new(program);
-        // Who stops the server from a terminal does not stop what requests in flight wait for.
+        // The worker is in its own process group, so that Ctrl-C at a terminal does not stop what requests in flight
+        // wait for.
         command.arg(SCHEMA_WORKER).env_clear().current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;
@@ -399,7 +402,7 @@ impl Worker {
         Ok(Self { process, input, output, leaves: false })
     }
 
-    /// This worker, once it has read the vocabulary.
+    /// Sends the vocabulary to the worker, and returns it once it has read it.
     async fn taught(self, vocabulary: &Arc<Vocabulary>) -> Result<Self, ApiError> {
         let told = vocabulary.clone();
         let bytes = spawn_blocking(move || told.to_bytes()).await.map_err(|_| failed())?;
@@ -409,7 +412,7 @@ impl Worker {
         }
     }
 
-    /// Sends a frame, and waits `most` for what the worker thinks of it. Dropping the future ends the worker.
+    /// Sends a frame, and waits up to `most` for the worker's answer. Dropping the future kills the worker.
     async fn ask(mut self, bytes: Vec<u8>, most: Duration) -> Answer {
         let mut ending = Ending(Some(self.process.clone()));
         let asking = spawn_blocking(move || {

@@ -1,57 +1,57 @@
-//! Who may have how much of what all tenants share, and who gets some next.
+//! Divides a limited amount among tenants, and decides who gets some next.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::tenant::Tenant;
 
-/// Time after its last request for which a tenant may come again and find its share.
+/// Time after its last request for which a tenant keeps its share.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// An amount of something, who has how much of it, and who waits for some; knows no clock. Each tenant that has come
-/// lately, has some or waits may have an equal part of all, or one request of any size; one that is alone may have all.
-/// Of those that wait and find room, the tenant that has the least comes first, and among equals the one that has
-/// waited for longest since its last. Within a tenant, requests go in the order of coming, but for those that have some
-/// already and need more: they come first, since others wait for what they have. A request that finds no room keeps no
-/// other tenant waiting.
+/// Divides an amount among tenants; knows no clock. Each tenant that has sent a request recently, holds some or waits
+/// may have an equal part of all, or one request of any size; a tenant that is alone may have all. Of the waiting
+/// tenants whose request fits, the one that holds the least comes first, and among equals the one whose last grant is
+/// the longest ago. Within a tenant, requests go in order of arrival, except that those which already hold some and
+/// need more come first, since others wait for what they hold. A request that does not fit keeps no other tenant
+/// waiting.
 #[derive(Debug)]
 pub(crate) struct Shares<W> {
     all: usize,
     free: usize,
-    /// When each tenant that has come lately did so.
+    /// Time of the last request of each recent tenant.
     recent: HashMap<Tenant, Instant>,
-    /// Where each tenant stands that has something or waits.
+    /// State of each tenant that holds something or waits.
     tenants: HashMap<Tenant, Place<W>>,
-    /// How often something was given so far.
+    /// Number of grants so far.
     given: u64,
 }
 
-/// Where one tenant stands.
+/// State of one tenant.
 #[derive(Debug)]
 struct Place<W> {
     has: usize,
-    /// What `given` was when it last got something, or when it came.
+    /// The value of `given` at the tenant's last grant, or at its arrival.
     last: u64,
     waiting: VecDeque<(Ask, W)>,
 }
 
-/// What a request asks for.
+/// The amount that a request asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask {
     pub(crate) amount: usize,
-    /// What the same request has already.
+    /// The amount that the request already holds.
     pub(crate) has: usize,
-    /// What all requests of a tenant may have together, whoever else is there.
+    /// Maximum amount that all requests of a tenant may hold together, whoever else is there.
     pub(crate) most: usize,
 }
 
 impl<W> Shares<W> {
-    /// So much for all.
+    /// Starts with the amount `all` free.
     pub(crate) fn new(all: usize) -> Self {
         Self { all, free: all, recent: HashMap::new(), tenants: HashMap::new(), given: 0 }
     }
 
-    /// Queues a tenant's request, which comes `now`.
+    /// Queues a tenant's request, which arrives at `now`.
     pub(crate) fn wait(&mut self, tenant: Tenant, ask: Ask, wait: W, now: Instant) {
         self.recent.retain(|_, came| now.saturating_duration_since(*came) < RECENT);
         self.recent.insert(tenant, now);
@@ -62,7 +62,7 @@ impl<W> Shares<W> {
         }
     }
 
-    /// Gives what is free to who comes next; returns how much of it.
+    /// Grants the next request that fits; returns the tenant, the amount, and the waiting handle.
     pub(crate) fn next(&mut self) -> Option<(Tenant, usize, W)> {
         let share = self.share();
         let may = |place: &Place<W>| {
@@ -82,25 +82,25 @@ impl<W> Shares<W> {
         Some((tenant, ask.amount, wait))
     }
 
-    /// `tenant` has so much less, which is free.
+    /// Returns `amount` from `tenant`.
     pub(crate) fn give_back(&mut self, tenant: Tenant, amount: usize) {
         self.free += amount;
         self.place(tenant).has -= amount;
         self.forget_idle();
     }
 
-    /// Takes out who waits no longer.
+    /// Removes requests that no longer wait.
     pub(crate) fn retain(&mut self, mut waits: impl FnMut(&W) -> bool) {
         self.tenants.values_mut().for_each(|place| place.waiting.retain(|(_, wait)| waits(wait)));
         self.forget_idle();
     }
 
-    /// Whether anybody waits.
+    /// Whether any request waits.
     pub(crate) fn is_wanted(&self) -> bool {
         self.tenants.values().any(|place| !place.waiting.is_empty())
     }
 
-    /// What a tenant may have while others want some: an equal part.
+    /// The amount that a tenant may hold while others want some: an equal part.
     fn share(&self) -> usize {
         let here_only = self.tenants.keys().filter(|tenant| !self.recent.contains_key(tenant)).count();
         (self.all / (self.recent.len() + here_only).max(1)).max(1)
@@ -118,12 +118,12 @@ impl<W> Shares<W> {
 
 #[cfg(test)]
 impl<W> Shares<W> {
-    /// What nobody has.
+    /// The amount that nobody holds.
     pub(crate) fn free(&self) -> usize {
         self.free
     }
 
-    /// Tenants that have something or wait.
+    /// Number of tenants that hold something or wait.
     pub(crate) fn num_tenants(&self) -> usize {
         self.tenants.len()
     }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::tenant::digest;
 
-    /// Some shares of twelve, and what is asked of them.
+    /// Shares of twelve, with a clock for tests.
     struct Table {
         shares: Shares<usize>,
         begun: Instant,
@@ -145,7 +145,7 @@ mod tests {
             Self { shares: Shares::new(12), begun: Instant::now() }
         }
 
-        /// `tenant` asks after so many seconds; returns the numbers of all that get something.
+        /// `tenant` asks after this many seconds; returns the numbers of all requests that are granted.
         fn ask(&mut self, seconds: u64, tenant: Tenant, number: usize, amount: usize, has: usize) -> Vec<usize> {
             let ask = Ask { amount, has, most: 12 };
             self.shares.wait(tenant, ask, number, self.begun + Duration::from_secs(seconds));
@@ -172,14 +172,14 @@ mod tests {
         let mut table = Table::new();
         assert_eq!((0..4).flat_map(|number| table.ask(0, b, number, 3, 0)).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert!(table.ask(1, a, 10, 3, 0).is_empty() && table.ask(1, b, 4, 3, 0).is_empty());
-        // What one has beyond its part goes to the other.
+        // What a tenant gives back beyond its part goes to the other one.
         assert_eq!(table.back(b, 3), [10]);
         assert!(table.ask(1, a, 11, 3, 0).is_empty());
         assert_eq!(table.back(b, 3), [11]);
         assert_eq!(table.back(b, 3), [4]);
-        // Whoever has something is there, however long ago it came.
+        // A tenant that holds something counts, however long ago it sent a request.
         assert!(table.ask(60, b, 5, 1, 0).is_empty());
-        // Its part is for all once it has nothing and has not come for a while.
+        // A tenant's part becomes available to all once it holds nothing and has sent no request for a while.
         assert_eq!(table.back(a, 6), [5]);
         assert_eq!(table.ask(60, b, 6, 1, 0), [6]);
     }
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(table.ask(0, c, 0, 4, 0), [0]);
         assert!(table.ask(0, b, 1, 9, 0).is_empty());
         assert_eq!(table.ask(0, a, 2, 1, 0), [2]);
-        // Within a tenant, a small one does not overtake it.
+        // Within a tenant, a small request does not overtake a large one.
         assert!(table.ask(0, b, 3, 1, 0).is_empty());
         assert_eq!(table.back(c, 4), [1]);
         assert_eq!(table.back(b, 9), [3]);
@@ -205,7 +205,8 @@ mod tests {
         table.back(a, 1);
         assert_eq!(table.ask(9, b, 1, 6, 0), [1]);
         assert!(table.ask(9, b, 2, 6, 0).is_empty());
-        // The other has not come for ten seconds: there is room for one, which has waited for longer.
+        // The other tenant has sent no request for ten seconds: there is room for one request, and this one has waited
+        // longer.
         assert_eq!(table.ask(11, b, 3, 6, 0), [2]);
         assert_eq!(table.back(b, 6), [3]);
     }
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(table.ask(0, b, 3, 5, 6), [3], "it is alone of its tenant");
         assert_eq!(table.back(b, 11), [2]);
         assert!(table.ask(0, b, 4, 6, 0).is_empty());
-        // Together they would have more than their part.
+        // Both together would exceed the tenant's part.
         assert_eq!(table.ask(0, b, 5, 6, 1), [5], "it has all that its tenant has");
         table.shares.retain(|&number| number != 4);
         assert!(!table.shares.is_wanted());

@@ -1,29 +1,29 @@
-//! How a model writes thinking and calls.
+//! The syntax in which a model writes thinking and tool calls.
 
 use crate::harmony;
 use crate::thinking::Tags;
 use crate::tool_calls::{FAMILIES, Family};
 
-/// The forms of calls, as `--tool-parser` knows them.
+/// Names of the tool-call syntaxes that `--tool-parser` accepts.
 pub fn tool_parsers() -> Vec<&'static str> {
     FAMILIES.iter().map(|family| family.name).chain([harmony::NAME]).collect()
 }
 
-/// The family in whose form tools are told to a model whose chat template shows none.
+/// The family whose syntax describes tools to a model whose chat template has none.
 const TOLD_AS: &str = "hermes";
 
-/// How a model writes thinking and calls.
+/// The syntax in which a model writes thinking and tool calls.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Speech {
-    /// In harmony, which is all there is to say.
+    /// Whether the model uses harmony, which defines both.
     pub(crate) harmony: bool,
     pub(crate) thinking: Option<Tags>,
     pub(crate) family: Option<&'static Family>,
 }
 
 impl Speech {
-    /// As the source of the chat template tells, and `parser`, which wins. Where the template does not show tools, the
-    /// system's message tells of them, in the form that most models know.
+    /// Detects the syntax from the source of the chat template; a given `parser` takes precedence. If the template does
+    /// not show tools, the system message describes them in the syntax that most models know.
     pub(crate) fn of(template: &str, shows_tools: bool, parser: Option<&str>) -> Self {
         let harmony = parser.map_or_else(|| harmony::is_spoken(template), |name| name == harmony::NAME);
         if harmony {
@@ -39,7 +39,7 @@ impl Speech {
         self.harmony || self.thinking.is_some()
     }
 
-    /// Whether it is known how the model calls tools.
+    /// Whether the model's syntax of tool calls is known.
     pub(crate) fn calls(&self) -> bool {
         self.harmony || self.family.is_some()
     }

@@ -1,4 +1,4 @@
-//! Streams: what comes of an answer, as it comes, in server-sent events or in lines of JSON.
+//! Streams answers while they are generated, as server-sent events or lines of JSON.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,19 +23,19 @@ use crate::generate::{Delta, Sequences};
 use crate::json_text::{add_field, with_field};
 use crate::memory::Share;
 
-/// Chunks that wait for a slow client; the tokens behind them wait in the sequences' own channels.
+/// Chunks that are buffered for a slow client; the tokens after them wait in the sequences' own channels.
 const CHUNKS_WAITING: usize = 16;
 
-/// Turns what comes for a sequence into entries of `choices`.
+/// Converts the output of a sequence to entries of `choices`.
 pub(crate) trait Choices: Send + 'static {
-    /// The entries; none where there is nothing to tell.
+    /// The entries for new output; empty if there is nothing to report.
     fn choices(&mut self, index: usize, delta: Delta) -> Vec<Value>;
 
     /// An entry that adds nothing.
     fn empty(&self, index: usize) -> Value;
 }
 
-/// The fields that all chunks of an answer have in common.
+/// The fields that all chunks of an answer share.
 pub(crate) struct Envelope {
     pub(crate) id: String,
     pub(crate) object: &'static str,
@@ -44,7 +44,7 @@ pub(crate) struct Envelope {
 }
 
 impl Envelope {
-    /// One chunk, or a whole answer.
+    /// Builds one chunk, or a whole answer.
     pub(crate) fn with(&self, choices: Vec<Value>) -> Map<String, Value> {
         let mut chunk = Map::new();
         chunk.insert("id".into(), self.id.clone().into());
@@ -59,9 +59,9 @@ impl Envelope {
 /// One entry of the `choices` of a whole answer.
 pub(crate) struct Choice {
     pub(crate) choice: Value,
-    /// The text of its `logprobs`, which is `null` in `choice`.
+    /// JSON of the choice's `logprobs`, which is `null` in `choice`.
     pub(crate) logprobs: Option<String>,
-    /// The text of its `prompt_logprobs`, if it has any.
+    /// JSON of the choice's `prompt_logprobs`, if it has any.
     pub(crate) prompt_logprobs: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl Choice {
     }
 }
 
-/// Answers with the whole of what `sequences` brought. `prompt_logprobs`, if given, is the text of that field.
+/// Builds the response with all output of `sequences`. `prompt_logprobs`, if given, is the JSON of that field.
 pub(crate) fn whole(
     envelope: &Envelope,
     choices: Vec<Choice>,
@@ -99,7 +99,7 @@ pub(crate) fn whole(
     json(body, [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect())
 }
 
-/// Answers with JSON. Its share of memory is given back once the client has read it.
+/// A JSON response. Its shares of memory are released once the client has read it.
 pub(crate) fn json(body: Vec<u8>, mut shares: Vec<Share>) -> Response {
     shares.iter_mut().for_each(|share| share.shrink(body.capacity()));
     let mut response = Body::from(Bytes::from_owner(Owned { body, _shares: shares })).into_response();
@@ -107,7 +107,7 @@ pub(crate) fn json(body: Vec<u8>, mut shares: Vec<Share>) -> Response {
     response
 }
 
-/// Bytes with their share of memory.
+/// Bytes with their shares of memory.
 struct Owned {
     body: Vec<u8>,
     _shares: Vec<Share>,
@@ -119,7 +119,7 @@ impl AsRef<[u8]> for Owned {
     }
 }
 
-/// Answers with a stream of chunks, as the completion APIs have it.
+/// A streamed response of chunks, in the format of the completion APIs.
 pub(crate) fn answer(
     app: &Arc<App>,
     sequences: Sequences,
@@ -130,27 +130,27 @@ pub(crate) fn answer(
     events(app, sequences, Chunks { envelope, include_usage, choices })
 }
 
-/// The content type of server-sent events.
+/// Content type of server-sent events.
 pub(crate) const SSE: &str = "text/event-stream; charset=utf-8";
-/// The content type of JSON values, one a line.
+/// Content type of JSON values, one per line.
 pub(crate) const LINES: &str = "application/x-ndjson";
 
-/// Turns what comes for the sequences of a request into events, each the text of one: [`data`], [`named`], or [`line`].
+/// Converts the output of a request's sequences to events, each a text from [`data`], [`named`] or [`line`].
 pub(crate) trait Events: Send + 'static {
-    /// The content type of the stream.
+    /// Content type of the stream.
     const KIND: &'static str = SSE;
 
-    /// Something has come for a sequence; no failure.
+    /// Events for new output of a sequence that has not failed.
     fn delta(&mut self, index: usize, delta: Delta, sequences: &Sequences) -> Vec<String>;
 
-    /// All have ended well.
+    /// Events for the end of all sequences without failure.
     fn end(&mut self, sequences: &Sequences) -> Vec<String>;
 
-    /// One has failed, and with it the answer.
+    /// Events for the failure of a sequence, which ends the answer.
     fn failed(&mut self, error: &ApiError) -> Vec<String>;
 
-    /// Nothing was told for a while: events that change no answer, and by which clients see that it goes on. Comments
-    /// of SSE would not do: some clients wait for events alone, and give up.
+    /// Events for a time without output. They change nothing in the answer, but show clients that it goes on. Comments
+    /// in SSE would not do: some clients wait for events only, and give up.
     fn idle(&mut self, sequences: &Sequences) -> Vec<String>;
 }
 
@@ -159,12 +159,12 @@ pub(crate) fn data(data: &str) -> String {
     format!("data: {data}\n\n")
 }
 
-/// An event that is a line of JSON, for streams of [`LINES`].
+/// A line of JSON, for streams of [`LINES`].
 pub(crate) fn line(value: &Value) -> String {
     format!("{value}\n")
 }
 
-/// An event whose name is the `type` of its data too.
+/// An event with a name, which is also the `type` of its data.
 pub(crate) fn named(name: &str, data: Value) -> String {
     let mut whole = Map::new();
     whole.insert("type".into(), name.into());
@@ -174,7 +174,7 @@ pub(crate) fn named(name: &str, data: Value) -> String {
     format!("event: {name}\ndata: {}\n\n", Value::Object(whole))
 }
 
-/// Chunks of `choices`.
+/// The events of the completion APIs: chunks of `choices`.
 struct Chunks<C> {
     envelope: Envelope,
     include_usage: bool,
@@ -217,7 +217,7 @@ impl<C: Choices> Events for Chunks<C> {
     }
 }
 
-/// Answers with a stream. When the client goes away, the answer's body is dropped, and with it the sequences.
+/// A streamed response. When the client disconnects, the body is dropped, and the sequences with it.
 pub(crate) fn events<E: Events>(app: &Arc<App>, mut sequences: Sequences, events: E) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let share = sequences.take_share();
@@ -231,32 +231,32 @@ pub(crate) fn events<E: Events>(app: &Arc<App>, mut sequences: Sequences, events
             _ = write(sequences, events, sink, silence_max, keys.revoked(tenant)) => {}
         }
     };
-    // Its log lines carry the request's id, as those of its handler do.
+    // The task logs with the request's id, as its handler does.
     tokio::spawn(writing.in_current_span());
     response(receiver, share, E::KIND)
 }
 
-/// Answers with these events alone.
+/// A streamed response of only these events.
 pub(crate) fn ended(events: &[String]) -> Response {
     let (sender, receiver) = mpsc::channel(1);
-    // There is room for one, and the receiver is here.
+    // The channel has room for one item, and its receiver exists.
     let _ = sender.try_send(Bytes::from(events.concat()));
     response(receiver, None, SSE)
 }
 
-/// An answer of events of this content type that are written elsewhere. `share` is given back when it has ended.
+/// A streamed response of chunks that another task writes. `share` is released when the response has ended.
 pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>, kind: &'static str) -> Response {
     let mut response = Body::new(EventBody { chunks, _share: share }).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies that buffer would make a stream no stream.
+    // Proxies that buffer would delay the stream.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-/// Writes all events, and some that tell of life where there were none for `silence_max`, up to when its key is
-/// `revoked`; `None` when the client has gone.
+/// Writes all events, and idle events after each `silence_max` without output, until the end or until the key is
+/// `revoked`; returns `None` when the client has gone.
 async fn write(
     mut sequences: Sequences,
     mut events: impl Events,
@@ -272,7 +272,7 @@ async fn write(
         };
         let next = match next {
             Ok(next) => next,
-            // Nothing is lost: what comes later is still to be read.
+            // Nothing is lost; the output is still to be read.
             Err(_) => {
                 sink.send(events.idle(&sequences)).await?;
                 continue;
@@ -281,14 +281,14 @@ async fn write(
         match next {
             None => return sink.send(events.end(&sequences)).await,
             Some((_, Delta { text: TextDelta { finished: Some(Err(error)), .. }, .. })) => {
-                // One failed sequence fails the whole answer: the others will not be read.
+                // One failed sequence fails the whole answer, so the others are not read.
                 let error = ApiError::from(error);
                 error.log();
                 return sink.send(events.failed(&error)).await;
             }
             Some((index, delta)) => {
                 sink.send(events.delta(index, delta, &sequences)).await?;
-                // Tokens come, but nothing that can be told yet.
+                // Tokens arrive, but nothing that can be reported yet.
                 if sink.told.elapsed() >= silence_max {
                     sink.send(events.idle(&sequences)).await?;
                 }
@@ -297,16 +297,16 @@ async fn write(
     }
 }
 
-/// Where chunks go.
+/// Destination of the chunks.
 struct Sink {
     sender: mpsc::Sender<Bytes>,
     write_timeout: Duration,
-    /// When something was sent last.
+    /// Time at which something was last sent.
     told: Instant,
 }
 
 impl Sink {
-    /// `None` when the client has gone, or reads nothing for too long.
+    /// Sends events; returns `None` when the client has gone, or reads nothing for too long.
     async fn send(&mut self, events: impl IntoIterator<Item = String>) -> Option<()> {
         for event in events {
             timeout(self.write_timeout, self.sender.send(Bytes::from(event))).await.ok()?.ok()?;
@@ -316,7 +316,7 @@ impl Sink {
     }
 }
 
-/// A body that is written elsewhere. It lives until its last chunk but a few is on its way to the client.
+/// A body whose chunks another task writes. It lives until almost all chunks are on their way to the client.
 struct EventBody {
     chunks: mpsc::Receiver<Bytes>,
     _share: Option<Share>,

@@ -1,4 +1,4 @@
-//! Structured output: what an answer has to be, as OpenAI's `response_format` and vLLM's `structured_outputs` say it.
+//! Structured output: parses the constraint on answers from OpenAI's `response_format` and vLLM's `structured_outputs`.
 
 use std::sync::Arc;
 
@@ -20,13 +20,14 @@ use crate::openapi::{Part, part};
 use crate::schemas::{Bond, COMPILED_BYTES};
 use crate::tenant::Tenant;
 
-/// Longest schema, in bytes of the body, and what its values may take once they are built.
+/// Longest schema, in bytes of the body.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
+/// Maximum memory of a schema's values, in bytes.
 const SCHEMA_COST_MAX: usize = 8 << 20;
-/// Most texts to choose from.
+/// Maximum number of texts of a `choice`.
 const CHOICES_MAX: usize = 4096;
 
-/// The fields that say what an answer has to be.
+/// The fields that constrain the answer.
 pub(crate) fn structured_part() -> Part {
     part!(Fields<'_>)
 }
@@ -37,7 +38,7 @@ struct Fields<'b> {
     response_format: Option<Field<Object<ResponseFormat<'b>>>>,
     #[serde(borrow)]
     structured_outputs: Option<Field<Object<StructuredOutputs<'b>>>>,
-    // vLLM's older names for the same.
+    // vLLM's older names for the fields of `structured_outputs`.
     #[serde(borrow)]
     guided_json: Option<&'b RawValue>,
     guided_regex: Option<Field<String>>,
@@ -51,7 +52,7 @@ struct ResponseFormat<'b> {
     kind: Option<&'b RawValue>,
     #[serde(borrow)]
     json_schema: Option<Field<Object<NamedSchema<'b>>>>,
-    /// Beside `json_object`: other servers' way to send a schema.
+    /// Other servers' way to send a schema with `json_object`.
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
 }
@@ -60,7 +61,7 @@ struct ResponseFormat<'b> {
 struct NamedSchema<'b> {
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
-    /// Schemas are always kept to; with this, also what the standard takes for a remark.
+    /// Schemas are always enforced; `strict` also enforces `format`, which the standard allows to ignore.
     strict: Option<Field<bool>>,
 }
 
@@ -80,7 +81,7 @@ struct StructuredOutputs<'b> {
     disable_additional_properties: Option<Field<bool>>,
 }
 
-/// Texts of which an answer is one.
+/// Texts to choose from.
 struct Choices(Vec<String>);
 
 impl FromJson<'_> for Choices {
@@ -99,19 +100,20 @@ impl FromJson<'_> for Choices {
     }
 }
 
-/// What the answers to a body have to be; `None` if anything. `share` grows to what it takes. Blocking.
+/// The constraint that a body sets; `None` if there is none. Grows `share` by the memory that it uses. Blocking.
 ///
 /// # Errors
-/// A field is wrong.
+/// A field is invalid.
 pub(crate) fn constraint(body: &[u8], share: &mut Share) -> Result<Option<Bond>, ApiError> {
     let asked = source(body, share)?;
     Ok(asked.map(|(param, source)| Bond::new(&param, vec![Binding::whole(source)])))
 }
 
-/// JSON of a schema, which the field `name` has, or any JSON object. `share` grows to what it takes. Blocking.
+/// The constraint to JSON of the schema in the field `name`, or to any JSON object. Grows `share` by the memory that it
+/// uses. Blocking.
 ///
 /// # Errors
-/// The schema cannot be read.
+/// The schema cannot be parsed.
 pub(crate) fn json_constraint(raw: Option<&RawValue>, name: &str, share: &mut Share) -> Result<Bond, ApiError> {
     let source = match raw {
         Some(raw) => GrammarSource::JsonSchema(schema(raw, name, share)?),
@@ -120,22 +122,22 @@ pub(crate) fn json_constraint(raw: Option<&RawValue>, name: &str, share: &mut Sh
     Ok(Bond::new(name, vec![Binding::whole(source)]))
 }
 
-/// Checks a schema that was sent with `strict: true`: each `format` in it is enforced.
+/// Checks that each `format` in a schema that was sent with `strict: true` can be enforced.
 ///
 /// # Errors
-/// One is not, or the schema cannot be enforced for another reason.
+/// A `format` cannot be enforced, or the schema cannot for another reason.
 pub(crate) fn check_strict(schema: &Value, name: &str) -> Result<(), ApiError> {
     check_formats(schema).map_err(|error| ApiError::invalid(name, error.to_string()))
 }
 
 impl App {
-    /// Compiles what the answers to a request of `tenant` have to be.
+    /// Compiles the constraint on the answers to a request of `tenant`.
     ///
     /// # Errors
-    /// The model's tokenizer or the schema cannot be used, or there is no memory for it now.
+    /// The model's tokenizer or the schema cannot be used, or memory is lacking now.
     pub(crate) async fn compile(self: &Arc<Self>, tenant: Tenant, bond: &Bond) -> Result<Constraint, ApiError> {
         let turn = self.schemas.turn(tenant, &bond.param).await?;
-        // The first builds it, while a few others wait at the most.
+        // The first request builds the vocabulary, while others wait.
         let app = self.clone();
         let vocabulary = spawn_blocking(move || app.vocabulary()).await;
         let vocabulary =
@@ -144,14 +146,14 @@ impl App {
         turn.compile(bond, &vocabulary).await
     }
 
-    /// The bytes of the model's tokens, which are collected when first asked for. Blocking, and CPU-bound.
+    /// The vocabulary of the model's tokens, which is built on first use. Blocking, and CPU-bound.
     fn vocabulary(&self) -> Result<Arc<Vocabulary>, VocabularyError> {
         let build = || vocabulary_of(&self.tokenizer, &self.config.eos_token_ids);
         self.vocabulary.get_or_init(|| Ok(Arc::new(build()?.with_memory(COMPILED_BYTES)))).clone()
     }
 }
 
-/// What a body asks for, and the field that does.
+/// The grammar that a body asks for, and the name of the field.
 fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSource)>, ApiError> {
     let fields: Fields<'_> = read(body)?;
     let mut asked = Vec::new();
@@ -171,7 +173,7 @@ fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSourc
     }));
     outputs.refuse_options()?;
     for (name, raw) in [("structured_outputs.json", outputs.json), ("guided_json", fields.guided_json)] {
-        // An empty text asks for nothing.
+        // An empty text sets no constraint.
         if let Some(raw) = raw.filter(|raw| !is_text(raw, "")) {
             asked.push((name.to_owned(), GrammarSource::JsonSchema(schema(raw, name, share)?)));
         }
@@ -233,7 +235,7 @@ impl ResponseFormat<'_> {
 }
 
 impl StructuredOutputs<'_> {
-    /// Options that would change what is allowed, and are not supported.
+    /// Refuses options that are not supported and would change what is allowed.
     fn refuse_options(&self) -> Result<(), ApiError> {
         let is_set = |flag: &Option<Field<bool>>| flag.as_ref().is_some_and(|&Field(set)| set);
         for (name, given) in [
@@ -251,7 +253,7 @@ impl StructuredOutputs<'_> {
     }
 }
 
-/// A schema, which may be sent as JSON or as a text of JSON.
+/// Parses a schema, which may be sent as JSON or as a string of JSON.
 fn schema(raw: &RawValue, name: &str, share: &mut Share) -> Result<Value, ApiError> {
     let refuse = |problem: String| ApiError::invalid(name, format!("{name} {problem}"));
     let text = match raw.get().starts_with('"') {
@@ -266,7 +268,7 @@ fn schema(raw: &RawValue, name: &str, share: &mut Share) -> Result<Value, ApiErr
     if cost > SCHEMA_COST_MAX {
         return Err(refuse("has too many values; simplify it".into()));
     }
-    // The values, and copies of them while they are compiled.
+    // Memory for the values, and for copies of them while they are compiled.
     Handle::current().block_on(share.grow(cost.saturating_add(text.len()).saturating_mul(3)))?;
     json_value(&text).map_err(unreadable)
 }

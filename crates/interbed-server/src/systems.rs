@@ -1,18 +1,18 @@
-//! Messages of the system, put where the model's chat template takes them.
+//! Moves system messages to where the model's chat template accepts them.
 
 use interbed_model::chat_template::SystemPlaces;
 use serde_json::{Value, json};
 
-/// What stands between texts that were messages of their own.
+/// Separator between texts that were separate messages.
 const BETWEEN: &str = "\n\n";
 
-/// Whether a message is the system's.
+/// Whether a message has the role `system`.
 pub(crate) fn is_by_system(message: &Value) -> bool {
     message["role"] == "system"
 }
 
-/// `messages` with those of the system in the first message, or where there is no place for them, before the text of
-/// the first user. Messages of a user that were apart and are not any more become one.
+/// Merges the system messages of `messages` into the first message or, if the template accepts none, puts them before
+/// the text of the first user message. User messages that become adjacent are merged.
 pub(crate) fn placed(messages: Vec<Value>, places: SystemPlaces) -> Vec<Value> {
     let later = |messages: &[Value]| messages.iter().skip(1).any(is_by_system);
     match places {
@@ -50,7 +50,7 @@ pub(crate) fn placed(messages: Vec<Value>, places: SystemPlaces) -> Vec<Value> {
     others
 }
 
-/// Takes the text of a message out of it.
+/// Takes the text out of a message.
 fn text_of(message: &mut Value) -> Option<String> {
     match message.get_mut("content").map(Value::take) {
         Some(Value::String(text)) => Some(text),
@@ -65,7 +65,7 @@ fn prepend(message: &mut Value, before: String) {
     append(message, &after);
 }
 
-/// Puts a text behind that of a message, into the same room: a long row of messages is not copied anew with each.
+/// Appends a text to that of a message, in place, so that a long row of messages is not copied for each of them.
 fn append(message: &mut Value, after: &str) {
     match message.get_mut("content") {
         Some(Value::String(text)) if !text.is_empty() => {
@@ -82,7 +82,7 @@ fn append(message: &mut Value, after: &str) {
 mod tests {
     use super::*;
 
-    /// Messages in short: the first letter of a role, and the text.
+    /// Messages from abbreviations: the first letter of a role, and the text.
     fn messages(short: &str) -> Vec<Value> {
         let one = |part: &str| {
             let (role, text) = part.split_at(1);

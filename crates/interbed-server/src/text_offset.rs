@@ -1,22 +1,22 @@
-//! `text_offset` of `/v1/completions`: where in a choice's text each token begins, in characters.
+//! `text_offset` of `/v1/completions`: the offset of each token in a choice's text, in characters.
 //!
-//! A token that is no part of the text, such as the one that begins every prompt, takes no room. One that begins inside
-//! a character begins where that does.
+//! A token that is not part of the text, such as the one that begins every prompt, has no length. A token that begins
+//! inside a character has that character's offset.
 
 use std::sync::Arc;
 
 use interbed_engine::TokenId;
 use interbed_model::tokenizer::{Detokenizer, Tokenizer};
 
-/// The places of one choice's tokens.
+/// Computes the offsets of one choice's tokens.
 #[derive(Debug)]
 pub(crate) struct TextOffsets {
     detokenizer: Detokenizer,
     skip_special: bool,
     started: bool,
-    /// Characters so far.
+    /// Number of characters so far.
     chars: usize,
-    /// Bytes of a character that is not complete.
+    /// Bytes of an incomplete character.
     bytes: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ impl TextOffsets {
         Self { detokenizer, skip_special, started: false, chars: 0, bytes: Vec::new() }
     }
 
-    /// Where `token`, the next of the answer, begins.
+    /// The offset of `token`, the next one of the answer.
     pub(crate) fn next(&mut self, token: TokenId) -> usize {
         let at = self.chars;
         let text = self.text(token);
@@ -34,7 +34,7 @@ impl TextOffsets {
         while !self.bytes.is_empty() {
             let (whole, rest) = match std::str::from_utf8(&self.bytes) {
                 Ok(text) => (text.chars().count(), self.bytes.len()),
-                // What is no character becomes one in the text.
+                // Invalid bytes become a replacement character in the text.
                 Err(error) => {
                     let whole = String::from_utf8_lossy(&self.bytes[..error.valid_up_to()]).chars().count();
                     let Some(invalid) = error.error_len() else {
@@ -51,7 +51,7 @@ impl TextOffsets {
         at
     }
 
-    /// Where the tokens of the prompt begin, whose text comes before the answer's.
+    /// The offsets of the prompt's tokens; the prompt's text precedes the answer's.
     pub(crate) fn of_prompt(&mut self, tokens: &[TokenId], text: &str) -> Vec<usize> {
         let mut place = Place { text, at: 0, chars: 0 };
         let tokenizer = Arc::clone(self.detokenizer.tokenizer());
@@ -75,7 +75,7 @@ impl TextOffsets {
             return self.detokenizer.push(token).into_bytes();
         }
         let bytes = tokenizer.token_bytes(token);
-        // The first one may lose a space.
+        // The first token may lose a space.
         match is_first && bytes.starts_with(b" ") {
             true => tokenizer.decode(&[token], self.skip_special).into_bytes(),
             false => bytes,
@@ -83,24 +83,24 @@ impl TextOffsets {
     }
 }
 
-/// A place in a text that tokens spell, but for what a normalizer changed.
+/// A position in a text that tokens spell, apart from changes by a normalizer.
 struct Place<'a> {
     text: &'a str,
-    /// In bytes.
+    /// Offset of the position in bytes.
     at: usize,
-    /// Characters that begin before it.
+    /// Number of characters before the position.
     chars: usize,
 }
 
 impl Place<'_> {
-    /// Goes on behind a token that spells `bytes`; returns where that begins, in characters.
+    /// Moves past a token that spells `bytes`; returns the token's offset in characters.
     fn take(&mut self, bytes: &[u8], is_special: bool) -> usize {
         let rest = &self.text.as_bytes()[self.at..];
         let spaces = rest.len() - rest.trim_ascii_start().len();
         if rest.starts_with(bytes) {
             return self.pass(0, bytes.len());
         }
-        // Some tokens take the space before them, or what follows, and others bring one.
+        // Some tokens include the space before them, or what follows; others add one.
         if rest[spaces..].starts_with(bytes) {
             return self.pass(spaces, bytes.len());
         }
@@ -111,14 +111,14 @@ impl Place<'_> {
         if !without.is_empty() && rest.starts_with(without) {
             return self.pass(0, without.len());
         }
-        // The text was changed on its way to this token: as many characters as it has are taken for it.
+        // A normalizer has changed the text of this token, so it is assumed to have as many characters as the token.
         let count = String::from_utf8_lossy(bytes).chars().count();
         let from = (self.at..).find(|&at| self.text.is_char_boundary(at)).unwrap_or(self.text.len());
         let taken: usize = self.text[from..].chars().take(count).map(char::len_utf8).sum();
         self.pass(0, from + taken - self.at)
     }
 
-    /// Passes over `before` bytes, and over `bytes` of a token; returns where that begins.
+    /// Skips `before` bytes, then `bytes` of a token; returns the token's offset in characters.
     fn pass(&mut self, before: usize, bytes: usize) -> usize {
         self.go(before);
         let begins = self.chars - usize::from(!self.text.is_char_boundary(self.at));
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn tokens_begin_where_their_text_does() {
         let a = u32::from(b'a');
-        // A character of two tokens, one that never ends, and special tokens.
+        // Tests a character of two tokens, an incomplete one, and special tokens.
         assert_eq!(of_answer(true, &[a, 0xC3, 0xA9, a, 0xC3, a, EOS, a]), [0, 1, 1, 2, 3, 3, 5, 5]);
         assert_eq!(of_answer(false, &[a, EOS, a]), [0, 1, 5]);
         assert_eq!(of_answer(true, &[0xE4, 0xBD, 0xA0, a]), [0, 0, 0, 1]);
@@ -163,11 +163,11 @@ mod tests {
         };
         let [a, b] = [u32::from(b'a'), u32::from(b'b')];
         assert_eq!(of("ab", &[BOS, a, b, EOS]), [0, 0, 1, 2, 2]);
-        // Special tokens that the text names are part of it, with or without white space that they take.
+        // Special tokens that the text contains count, with or without white space that they absorb.
         assert_eq!(of("<s>a</s>b", &[BOS, a, EOS, b]), [0, 3, 4, 8, 9]);
         assert_eq!(of("a </s>\n b", &[BOS, a, EOS, b]), [0, 0, 2, 8, 9]);
         assert_eq!(of("\u{e9}a", &[0xC3, 0xA9, a]), [0, 0, 1, 2]);
-        // A normalizer has made it shorter, or longer.
+        // A normalizer has made the text shorter, or longer.
         assert_eq!(of("e\u{301}a", &[0xC3, 0xA9, a]).last(), Some(&3));
         assert_eq!(of("A", &[a, b]), [0, 1, 1]);
     }

@@ -1,7 +1,7 @@
-//! Thinking that a model writes between tags at the start of its answer. What comes out is cut from the text piece by
-//! piece; white space around thinking, and between it and the answer, belongs to neither.
+//! Separates thinking, which a model writes between tags at the start of its answer, from the rest, piece by piece.
+//! White space around thinking, and between it and the answer, belongs to neither.
 
-/// What thinking stands between.
+/// The tags around thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tags {
     pub(crate) open: &'static str,
@@ -15,12 +15,12 @@ const KNOWN: [Tags; 3] = [
 ];
 
 impl Tags {
-    /// Those that a model with this template writes.
+    /// The tags of a model with this chat template.
     pub(crate) fn of_template(source: &str) -> Option<Self> {
         KNOWN.into_iter().find(|tags| source.contains(tags.close))
     }
 
-    /// Where an answer begins that follows `prompt`.
+    /// Where in its thinking an answer to `prompt` begins.
     pub(crate) fn begins(self, prompt: &str) -> Begins {
         let prompt = prompt.trim_end();
         if prompt.ends_with(self.open) {
@@ -32,7 +32,7 @@ impl Tags {
         }
     }
 
-    /// The same for one that continues `message`.
+    /// Where in its thinking an answer that continues `message` begins.
     pub(crate) fn begins_in(self, message: &str) -> Begins {
         match (message.rfind(self.open), message.rfind(self.close)) {
             (Some(open), close) if close.is_none_or(|close| close < open) => Begins::Inside,
@@ -44,28 +44,28 @@ impl Tags {
 /// Where in its thinking an answer begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// It may think.
+    /// Before thinking, which may follow.
     #[default]
     Before,
-    /// It thinks.
+    /// Inside thinking.
     Inside,
-    /// It does not.
+    /// After thinking.
     Behind,
 }
 
-/// Tells thinking from the rest of one answer.
+/// Separates the thinking of one answer from the rest.
 pub(crate) struct Thinking {
     tags: Tags,
     state: State,
-    /// What is not decided.
+    /// Text that cannot be classified yet.
     held: String,
 }
 
 enum State {
     Before,
-    /// Whether some of it was told.
+    /// Inside thinking; says whether some of it was reported.
     Inside(bool),
-    /// In white space behind it.
+    /// In white space after thinking.
     Closed,
     Behind,
 }
@@ -80,12 +80,13 @@ impl Thinking {
         Self { tags, state, held: String::new() }
     }
 
-    /// Whether it has begun, and not ended.
+    /// Whether thinking has begun, and not ended.
     pub(crate) fn is_inside(&self) -> bool {
         matches!(self.state, State::Inside(_))
     }
 
-    /// Takes more text, and the last if it has `ended`; returns what is certain: thinking, and the rest behind it.
+    /// Appends text; `ended` says whether the answer has ended. Returns what is certain: thinking, and the text after
+    /// it.
     pub(crate) fn push(&mut self, text: &str, ended: bool) -> (String, String) {
         self.held.push_str(text);
         let mut thought = String::new();
@@ -136,7 +137,7 @@ impl Thinking {
     }
 }
 
-/// Bytes at the end of `text` that one of `marks` may begin with.
+/// Number of bytes at the end of `text` that may be the beginning of one of `marks`.
 pub(crate) fn begun_at_end(text: &str, marks: &[&str]) -> usize {
     let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
     let first = (text.len() + 1).saturating_sub(longest);
@@ -164,7 +165,7 @@ mod tests {
         all
     }
 
-    /// The parts of a whole text, which are the same however it is cut.
+    /// The thinking and the rest of a text; checks that they do not depend on how it is split.
     fn parts(begins: Begins, text: &str) -> (String, String) {
         let whole = told(begins, std::iter::once(text));
         for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {

@@ -1,4 +1,4 @@
-//! TLS, whose certificate may be replaced while the server runs.
+//! TLS, with a certificate that may be replaced while the server runs.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,41 +15,41 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Text that waits to be sent by a connection, in bytes; it counts in the memory of connections.
+/// Maximum number of bytes that a connection buffers for sending; they count as memory of connections.
 const SEND_BYTES_MAX: usize = 16 << 10;
-/// Time in which a client must have agreed on keys.
+/// Timeout for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// What is spoken over it.
+/// Protocol that is offered to clients (ALPN).
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// A certificate or a key that cannot be used.
+/// Why a certificate or key cannot be used.
 #[derive(Debug, Error)]
 pub enum BadTls {
-    /// The certificate is no PEM.
+    /// The certificate is not valid PEM.
     #[error("the certificate cannot be read: {0}")]
     Certificate(pem::Error),
     /// There is no certificate.
     #[error("there is no certificate (BEGIN CERTIFICATE) in it")]
     NoCertificate,
-    /// The private key is no PEM, or there is none.
+    /// The private key is missing or not valid PEM.
     #[error("the private key cannot be read: {0}")]
     Key(pem::Error),
-    /// They do not go with each other, or are of a kind that is not known.
+    /// Certificate and key do not match, or are of an unknown type.
     #[error("certificate and private key cannot be used: {0}")]
     Pair(rustls::Error),
-    /// The library refuses its own defaults.
+    /// The TLS library refuses its own default settings.
     #[error("TLS cannot be set up: {0}")]
     Setup(rustls::Error),
 }
 
-/// A certificate with its private key. Clones are the same, and learn of a new one.
+/// A certificate with its private key. Clones share it, and see a replacement.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
     current: Arc<Current>,
 }
 
-/// What the next handshake uses.
+/// The certificate that the next handshake uses.
 #[derive(Debug)]
 struct Current(RwLock<Arc<CertifiedKey>>);
 
@@ -60,33 +60,34 @@ impl ResolvesServerCert for Current {
 }
 
 impl Tls {
-    /// Of a chain of certificates, the server's own first, and its private key, both as PEM.
+    /// Loads a chain of certificates, the server's own first, and its private key, both as PEM.
     ///
     /// # Errors
-    /// See [`BadTls`].
+    /// [`BadTls`].
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, BadTls> {
         let current = Arc::new(Current(RwLock::new(Arc::new(pair(certificates, key)?))));
         let builder = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(BadTls::Setup)?;
         let mut config = builder.with_no_client_auth().with_cert_resolver(current.clone());
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // No session is resumed: everybody sees a new certificate, and no memory is kept of those who have gone.
+        // Sessions are never resumed: every connection sees a new certificate, and no memory is used for former
+        // clients.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), current })
     }
 
-    /// From now on handshakes use these. Connections that are open go on as they are.
+    /// Replaces certificate and key for new handshakes. Open connections are not affected.
     ///
     /// # Errors
-    /// See [`BadTls`]; what was there stays.
+    /// [`BadTls`]; the old certificate stays in use.
     pub fn replace(&self, certificates: &[u8], key: &[u8]) -> Result<(), BadTls> {
         let new = Arc::new(pair(certificates, key)?);
         *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
-    /// Agrees on keys with a client, within `within` at most.
+    /// Performs the handshake with a client, in at most `within`.
     pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,

@@ -1,9 +1,9 @@
-//! Tool calls in an answer's text: each family of models writes them in a form of its own. Parsers are state machines,
-//! fed the text piece by piece. A call is told as soon as its name is certain, and its arguments as they come; so what
-//! breaks off behind the name stays a call.
+//! Parses tool calls in an answer's text: each family of models has its own syntax. Parsers are state machines that
+//! receive the text piece by piece. A call is reported as soon as its name is certain, and its arguments as they
+//! arrive; so a call that breaks off after the name remains a call.
 //!
-//! **Invariant:** however a text is cut into pieces, the same parts come of it, apart from where texts and arguments
-//! are cut.
+//! **Invariant:** however a text is split into pieces, the same parts result, except for where texts and arguments are
+//! split.
 
 mod body;
 mod deepseek;
@@ -21,15 +21,15 @@ use body::{Body, Progress};
 use interbed_engine::{GrammarError, Marker, Trigger};
 use serde_json::{Map, Value, json};
 
-/// What becomes of a text.
+/// A part of an answer's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The model's thinking.
     Reasoning(String),
     Text(String),
-    /// A call begins: the name of its function.
+    /// Beginning of a call, with the name of its function.
     Call(String),
-    /// More of the last call's arguments, which together are a JSON object as text.
+    /// More of the last call's arguments; all pieces together are the text of a JSON object.
     Arguments(String),
 }
 
@@ -37,102 +37,102 @@ pub(crate) enum Part {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// The schema of its arguments, an object.
+    /// JSON schema of its arguments, an object.
     pub(crate) parameters: Value,
 }
 
 impl Function {
-    /// The same with arguments of any kind.
+    /// The function with a schema that allows any arguments.
     pub(crate) fn with_any_arguments(&self) -> Self {
         Self { name: self.name.clone(), parameters: json!({"type": "object"}) }
     }
 }
 
-/// How a family of models writes calls.
+/// The tool-call syntax of a family of models.
 pub(crate) struct Family {
-    /// As `--tool-parser` knows it.
+    /// Name of the family for `--tool-parser`.
     pub(crate) name: &'static str,
-    /// Texts in the template of a model of this family: all of one list.
+    /// Texts by which a chat template of this family is recognized: all texts of one of the lists.
     signs: &'static [&'static [&'static str]],
-    /// What a call begins with.
+    /// Marker that begins a call.
     marker: &'static str,
-    /// What a call may begin with at the start of an answer, in place of the marker; part of the call.
+    /// Text that may begin a call at the start of an answer, in place of the marker; it is part of the call.
     bare: Option<&'static str>,
-    /// What may stand, like white space, between calls that need no marker.
+    /// Characters that may separate, like white space, calls without a marker.
     between: &'static str,
-    /// Markers around calls, which are no text.
+    /// Markers around calls, which are not part of the text.
     around: &'static [&'static str],
-    /// Reads the call behind a marker, as far as its arguments.
+    /// Parses a call after its marker, up to its arguments.
     read: fn(&str) -> Reading,
-    /// The schema of a function's arguments, as the grammar may have it.
+    /// Checks the schema of a function's arguments, and returns it in the form that the grammar accepts.
     checked: fn(&Value) -> Result<Value, GrammarError>,
-    /// The call behind the marker, in Lark's form, for the grammar of an answer.
+    /// The grammar of a call after the marker, in Lark's syntax.
     grammar: fn(&[Function]) -> String,
-    /// Writes a call as the grammar has it: with its marker, unless a call may be [bare](Self::bare).
+    /// Writes a call as the grammar describes it: with its marker, unless a call may be [bare](Self::bare).
     write: fn(&str, &Map<String, Value>) -> String,
 }
 
-/// What a text begins with.
+/// Result of parsing the beginning of a text.
 pub(crate) enum Reading {
-    /// The beginning of a call.
+    /// The text may become a call.
     More,
-    /// A call, known up to its arguments.
+    /// The text is a call, known up to its arguments.
     Begun(Begun),
-    /// No call.
+    /// The text is not a call.
     Nothing,
 }
 
 /// A call whose name is known.
 pub(crate) struct Begun {
     name: String,
-    /// Bytes up to here.
+    /// Number of bytes up to the arguments.
     length: usize,
-    /// What of the arguments is known.
+    /// Arguments that are known already.
     arguments: String,
-    /// What follows.
+    /// State of parsing what follows.
     body: Body,
 }
 
-/// All families. The first whose signs a template has is that of its model.
+/// All families. The first one whose signs a chat template has applies.
 pub(crate) const FAMILIES: [&Family; 6] =
     [&qwen3_coder::FAMILY, &glm::FAMILY, &deepseek::FAMILY, &mistral::FAMILY, &hermes::FAMILY, &llama3::FAMILY];
 
 impl Family {
-    /// Whether a call may stand alone at the start of an answer, without a marker.
+    /// Whether a call may begin at the start of an answer without a marker.
     pub(crate) fn needs_no_marker(&self) -> bool {
         self.bare.is_some()
     }
 
-    /// What a call begins with in a free answer: wherever the parser reads a call, one of these has come.
+    /// The trigger of a call in an unconstrained answer: it fires wherever the parser would find a call.
     pub(crate) fn trigger(&self) -> Trigger {
         let marker = Marker { text: self.marker.to_owned(), at_start: false, included: false };
         let bare = self.bare.map(|bare| Marker { text: bare.to_owned(), at_start: true, included: true });
         Trigger::new([marker].into_iter().chain(bare).collect()).separated_by(self.between)
     }
 
-    /// The family of this name.
+    /// The family with this name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         FAMILIES.into_iter().find(|family| family.name == name)
     }
 
-    /// The family of a model with this template.
+    /// The family of a model with this chat template.
     pub(crate) fn of_template(source: &str) -> Option<&'static Self> {
         let has_all = |signs: &&[&str]| signs.iter().all(|sign| source.contains(sign));
         FAMILIES.into_iter().find(|family| family.signs.iter().any(has_all))
     }
 
-    /// The marker of a call.
+    /// The marker that begins a call.
     pub(crate) fn marker(&self) -> &'static str {
         self.marker
     }
 
-    /// A call as an answer that is a call has it.
+    /// Writes a call in the form that it has in an answer that is a call.
     pub(crate) fn written(&self, name: &str, arguments: &Map<String, Value>) -> String {
         (self.write)(name, arguments)
     }
 
-    /// The grammar of an answer that is a call from its first token on: `opening` is the marker as a grammar has it;
-    /// further calls may follow if there may be `several`.
+    /// The grammar of an answer that is a call from its first token on: `opening` is the marker as a terminal; with
+    /// `several`, further calls may follow.
     pub(crate) fn answer_grammar(
         &self,
         opening: &str,
@@ -148,37 +148,37 @@ impl Family {
         format!("start: {opening} call{more}{or_text}\n{text}{}", self.grammar(functions))
     }
 
-    /// The schema of a function's arguments as [`grammar`](Self::grammar) may have it.
+    /// Checks the schema of a function's arguments, and returns it in the form that [`grammar`](Self::grammar) accepts.
     ///
     /// # Errors
-    /// The first keyword that cannot be enforced in this form, and its place.
+    /// Names the place of the first keyword that cannot be enforced in this syntax.
     pub(crate) fn checked(&self, parameters: &Value) -> Result<Value, GrammarError> {
         (self.checked)(parameters)
     }
 
-    /// The part of a call that follows its marker, in Lark's form: a rule `call`, and those that it names.
+    /// The grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
     pub(crate) fn grammar(&self, functions: &[Function]) -> String {
         (self.grammar)(functions)
     }
 }
 
-/// Finds the calls in a text that comes in pieces.
+/// Finds the calls in a text that arrives in pieces.
 pub(crate) struct ToolParser {
     family: &'static Family,
     functions: Vec<Function>,
-    /// What is not decided: the end of a text that a marker may begin with, a call with its marker, or a part of its
-    /// arguments.
+    /// Text that cannot be classified yet: the end of a text that may begin a marker, a call with its marker, or a part
+    /// of its arguments.
     held: String,
     state: State,
-    /// Whether there was nothing yet but white space, or nothing else since a call.
+    /// Whether the text so far is only white space, or only white space has followed a call.
     at_start: bool,
-    /// Whether a call was the last thing: white space between calls is no text.
+    /// Whether a call came last: white space between calls is dropped.
     after_call: bool,
 }
 
 enum State {
     Text,
-    /// In a call up to its arguments, whose marker has so many bytes.
+    /// In a call before its arguments; the number is the length of its marker in bytes.
     Head(usize),
     /// In a call from its arguments on.
     Body(Body),
@@ -189,10 +189,11 @@ impl ToolParser {
         Self { family, functions, held: String::new(), state: State::Text, at_start: true, after_call: false }
     }
 
-    /// Takes more text, and returns what is certain.
+    /// Appends text, and returns the parts that are certain.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Part> {
         self.held.push_str(text);
-        // Only these decide there: looking at it anew with each piece would take time in its square.
+        // Only these characters can complete a call's beginning; parsing it again with each piece would take quadratic
+        // time.
         let decides = match &self.state {
             State::Head(_) => text.contains(['{', '}', ']', '>']),
             State::Body(body) => !body.waits_for_tags() || text.contains('>'),
@@ -201,7 +202,7 @@ impl ToolParser {
         if decides { self.go_on(false) } else { Vec::new() }
     }
 
-    /// The text has ended: what was held back is text, but in the arguments of a call.
+    /// Ends the text: held-back text is reported as text, unless it is in the arguments of a call.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         self.go_on(true)
     }
@@ -221,7 +222,7 @@ impl ToolParser {
                             self.state = State::Body(body);
                         }
                         Reading::More | Reading::Begun(_) | Reading::Nothing => {
-                            // The marker was text, and what is behind it may have another one.
+                            // The marker was plain text, and another one may follow it.
                             let first = self.held.chars().next().map_or(0, char::len_utf8);
                             let text: String = self.held.drain(..marker.max(first)).collect();
                             self.state = State::Text;
@@ -261,7 +262,7 @@ impl ToolParser {
         }
     }
 
-    /// Tells of a text, unless it is white space between or behind calls.
+    /// Reports text, unless it is white space between or after calls.
     fn tell(&mut self, text: String, parts: &mut Vec<Part>) {
         let is_blank = self.unblank(&text).is_empty();
         let text = if self.after_call { self.unblank(&text).to_owned() } else { text };
@@ -276,19 +277,19 @@ impl ToolParser {
         }
     }
 
-    /// `text` without what may stand before a call that needs no marker.
+    /// Removes what may precede a call without a marker.
     fn unblank<'t>(&self, text: &'t str) -> &'t str {
         let separates = self.after_call && self.family.bare.is_some();
         let is_blank = |one: char| one.is_ascii_whitespace() || (separates && self.family.between.contains(one));
         text.trim_start_matches(is_blank)
     }
 
-    /// Whether there is a function of this name.
+    /// Whether a function with this name may be called.
     fn knows(&self, name: &str) -> bool {
         self.functions.iter().any(|function| function.name == name)
     }
 
-    /// Where the first marker begins, its length within the call, and whether a call follows it.
+    /// Offset of the first marker, the length of the marker within the call, and whether a call follows it.
     fn next_marker(&self) -> Option<(usize, usize, bool)> {
         let begun = self.held.len() - self.unblank(&self.held).len();
         let bare = self.family.bare.filter(|bare| self.at_start && self.held[begun..].starts_with(bare));
@@ -299,7 +300,7 @@ impl ToolParser {
         around.chain(marker).chain(bare).min_by_key(|&(start, length, _)| (start, std::cmp::Reverse(length)))
     }
 
-    /// Bytes of the text that no marker can begin in any more.
+    /// Number of bytes in which no marker can begin any more.
     fn certain(&self) -> usize {
         let markers = || self.family.around.iter().chain([&self.family.marker]);
         let begins = |start: usize| {

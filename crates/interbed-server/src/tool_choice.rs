@@ -1,4 +1,4 @@
-//! `tool_choice`: what has to be called, and which tools may be.
+//! `tool_choice`: which tools must be called, and which may be.
 
 use std::collections::HashSet;
 
@@ -12,22 +12,23 @@ use crate::fields::shown;
 use crate::tool_list::{ToolList, is_of_others, joined_name};
 
 const FIELD: &str = "tool_choice";
-/// Longest choice, in bytes: it may list tools.
+/// Longest choice in bytes, as it may list tools.
 const BYTES_MAX: usize = 64 << 10;
-/// The longest name, in bytes, and the most tools that a message tells.
+/// Longest name of a tool in a message, in bytes.
 const SHOWN_BYTES: usize = 64;
+/// Maximum number of tools that a message lists.
 const SHOWN_TOOLS: usize = 8;
 
-/// What has to be called.
+/// Which call is required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// What the model likes.
+    /// The model decides.
     Auto,
     Required,
     Named(String),
 }
 
-/// What has to be called, if anything may be, and by which names; by any, if there are none.
+/// The required call, if calls are allowed at all, and the tools that may be called; `None` allows all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ToolChoice {
     pub(crate) choice: Option<Choice>,
@@ -41,10 +42,10 @@ impl From<Option<Choice>> for ToolChoice {
 }
 
 impl ToolChoice {
-    /// What the field says, in the form of chats or of responses.
+    /// Parses the field, in the format of chats or of responses.
     ///
     /// # Errors
-    /// It says nothing that is known.
+    /// The value is unknown.
     pub(crate) fn read(raw: Option<&RawValue>) -> Result<Self, ApiError> {
         let Some(raw) = raw else { return Ok(Some(Choice::Auto).into()) };
         if raw.get().len() > BYTES_MAX {
@@ -72,7 +73,7 @@ impl ToolChoice {
                 for (index, tool) in tools.iter().enumerate() {
                     match name_of(tool) {
                         Some(name) => drop(allowed.insert(name)),
-                        // Others than functions were left out of the tools.
+                        // Tools other than functions were left out of the list.
                         None if tool["type"].as_str().is_some_and(is_of_others) => {}
                         None => {
                             let path = format!("{FIELD}.tools[{index}]");
@@ -90,10 +91,10 @@ impl ToolChoice {
         }
     }
 
-    /// Checks it against the tools that there are.
+    /// Checks the choice against the tools of the request.
     ///
     /// # Errors
-    /// It names none of them, or requires one where there are none.
+    /// It names an unknown tool, or requires a call where there are no tools.
     pub(crate) fn checked(self, tools: &ToolList) -> Result<Self, ApiError> {
         let Self { choice, allowed } = self;
         for name in allowed.iter().flatten() {
@@ -114,7 +115,7 @@ impl ToolChoice {
         Ok(Self { choice, allowed })
     }
 
-    /// Whether a function of this name may be called.
+    /// Whether a function with this name may be called.
     pub(crate) fn allows(&self, name: &str) -> bool {
         match (&self.choice, &self.allowed) {
             (None, _) => false,
@@ -125,7 +126,7 @@ impl ToolChoice {
     }
 }
 
-/// `mode` as a choice, if it is one of `modes`.
+/// Parses `mode`, if it is one of `modes`.
 fn mode_of(mode: &str, modes: &[&str]) -> Option<Option<Choice>> {
     if !modes.contains(&mode) {
         return None;
@@ -137,7 +138,7 @@ fn mode_of(mode: &str, modes: &[&str]) -> Option<Option<Choice>> {
     }
 }
 
-/// The name by which the model knows a tool, which stands in it, or one level deeper.
+/// The name by which the model knows a tool; it is in the tool itself, or one level deeper.
 fn name_of(tool: &Value) -> Option<String> {
     let kind = tool["type"].as_str().filter(|kind| matches!(*kind, "function" | "custom"))?;
     let inner = tool.get(kind).filter(|inner| inner.is_object()).unwrap_or(tool);

@@ -1,5 +1,5 @@
-//! The tools of a request, of all kinds that clients send: functions; tools that take a text in place of arguments;
-//! groups of functions; and those that only the API's own servers can run, which are left out.
+//! The tools of a request, of all kinds that clients send: functions; tools that take plain text in place of arguments;
+//! groups of functions; and tools that only the API provider's own servers can run, which are left out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,13 +12,12 @@ use crate::json_text::object;
 use crate::notes::Notes;
 use crate::tools::{check_function, function_tool};
 
-/// The argument in which a model writes the text for a tool that takes one.
+/// The argument in which a model writes the text for a tool that takes plain text.
 pub(crate) const INPUT: &str = "input";
-/// What stands between the name of a group and that of its function, in the name that the model knows.
+/// Separator between the names of a group and its function, in the name that the model knows.
 const WITHIN: &str = "__";
 
-/// Kinds of tools that the servers of OpenAI and Anthropic run, or that their models alone know: what their `type`
-/// begins with.
+/// Prefixes of the `type` of tools that the servers of OpenAI and Anthropic run, or that only their models know.
 const OF_OTHERS: [&str; 19] = [
     "advisor",
     "apply_patch",
@@ -41,35 +40,36 @@ const OF_OTHERS: [&str; 19] = [
     "x_search",
 ];
 
-/// How the client knows what the model calls, where that is no function of its name.
+/// How the client knows a tool, if not as a function with the name that the model uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallForm {
     /// The name that the client gave.
     pub(crate) name: String,
-    /// The group that it stands in.
+    /// The group that contains the tool.
     pub(crate) namespace: Option<String>,
-    /// Whether it takes a text in place of arguments.
+    /// Whether the tool takes plain text in place of arguments.
     pub(crate) is_text: bool,
 }
 
 /// The tools of a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ToolList {
-    /// Functions that the model is told of, each checked, in the form of a chat's.
+    /// Functions that are shown to the model, checked, in the format of a chat.
     pub(crate) functions: Vec<Value>,
-    /// The forms of calls that are not functions by their own names, by the names that the model knows.
+    /// How the client knows tools that are not functions by their own names; the keys are the names that the model
+    /// knows.
     pub(crate) forms: HashMap<String, CallForm>,
-    /// The names of these.
+    /// The names of all functions.
     known: HashSet<String>,
-    /// The names and kinds of those that were left out.
+    /// The names and kinds of tools that were left out.
     left_out: HashSet<String>,
 }
 
 impl ToolList {
-    /// The tools of a chat.
+    /// Parses the tools of a chat.
     ///
     /// # Errors
-    /// One is wrong, or of a kind that nobody knows.
+    /// A tool is invalid, or of an unknown kind.
     pub(crate) fn of_chat(tools: Vec<Value>, notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.into_iter().enumerate() {
@@ -85,7 +85,7 @@ impl ToolList {
                 Some("custom") => {
                     let path = format!("{path}.custom");
                     let custom = object_of(tool.get_mut("custom").map_or(Value::Null, Value::take), &path)?;
-                    // The grammar stands one level deeper than in responses.
+                    // The grammar is one level deeper than in the format of responses.
                     let format =
                         custom.get("format").map_or(&Value::Null, |format| format.get("grammar").unwrap_or(format));
                     list.add_text_tool(&custom, format, None, &path, notes)?;
@@ -96,10 +96,10 @@ impl ToolList {
         Ok(list)
     }
 
-    /// The tools of `/v1/responses`.
+    /// Parses the tools of `/v1/responses`.
     ///
     /// # Errors
-    /// One is wrong, or of a kind that nobody knows.
+    /// A tool is invalid, or of an unknown kind.
     pub(crate) fn of_responses(tools: &[Value], notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.iter().enumerate() {
@@ -113,7 +113,7 @@ impl ToolList {
         Ok(list)
     }
 
-    /// Adds a tool of `/v1/responses` that is no group; it may be of the group `namespace`.
+    /// Adds a tool of `/v1/responses` that is not a group; it may belong to the group `namespace`.
     fn add_tool(
         &mut self,
         tool: &Map<String, Value>,
@@ -131,10 +131,10 @@ impl ToolList {
         }
     }
 
-    /// The tools of `/v1/messages`.
+    /// Parses the tools of `/v1/messages`.
     ///
     /// # Errors
-    /// One is wrong, or of a kind that nobody knows.
+    /// A tool is invalid, or of an unknown kind.
     pub(crate) fn of_messages(tools: Vec<Value>, notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.into_iter().enumerate() {
@@ -168,10 +168,10 @@ impl ToolList {
         self.left_out.contains(name)
     }
 
-    /// Adds a function, and how the client knows it, if not by its name alone.
+    /// Adds a function, and how the client knows it, if that differs.
     ///
     /// # Errors
-    /// Its name is that of another, so that nobody could tell which of them is called.
+    /// Another tool has the same name, so calls would be ambiguous.
     fn add(&mut self, function: Value, form: Option<CallForm>, path: &str) -> Result<(), ApiError> {
         let name = function["function"]["name"].as_str().unwrap_or_default().to_owned();
         let is_new = self.known.insert(name.clone());
@@ -197,7 +197,7 @@ impl ToolList {
         self.add(function_tool(&name, tool.get("description"), tool.get(schema), strict), form, path)
     }
 
-    /// Adds a tool that takes a text, as a function with one argument. A grammar of the text is shown to the model.
+    /// Adds a tool that takes plain text, as a function with one argument. A grammar of the text is shown to the model.
     fn add_text_tool(
         &mut self,
         tool: &Map<String, Value>,
@@ -229,7 +229,7 @@ impl ToolList {
         self.add(function_tool(&name, Some(&description.trim_start().into()), Some(&schema), false), form, path)
     }
 
-    /// Adds the functions of a group under names that begin with that of the group.
+    /// Adds the functions of a group, under names that begin with the group's name.
     fn add_group(&mut self, group: &Map<String, Value>, path: &str, notes: &Notes) -> Result<(), ApiError> {
         check_function(group, path, "parameters")?;
         let namespace = group["name"].as_str().unwrap_or_default();
@@ -244,7 +244,7 @@ impl ToolList {
         Ok(())
     }
 
-    /// Leaves out a tool that others run; tools of the kinds `taken` would not have come here.
+    /// Leaves out a tool that others run; an unknown kind is refused with the kinds that are `taken`.
     fn leave_out(&mut self, tool: &Map<String, Value>, path: &str, taken: &str, notes: &Notes) -> Result<(), ApiError> {
         let kind = kind_of(tool).unwrap_or_default();
         let Some(of_others) = of_others(kind) else {
@@ -259,12 +259,12 @@ impl ToolList {
     }
 }
 
-/// Whether tools of this `type` are those that others run.
+/// Whether tools of this `type` are run by others.
 pub(crate) fn is_of_others(kind: &str) -> bool {
     of_others(kind).is_some()
 }
 
-/// What such a `type` begins with.
+/// The matching prefix in [`OF_OTHERS`] of such a `type`.
 fn of_others(kind: &str) -> Option<&'static str> {
     OF_OTHERS.into_iter().find(|of_others| kind.starts_with(of_others))
 }
@@ -276,7 +276,7 @@ fn fields_of<'v>(tool: &'v Value, path: &str) -> Result<&'v Map<String, Value>, 
     }
 }
 
-/// The name by which the model knows a tool, of a group if there is a `namespace`, and how the client knows it.
+/// The name by which the model knows a tool, which may be in the group `namespace`, and how the client knows it.
 fn named_within(namespace: Option<&str>, tool: &Map<String, Value>, is_text: bool) -> (Value, Option<CallForm>) {
     let own = tool.get("name").and_then(Value::as_str).unwrap_or_default();
     let name = namespace.map_or_else(|| own.to_owned(), |namespace| joined_name(namespace, own));
@@ -290,22 +290,22 @@ pub(crate) fn joined_name(namespace: &str, name: &str) -> String {
     format!("{namespace}{between}{name}")
 }
 
-/// The arguments of a call of a tool that takes a text.
+/// Wraps plain text as the arguments of a call.
 pub(crate) fn arguments_of_text(text: Value) -> Value {
     object([(INPUT, text)])
 }
 
-/// The beginning of the text that arguments have which were cut off.
+/// The plain text in arguments that were cut off.
 pub(crate) fn begun_text_of_arguments(arguments: &str) -> String {
     let begun = arguments.split_once(&format!("\"{INPUT}\"")).and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
     let Some(begun) = begun.and_then(|rest| rest.trim_start().strip_prefix('"')) else { return String::new() };
-    // An escape that is cut off has five characters at most, and a pair of them eleven.
+    // An incomplete escape has at most five characters, and a pair of them eleven.
     let ends = (0..=begun.len()).rev().filter(|&end| begun.is_char_boundary(end)).take(12);
     let mut texts = ends.filter_map(|end| serde_json::from_str(&format!("\"{}\"", &begun[..end])).ok());
     texts.next().unwrap_or_default()
 }
 
-/// The text that the arguments of such a call have; the arguments themselves, if they have none.
+/// The plain text in the arguments of a call; the arguments themselves, if they have none.
 pub(crate) fn text_of_arguments(arguments: String) -> String {
     let parsed: Option<Map<String, Value>> = serde_json::from_str(&arguments).ok();
     match parsed.and_then(|mut arguments| arguments.get_mut(INPUT).map(Value::take)) {

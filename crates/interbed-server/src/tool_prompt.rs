@@ -1,11 +1,12 @@
-//! Tools for a model whose chat template knows none: what it would say is said in the system's message, and calls and
-//! their results are written into the other messages, in the form that `--tool-parser` names.
+//! Tools for a model whose chat template does not support them: the system message describes them, and calls and their
+//! results are written into the other messages, in the syntax of `--tool-parser`.
 
 use serde_json::{Map, Value, json};
 
 use crate::tool_calls::Family;
 
-/// Shows `tools`, calls and results in `messages`, which have the form of a chat, and arguments that are objects.
+/// Writes `tools`, calls and results into `messages`, which are in the format of a chat, with arguments that are
+/// objects.
 pub(crate) fn tell_tools(messages: Vec<Value>, tools: &[Value], family: &Family) -> Vec<Value> {
     let mut told: Vec<Value> = Vec::with_capacity(messages.len() + 1);
     if !tools.is_empty() {
@@ -24,7 +25,7 @@ pub(crate) fn tell_tools(messages: Vec<Value>, tools: &[Value], family: &Family)
             let response = format!("<tool_response>\n{}\n</tool_response>", text(&message));
             message = json!({"role": "user", "content": response});
         }
-        // Many templates want one system's message, and roles to alternate.
+        // Many templates require a single system message, and alternating roles.
         match told.last_mut() {
             Some(last) if last["role"] == message["role"] && (last["role"] == "system" || last["role"] == "user") => {
                 if !last["content"].is_string() {
@@ -53,7 +54,7 @@ fn introduction(tools: &[Value], family: &Family) -> String {
     )
 }
 
-/// A call in the family's form.
+/// Writes a call in the family's syntax.
 fn written(call: &Value, family: &Family) -> String {
     let function = &call["function"];
     let none = Map::new();

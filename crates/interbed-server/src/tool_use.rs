@@ -1,4 +1,4 @@
-//! Calls of tools: what a request asks for, and how that binds its answers.
+//! Tool calls: parses what a request asks for, and constrains its answers accordingly.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::tool_calls::{Family, Function};
 use crate::tool_choice::{Choice, ToolChoice};
 use crate::tool_list::{CallForm, ToolList};
 
-/// The fields that say how tools are called.
+/// The fields about tool calls.
 pub(crate) fn tools_part() -> openapi::Part {
     openapi::part!(Fields<'_>)
 }
@@ -35,29 +35,29 @@ struct Fields<'b> {
     parallel_tool_calls: Option<Field<bool>>,
 }
 
-/// What a request asks for, from whichever API it came.
+/// The tools and the choice of a request, from any API.
 pub(crate) struct AskedTools {
     pub(crate) list: ToolList,
-    /// What has to be called, and what may be, of the list.
+    /// Which tools must be called, and which may be.
     pub(crate) choice: ToolChoice,
-    /// Whether an answer may have several calls.
+    /// Whether an answer may contain several calls.
     pub(crate) parallel: bool,
 }
 
-/// What the answers to a request may call.
+/// The tools that the answers to a request may call.
 pub(crate) struct ToolUse {
     pub(crate) functions: Vec<Function>,
-    /// How the client knows those that are not functions of their own names.
+    /// How the client knows tools that are not functions with their own names.
     pub(crate) forms: Arc<HashMap<String, CallForm>>,
-    /// Whether an answer may have several calls.
+    /// Whether an answer may contain several calls.
     pub(crate) parallel: bool,
 }
 
 impl AskedTools {
-    /// What the fields of a chat ask for.
+    /// Parses the fields of a chat.
     ///
     /// # Errors
-    /// They are wrong.
+    /// A field is invalid.
     pub(crate) fn of_chat(app: &App, body: &[u8]) -> Result<Self, ApiError> {
         let fields: Fields<'_> = read(body)?;
         let list = ToolList::of_chat(sent(fields.tools).unwrap_or_default(), &app.notes)?;
@@ -66,12 +66,12 @@ impl AskedTools {
     }
 }
 
-/// The tools that the answers of `common` may call; `None` where they are to call none, or where it is not known how
-/// this model writes calls. Binds the answers to the form of calls, from the first token or from the marker of a call
-/// on. Blocking, and CPU-bound.
+/// The tools that the answers of `common` may call; `None` if they must not call any, or if this model's syntax of
+/// calls is unknown. Constrains the answers to that syntax, from the first token or from the marker of a call on.
+/// Blocking, and CPU-bound.
 ///
 /// # Errors
-/// A choice that cannot be kept to, or beside another constraint; a schema of arguments that cannot be enforced.
+/// The choice cannot be enforced, or not together with another constraint; or a schema of arguments cannot be enforced.
 pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<Option<ToolUse>, ApiError> {
     let AskedTools { list, choice, parallel } = asked;
     let Some(chosen) = &choice.choice else { return Ok(None) };
@@ -115,14 +115,14 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
     let several = parallel && !matches!(chosen, Choice::Named(_));
     common.constraint = Some(if is_optional {
         let bound = |functions: &[Function]| match &text {
-            // A text that is no call has to be the JSON that was asked for.
+            // An answer that is no call has to satisfy the requested schema.
             Some(schema) => Binding::whole(GrammarSource::Lark(way.answer(app, functions, several, Some(schema)))),
             None => {
                 let source = GrammarSource::Lark(format!("start: call\n{}", way.call(app, functions)));
                 Binding { source, after: Some((way.trigger(), parallel)) }
             }
         };
-        // A schema that cannot be enforced says what is wanted, but an optional call need not keep to it.
+        // An optional call may use a schema that cannot be enforced: the schema then only informs the model.
         let loose = |function: &Function| way.checked(&function.with_any_arguments());
         let each = all(&|function| match way.checked(function) {
             Err(_) if !is_strict(function) => loose(function),
@@ -130,7 +130,7 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
         })?;
         let mut bindings = vec![bound(&each)];
         if !callable.iter().any(is_strict) {
-            // Where each alone can be enforced, but not all together.
+            // Fallback if each schema can be enforced, but not all together.
             bindings.push(bound(&all(&loose)?));
         }
         Bond::new(bond.as_ref().map_or("tools", |bond| &bond.param), bindings)
@@ -141,7 +141,7 @@ pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<
     Ok(Some(ToolUse { functions, forms: Arc::new(list.forms), parallel }))
 }
 
-/// How calls are written.
+/// The syntax of calls.
 #[derive(Clone, Copy)]
 enum Way {
     Harmony,
@@ -149,7 +149,7 @@ enum Way {
 }
 
 impl Way {
-    /// What a call begins with in a free answer.
+    /// The trigger of a call in an unconstrained answer.
     fn trigger(self) -> Trigger {
         match self {
             Self::Harmony => {
@@ -159,7 +159,7 @@ impl Way {
         }
     }
 
-    /// A function with a schema that grammars may have.
+    /// The function with its schema in the form that grammars accept.
     fn checked(self, function: &Function) -> Result<Function, ApiError> {
         let checked = match self {
             Self::Harmony => checked_schema(&function.parameters),
@@ -168,7 +168,7 @@ impl Way {
         Ok(Function { name: function.name.clone(), parameters: checked.map_err(|error| refused(function, &error))? })
     }
 
-    /// A call behind its marker, in Lark's form: a rule `call`, and those that it names.
+    /// The grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
     fn call(self, app: &App, functions: &[Function]) -> String {
         match self {
             Self::Harmony => harmony::call_grammar(functions, |text| app.mark(text)),
@@ -176,7 +176,8 @@ impl Way {
         }
     }
 
-    /// An answer that is a call, or `several`, or a text of the schema `text`, if there is one; in Lark's form.
+    /// The grammar of an answer, in Lark's syntax: one call, or `several`, or text that satisfies the schema `text`, if
+    /// there is one.
     fn answer(self, app: &App, functions: &[Function], several: bool, text: Option<&Value>) -> String {
         let Self::Family(family) = self else {
             let is_special = app.is_special("<|end|>");
@@ -187,7 +188,7 @@ impl Way {
     }
 }
 
-/// A function whose arguments are an object, whatever else their schema says.
+/// Restricts the arguments of a function to objects.
 fn with_object(function: &Function) -> Result<Function, ApiError> {
     let parameters = arguments_schema(&function.parameters).map_err(|error| refused(function, &error))?;
     Ok(Function { name: function.name.clone(), parameters })

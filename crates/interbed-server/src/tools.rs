@@ -1,4 +1,4 @@
-//! `tools` of a chat: definitions of functions, which the model's template shows to the model.
+//! `tools` of a chat: definitions of functions, which the chat template shows to the model.
 
 use serde_json::{Map, Value, json};
 
@@ -6,10 +6,10 @@ use crate::error::ApiError;
 use crate::fields::shown;
 use crate::json_text::object;
 
-/// Longest name of a function.
+/// Longest name of a function in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// A function in the form of a chat's tools.
+/// Builds a function in the format of a chat's tools.
 pub(crate) fn function_tool(name: &Value, description: Option<&Value>, schema: Option<&Value>, strict: bool) -> Value {
     let mut function = json!({"name": name});
     for (field, value) in [("description", description), ("parameters", schema)] {
@@ -23,7 +23,8 @@ pub(crate) fn function_tool(name: &Value, description: Option<&Value>, schema: O
     object([("type", "function".into()), ("function", function)])
 }
 
-/// Checks a function's fields, which have their API's names: of its name, its description and its schema.
+/// Checks the name, the description and the schema of a function; `schema` is the name of the schema's field in this
+/// API.
 pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
     let refuse = |field: &str, expected: &str, is: &Value| {
         let path = format!("{path}.{field}");
@@ -44,7 +45,7 @@ pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: 
     Ok(())
 }
 
-/// Whether all forms of calls can write the name. OpenAI and Anthropic allow fewer.
+/// Whether the name can be written in every syntax of calls. OpenAI and Anthropic allow fewer characters.
 fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte))

@@ -1,8 +1,8 @@
-//! Traces of requests, for a collector of OpenTelemetry: OTLP over HTTP, as protobuf.
+//! Sends traces of requests to an OpenTelemetry collector: OTLP over HTTP, as protobuf.
 //!
-//! The messages are written here, for the crates of OpenTelemetry bring a dozen more and an exporter that blocks a
-//! thread of its own. Whatever becomes of the collector, no request waits for it: spans wait in a queue of bounded
-//! length, and are dropped where it is full or the collector does not take them.
+//! The messages are encoded here, because OpenTelemetry's crates bring a dozen more and an exporter that blocks its own
+//! thread. No request ever waits for the collector: spans wait in a bounded queue, and are dropped if it is full or the
+//! collector does not accept them.
 
 mod otlp;
 mod spans;
@@ -27,14 +27,15 @@ use tokio::time::{sleep_until, timeout};
 use crate::request_log::{Came, Facts, Listener};
 use otlp::{ExportRequest, KeyValue, OneValue, Resource, ResourceSpans, Scope, ScopeSpans, Span};
 
-/// Spans that wait to be sent.
+/// Maximum number of spans that wait to be sent.
 const WAITING: usize = 4096;
-/// Spans that are sent together, and how long is waited for more.
+/// Maximum number of spans that are sent together.
 const BATCH: usize = 512;
+/// Time to wait for more spans before sending.
 const GATHER: Duration = Duration::from_millis(500);
-/// The longest that a collector is waited for.
+/// Timeout for the collector.
 const SEND_MAX: Duration = Duration::from_secs(5);
-/// Where traces go under an address without a path.
+/// Path of a collector's address without a path.
 const PATH: &str = "/v1/traces";
 
 /// A collector's address.
@@ -46,10 +47,10 @@ pub struct OtlpEndpoint {
 }
 
 impl OtlpEndpoint {
-    /// `http://HOST[:PORT][/PATH]`; the port is 4318, and the path /v1/traces, where they are left out.
+    /// Parses `http://HOST[:PORT][/PATH]`; the port defaults to 4318, and the path to /v1/traces.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes what is wrong with it.
     pub fn read(text: &str) -> Result<Self, String> {
         let example = "give for instance http://localhost:4318";
         let uri: Uri = text.parse().map_err(|_| format!("{text:?} is no URL; {example}"))?;
@@ -76,39 +77,39 @@ impl OtlpEndpoint {
     }
 }
 
-/// What is told of requests on its way to the collector.
+/// The sending end of the queue of spans.
 pub(crate) struct Traces {
     queue: mpsc::Sender<Span>,
     counts: Arc<TraceCounts>,
 }
 
-/// What became of spans.
+/// Counts of spans by outcome.
 #[derive(Default)]
 pub(crate) struct TraceCounts {
     pub(crate) sent: AtomicU64,
-    /// The queue was full, or the collector did not take them.
+    /// Number of spans that were dropped: the queue was full, or the collector did not accept them.
     pub(crate) dropped: AtomicU64,
 }
 
-/// The other end, which sends them.
+/// The receiving end of the queue, which sends spans to the collector.
 pub(crate) struct Exporter {
     queue: mpsc::Receiver<Span>,
     endpoint: OtlpEndpoint,
     counts: Arc<TraceCounts>,
-    /// A look-up of the collector's name that has not ended. There is never a second one: it takes a thread, of those
-    /// that tokenize, for as long as name servers keep it waiting.
+    /// A DNS look-up of the collector that has not ended. There is never a second one, since each occupies a thread of
+    /// the pool that also tokenizes, for as long as name servers keep it waiting.
     lookup: Option<JoinHandle<io::Result<Vec<SocketAddr>>>>,
 }
 
 impl Traces {
-    /// To a collector, and what sends to it.
+    /// Creates the queue for a collector, and the task that sends to it.
     pub(crate) fn to(endpoint: OtlpEndpoint) -> (Self, Exporter) {
         let (sender, receiver) = mpsc::channel(WAITING);
         let counts = Arc::new(TraceCounts::default());
         (Self { queue: sender, counts: counts.clone() }, Exporter { queue: receiver, endpoint, counts, lookup: None })
     }
 
-    /// What became of spans so far.
+    /// The counts of spans so far.
     pub(crate) fn counts(&self) -> Arc<TraceCounts> {
         self.counts.clone()
     }
@@ -125,7 +126,7 @@ impl Listener for Traces {
 }
 
 impl Exporter {
-    /// Sends until all that hold the other end are gone, and all has been sent.
+    /// Sends spans until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let (mut batch, mut was_taken) = (Vec::new(), true);
         while self.queue.recv_many(&mut batch, BATCH).await > 0 {
@@ -151,7 +152,7 @@ impl Exporter {
         }
     }
 
-    /// Where the collector is. Goes on with the last look-up if nobody waited for its end.
+    /// The addresses of the collector. Continues the last look-up if nobody waited for its end.
     async fn addresses(&mut self) -> io::Result<Vec<SocketAddr>> {
         let address = self.endpoint.address();
         let lookup =
@@ -179,7 +180,7 @@ impl Exporter {
         let mut answer = pin!(answer);
         tokio::select! {
             answer = &mut answer => answer,
-            // It moves the bytes. One that has ended may have brought the answer.
+            // The connection task moves the bytes. It may end after it has received the response.
             ended = connection => match ended {
                 Ok(()) => answer.await,
                 Err(error) => Err(text(&error)),
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(value("gen_ai.latency.time_in_queue"), Some(OneValue::Double(0.02)));
         assert_eq!(value("gen_ai.latency.time_in_model_decode"), Some(OneValue::Double(0.05)));
         assert_eq!(value("gen_ai.operation.name"), Some(OneValue::Text("text_completion".into())));
-        // A caller that samples nothing is sent nothing, and so is a request that never reached the engine.
+        // Nothing is sent for a caller that does not sample, nor for a request that never reached the engine.
         let unsampled = came(Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"));
         assert!(spans::of(&unsampled, &facts).is_empty());
         assert!(spans::of(&came(None), &Facts { asked: None, ..facts }).is_empty());

@@ -1,4 +1,4 @@
-//! `truncate_prompt_tokens`: of a prompt that is too long, its end is kept.
+//! `truncate_prompt_tokens`: keeps the end of a prompt that is too long.
 
 use interbed_engine::{Limits, TokenId};
 use serde_json::value::RawValue;
@@ -8,9 +8,9 @@ use crate::fields::FromJson;
 /// How much of a prompt is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Truncation {
-    /// The last tokens, so many.
+    /// The last tokens: this number of them.
     Last(usize),
-    /// As many as leave room for the answer.
+    /// The last tokens, leaving room for the answer.
     Context,
 }
 
@@ -26,8 +26,8 @@ impl FromJson<'_> for Truncation {
 }
 
 impl Truncation {
-    /// Cuts `prompt` at its beginning. A beginning-of-sequence token that the tokenizer put there, `bos`, stays.
-    /// `answer` is how many tokens may follow.
+    /// Removes tokens from the beginning of `prompt`, except a beginning-of-sequence token `bos` that the tokenizer
+    /// added. `answer` is the number of tokens that may follow.
     pub(crate) fn apply(self, prompt: &mut Vec<TokenId>, bos: Option<TokenId>, limits: &Limits, answer: usize) {
         let most = match self {
             Self::Last(tokens) => tokens,

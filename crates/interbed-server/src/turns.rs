@@ -1,32 +1,33 @@
-//! Who comes next where several tenants wait for a few places: the one that has had the least time in them.
+//! Decides which of several waiting tenants gets the next of a few places: the one that has used them for the least
+//! time.
 //!
-//! A tenant is counted from when it is there: who was away has saved nothing up, and who comes back has forgotten
-//! nothing as long as others are there.
+//! A tenant's time counts while it is present: absence earns no credit, and a tenant that comes back is still charged
+//! for its earlier time as long as others are present.
 
 use crate::tenant::Tenant;
 
-/// Places, who has one, and who waits. Knows no clock: what a turn took, it is told.
+/// Places, their holders, and the waiting tenants. Knows no clock: the caller reports how long a turn took.
 #[derive(Debug)]
 pub(crate) struct Turns<W> {
     places: usize,
-    /// Whether the last free place is kept for a tenant that has none.
+    /// Whether the last free place is reserved for a tenant that has none.
     keeps_one: bool,
     accounts: Vec<Account>,
-    /// In the order in which they came.
+    /// Waiting tenants, in order of arrival.
     waiting: Vec<(Tenant, W)>,
 }
 
-/// What a tenant has had.
+/// The time that a tenant has used.
 #[derive(Debug)]
 struct Account {
     tenant: Tenant,
     taken: usize,
-    /// Microseconds, not less than those of who had the least when it came.
+    /// Time used in microseconds; starts at the smallest value of the tenants present at the tenant's arrival.
     had: u64,
 }
 
 impl<W> Turns<W> {
-    /// With `places`, of which one is kept for whoever has none, where there are several tenants and places.
+    /// Creates `places`, of which one is reserved for tenants that have none, if there are several tenants and places.
     pub(crate) fn new(places: usize, several_tenants: bool) -> Self {
         let places = places.max(1);
         Self { places, keeps_one: several_tenants && places > 1, accounts: Vec::new(), waiting: Vec::new() }
@@ -37,13 +38,13 @@ impl<W> Turns<W> {
         let is_there = |account: &Account| account.tenant == tenant;
         if !self.accounts.iter().any(is_there) {
             let had = self.accounts.iter().map(|account| account.had).min().unwrap_or(0);
-            // Before those that have had as much.
+            // The new tenant comes before those that have used as much time.
             self.accounts.insert(0, Account { tenant, taken: 0, had });
         }
         self.waiting.push((tenant, wait));
     }
 
-    /// Gives a free place to who comes next; it is taken until [`leave`](Self::leave).
+    /// Gives a free place to the next tenant; it is taken until [`leave`](Self::leave).
     pub(crate) fn next(&mut self) -> Option<(Tenant, W)> {
         let free = self.places - self.taken();
         let may = |account: &&mut Account| free > usize::from(self.keeps_one && account.taken > 0);
@@ -55,7 +56,7 @@ impl<W> Turns<W> {
         Some(self.waiting.remove(index))
     }
 
-    /// A place is free again, which `tenant` had for so long.
+    /// Frees a place that `tenant` had for this time.
     pub(crate) fn leave(&mut self, tenant: Tenant, microseconds: u64) {
         if let Some(account) = self.accounts.iter_mut().find(|account| account.tenant == tenant) {
             account.taken = account.taken.saturating_sub(1);
@@ -64,18 +65,18 @@ impl<W> Turns<W> {
         self.settle();
     }
 
-    /// Takes out who waits no longer.
+    /// Removes waits that were given up.
     pub(crate) fn retain(&mut self, waits: impl Fn(&W) -> bool) {
         self.waiting.retain(|(_, wait)| waits(wait));
         self.settle();
     }
 
-    /// Places that are taken.
+    /// Number of places that are taken.
     pub(crate) fn taken(&self) -> usize {
         self.accounts.iter().map(|account| account.taken).sum()
     }
 
-    /// Forgets who is away, once nobody who is there has had less.
+    /// Forgets absent tenants that have used no more time than every present one.
     fn settle(&mut self) {
         let is_there =
             |account: &Account| account.taken > 0 || self.waiting.iter().any(|(tenant, _)| *tenant == account.tenant);
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(turns.next(), Some((a, 11)), "it has still had less");
         turns.leave(a, 5_000);
         assert_eq!(turns.next(), Some((b, 1)));
-        // Coming and going saves nothing up.
+        // A tenant that leaves and comes back gains no credit.
         turns.leave(b, 1_000);
         turns.wait(a, 12);
         assert_eq!(turns.next(), Some((a, 12)));
@@ -133,7 +134,7 @@ mod tests {
         turns.leave(a, 1);
         turns.retain(|&number| number != 1);
         assert_eq!(turns.next(), Some((b, 2)));
-        // Where nobody else can come, it is for all.
+        // With a single tenant, all places may be used.
         let mut turns = Turns::new(2, false);
         (0..3).for_each(|number| turns.wait(b, number));
         assert_eq!((turns.next(), turns.next(), turns.next()), (Some((b, 0)), Some((b, 1)), None));

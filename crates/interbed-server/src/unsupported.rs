@@ -1,7 +1,8 @@
-//! Fields of other servers' APIs that would change an answer and are not supported: better refused than ignored.
+//! Fields of other servers' APIs that would change an answer and are not supported: refusing them is better than
+//! ignoring them.
 //!
-//! Clients that always send all fields set most of them to values that ask for nothing; such values pass. Fields that
-//! only configure another one (`dry_base`, `mirostat_tau`) pass where that one passes.
+//! Clients that always send all fields set most of them to values that ask for nothing; such values are accepted.
+//! Fields that only configure another one (`dry_base`, `mirostat_tau`) are accepted if that one is.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,7 +14,7 @@ use serde_json::value::RawValue;
 use crate::fields::shown;
 use crate::notes::Notes;
 
-/// Fields that no endpoint supports. `null`, `false`, empty texts and lists ask for nothing.
+/// Fields that no endpoint supports. The values `null`, `false`, empty texts and lists ask for nothing.
 const NOWHERE: [&str; 33] = [
     "_debug_render_only",
     "audio",
@@ -50,10 +51,10 @@ const NOWHERE: [&str; 33] = [
     "vllm_xargs",
 ];
 
-/// What becomes of fields that say how a model is loaded.
+/// Log text for fields about how a model is loaded.
 const SETTLED: &str = "which was settled when the server started";
 
-/// Fields that ask for something which changes no answer here, and what becomes of it.
+/// Fields that change no answer here, with a text for the log.
 const TOLD: [(&str, &str); 22] = [
     ("container", "whose tools this server does not run"),
     ("context_management", "and this server leaves the context as it was sent"),
@@ -79,10 +80,10 @@ const TOLD: [(&str, &str); 22] = [
     ("web_search_options", "but this server does not search"),
 ];
 
-/// Whether a number leaves the answer as it is.
+/// Whether a number leaves the answer unchanged.
 type IsNeutral = fn(f64) -> bool;
 
-/// Fields that are numbers, and which numbers of theirs ask for nothing.
+/// Numeric fields, with the numbers that ask for nothing.
 const NUMBERS: [(&str, IsNeutral); 19] = [
     ("dry_multiplier", is_0),
     ("dynatemp_range", is_0),
@@ -105,7 +106,7 @@ const NUMBERS: [(&str, IsNeutral); 19] = [
     ("xtc_probability", is_0),
 ];
 
-/// Fields that only chats, or only completions, have.
+/// Fields that only chats have.
 const OF_CHATS: [&str; 7] = [
     "add_generation_prompt",
     "chat_template_kwargs",
@@ -115,14 +116,16 @@ const OF_CHATS: [&str; 7] = [
     "tools",
     "top_logprobs",
 ];
+/// Fields that only completions have.
 const OF_COMPLETIONS: [&str; 2] = ["echo", "prompt"];
-/// Fields that only messages, or only responses, have. Objects of options ask for nothing if they are empty.
+/// Fields that only messages have. Empty objects of options ask for nothing.
 const OF_MESSAGES: [&str; 3] = ["stop_sequences", "system", "thinking"];
+/// Fields that only responses have. Empty objects of options ask for nothing.
 const OF_RESPONSES: [&str; 5] = ["instructions", "max_output_tokens", "max_tool_calls", "reasoning", "text"];
 /// Fields that ask for something with `false`.
 const TRUE_BY_DEFAULT: [&str; 3] = ["add_generation_prompt", "enable_thinking", "skip_special_tokens"];
 
-/// Values of chats' fields that change no answer, where chats' fields are no others.
+/// Values of chats' fields that change no answer, and so are accepted in APIs without these fields.
 const DEFAULTS: [(&str, &str); 11] = [
     ("best_of", "1"),
     ("frequency_penalty", "0"),
@@ -146,9 +149,9 @@ fn is_0(number: f64) -> bool {
     number == 0.0
 }
 
-/// An API, by the fields that it has not but another has.
+/// An API, characterized by the fields that it lacks but another API has.
 pub(crate) trait Api {
-    /// Where the field is supported, if not here.
+    /// The endpoint that supports the field, if this API does not.
     fn elsewhere(name: &str) -> Option<&'static str>;
 }
 
@@ -170,25 +173,25 @@ impl Api for Completions {
     }
 }
 
-/// Where a field of messages alone is supported.
+/// The endpoint of a field that only messages have.
 pub(crate) fn of_messages(name: &str) -> Option<&'static str> {
     OF_MESSAGES.contains(&name).then_some("/v1/messages")
 }
 
-/// Where a field of responses alone is supported.
+/// The endpoint of a field that only responses have.
 pub(crate) fn of_responses(name: &str) -> Option<&'static str> {
     OF_RESPONSES.contains(&name).then_some("/v1/responses")
 }
 
 /// A body without fields that its API does not support.
 pub(crate) struct Supported<A> {
-    /// Places in [`TOLD`] of its fields that change no answer.
+    /// Indices in [`TOLD`] of its fields that change no answer.
     told: Vec<usize>,
     api: PhantomData<A>,
 }
 
 impl<A> Supported<A> {
-    /// Tells the log of fields that change no answer.
+    /// Logs the fields that change no answer.
     pub(crate) fn tell(self, notes: &Notes) {
         for (name, outcome) in self.told.into_iter().map(|place| TOLD[place]) {
             notes.tell(name, outcome);
@@ -231,7 +234,7 @@ impl<'de, A: Api> Deserialize<'de> for Supported<A> {
 /// The value of a field, which must ask for nothing.
 struct Nothing<'n> {
     name: &'n str,
-    /// Where the field is supported, if anywhere.
+    /// The endpoint that supports the field, if there is one.
     place: Option<&'static str>,
 }
 
@@ -261,7 +264,7 @@ fn asks_for_nothing(name: &str, value: &str) -> bool {
     let neutral = NUMBERS.iter().find(|(number, _)| *number == name);
     match (neutral, value.parse()) {
         (Some((_, neutral)), Ok(number)) => neutral(number),
-        // Without functions, either asks for nothing.
+        // Without functions, both values ask for nothing.
         (None, _) => name == "function_call" && matches!(value, r#""none""# | r#""auto""#),
         _ => false,
     }

@@ -1,10 +1,10 @@
-//! Times as texts, in UTC.
+//! Formats times in UTC.
 
 use std::time::{Duration, SystemTime};
 
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// A time as RFC 3339 has it, to the microsecond: `2026-11-27T17:05:23.000001Z`. A time before 1970 is told as 1970.
+/// Formats a time as in RFC 3339, to the microsecond: `2026-11-27T17:05:23.000001Z`. A time before 1970 becomes 1970.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let (days, second) = (since.as_secs() / DAY_S, since.as_secs() % DAY_S);
@@ -13,10 +13,10 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// The date that is so many days after the first of 1970.
+/// The date that is `days` days after 1 January 1970.
 fn date(mut days: u64) -> (u64, u64, u64) {
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    // Every 400 years have as many days.
+    // Every 400 years have the same number of days.
     let mut year = 1970 + days / 146_097 * 400;
     days %= 146_097;
     while days >= 365 + u64::from(is_leap(year)) {

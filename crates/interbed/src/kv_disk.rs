@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use interbed_device::Bytes;
 use interbed_engine::{KvDisk, KvDiskMode, Recompute};
 use interbed_io::{DiskTurns, IoError, disk_bytes_free};
-use interbed_kernels::{KvLayout, SEGMENT};
+use interbed_kernels::{KvLayout, STRETCH};
 use interbed_kv::{Gate, KeyChain};
 use interbed_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
 use interbed_weights::Catalog;
@@ -160,7 +160,7 @@ fn buffer_bytes(limits: &LimitOptions, total: Bytes) -> usize {
 /// The frames in which KV beyond memory is streamed: blocks of each, and how many there are, where buffers should take
 /// `wanted` bytes.
 fn frames(layout: &KvLayout, wanted: usize) -> (usize, usize) {
-    let blocks = SEGMENT.div_ceil(layout.block_size());
+    let blocks = STRETCH.div_ceil(layout.block_size());
     let layers = (0..layout.num_layers()).map(|index| layout.layer(index).part_bytes());
     let bytes = blocks * layers.max().unwrap_or(0);
     (blocks, (wanted / bytes.max(1)).clamp(FRAMES.0, FRAMES.1))

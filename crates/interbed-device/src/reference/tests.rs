@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvShape, SEGMENT};
+use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvShape, STRETCH};
 
 use super::*;
 use crate::{BandProduct, KvFrame, KvSequences, TensorArea, Weights};
@@ -101,8 +101,8 @@ fn attention_to_a_frame_goes_on_in_the_next() {
     let kv = layout.layer(0);
     // Keys of all zeros weigh every position alike, so that attention is the mean of the values.
     let frame = |values: &dyn Fn(usize) -> f32| {
-        let mut bytes = vec![0; SEGMENT / 64 * kv.part_bytes()];
-        for position in 0..SEGMENT {
+        let mut bytes = vec![0; STRETCH / 64 * kv.part_bytes()];
+        for position in 0..STRETCH {
             let at = position / 64 * kv.part_bytes() + kv.value_offset() + position % 64 * kv.slot_bytes();
             bytes[at..at + 4].copy_from_slice(&values(position).to_le_bytes());
         }
@@ -111,16 +111,16 @@ fn attention_to_a_frame_goes_on_in_the_next() {
     };
     let frames = [frame(&|position| position as f32), frame(&|_| 3.0)];
     let layer = AttentionLayer { kv, heads: 1, scale: 1.0, window: None };
-    let tables: Vec<u32> = (0..SEGMENT as u32 / 64).collect();
+    let tables: Vec<u32> = (0..STRETCH as u32 / 64).collect();
     for seed in 0..10 {
         let mut area = TensorArea::default();
         let [q, state, out] = [2, ATTENTION_STATE, 2].map(|len| area.take(len));
         let mut device = ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, seed);
         let mut last = fill(&mut device, Queue::Compute, q, 1.0, &[]);
-        for (segment, frame) in frames.iter().enumerate() {
+        for (stretch, frame) in frames.iter().enumerate() {
             // The last token is that of the second frame.
-            let held = segment * SEGMENT..(segment + 1) * SEGMENT;
-            let whole = AttentionSpan::new(2 * SEGMENT - 1, 1, 0..tables.len() as u32);
+            let held = stretch * STRETCH..(stretch + 1) * STRETCH;
+            let whole = AttentionSpan::new(2 * STRETCH - 1, 1, 0..tables.len() as u32);
             let spans = [AttentionSpan { held, ..whole }];
             let sequences = KvSequences { spans: &spans, tables: &tables };
             let attend = Command::Attend { layer, frame: Some(frame), sequences, sinks: None, q, state, out };
@@ -129,7 +129,7 @@ fn attention_to_a_frame_goes_on_in_the_next() {
         let down = device.submit(Queue::Download, &[Command::Download { from: out }], &[last]).unwrap();
         device.complete(down).unwrap();
         let got = device.downloaded(out).unwrap();
-        let want = f32::midpoint((SEGMENT - 1) as f32 / 2.0, 3.0);
+        let want = f32::midpoint((STRETCH - 1) as f32 / 2.0, 3.0);
         assert!((got[0] - want).abs() < 1e-2 && got[1].abs() < 1e-6, "seed {seed}: {got:?} for {want}");
     }
 }

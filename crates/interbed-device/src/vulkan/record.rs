@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ash::vk;
-use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvLayer, RopeStyle, SEGMENT};
+use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvLayer, RopeStyle, STRETCH};
 
 use super::arguments::{Arguments, Put};
 use super::block_tables::BlockTables;
@@ -423,15 +423,15 @@ impl Recorder<'_> {
             row += span.tokens;
         }
         let head_tiles = kv.num_kv_heads() * sharing.div_ceil(tile_heads);
-        // Where there are few tiles, the segments of long contexts are computed side by side, if there is room for
+        // Where there are few tiles, the stretches of long contexts are computed side by side, if there is room for
         // their parts.
-        let most = tiles.iter().map(AttentionTile::segments).max().unwrap_or(0);
+        let most = tiles.iter().map(AttentionTile::stretches).max().unwrap_or(0);
         let room = self.scratch.len() / NUMBER / (row * layer.heads * (head_dim + PART_HEAD)).max(1);
         let is_split = tiles.len() * head_tiles < GROUPS_WANTED
             && (2..=room).contains(&most)
             && tiles.iter().all(|tile| tile.part == 0 && tile.continued == 0);
         let counts: Vec<u32> =
-            tiles.iter().flat_map(|tile| std::iter::repeat_n(tile.segments() as u32, tile.tokens as usize)).collect();
+            tiles.iter().flat_map(|tile| std::iter::repeat_n(tile.stretches() as u32, tile.tokens as usize)).collect();
         let scores: u64 = tiles.iter().map(|tile| u64::from(tile.tokens) * u64::from(tile.end - tile.from)).sum();
         self.gpu_queue.count_multiply_adds(2 * scores * (layer.heads * head_dim) as u64);
         if is_split {
@@ -538,19 +538,19 @@ fn in_rows(groups: usize) -> [usize; 2] {
 }
 
 impl AttentionTile {
-    /// Segments that the tile attends to.
-    fn segments(&self) -> usize {
-        let segment = SEGMENT as u32;
-        (self.end.div_ceil(segment) - self.from / segment) as usize
+    /// Stretches that the tile attends to.
+    fn stretches(&self) -> usize {
+        let stretch = STRETCH as u32;
+        (self.end.div_ceil(stretch) - self.from / stretch) as usize
     }
 
-    /// A tile for each segment.
+    /// A tile for each stretch.
     fn split(&self) -> impl Iterator<Item = Self> + use<> {
-        let (tile, segment) = (*self, SEGMENT as u32);
-        let first = tile.from / segment;
-        (first..tile.end.div_ceil(segment)).map(move |number| Self {
-            from: tile.from.max(number * segment),
-            end: tile.end.min((number + 1) * segment),
+        let (tile, stretch) = (*self, STRETCH as u32);
+        let first = tile.from / stretch;
+        (first..tile.end.div_ceil(stretch)).map(move |number| Self {
+            from: tile.from.max(number * stretch),
+            end: tile.end.min((number + 1) * stretch),
             part: PARTS_FROM + number - first,
             ..tile
         })

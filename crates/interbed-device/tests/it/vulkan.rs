@@ -12,7 +12,7 @@ use interbed_device::{
 };
 use interbed_kernels::{
     ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvPlace, KvShape, RopeStyle,
-    SEGMENT, encode_row, join_scales, patches_of, rope,
+    STRETCH, encode_row, join_scales, patches_of, rope,
 };
 
 mod attention;

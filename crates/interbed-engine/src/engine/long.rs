@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use interbed_device::KvFrame;
-use interbed_kernels::SEGMENT;
+use interbed_kernels::STRETCH;
 use interbed_kv::{BlockKey, BlockLabel, SequenceId, Wanted};
 use interbed_kv_disk::{DiskTier, FrameOf};
 use interbed_model::{FrameId, KvBelow, KvLost};
@@ -71,26 +71,26 @@ impl Worker {
         let full = (sequence.len() - 1) / block_size;
         one.name(tier, sequence.tokens(), block_size, full);
         let found = tier.look_up(&one.keys[1..=full]);
-        let segment = SEGMENT / block_size;
-        for kept in tier.kept_frames(id.0)..found / segment {
-            let range = kept * segment..(kept + 1) * segment;
+        let stretch = STRETCH / block_size;
+        for kept in tier.kept_frames(id.0)..found / stretch {
+            let range = kept * stretch..(kept + 1) * stretch;
             let contents: Vec<_> = one.contents(range, sequence.tokens(), block_size).collect();
             if !tier.keep_frame(id.0, &contents) {
                 break;
             }
         }
-        let kept = tier.kept_frames(id.0).min(full / segment);
-        let tail = found.saturating_sub(kept * segment);
+        let kept = tier.kept_frames(id.0).min(full / stretch);
+        let tail = found.saturating_sub(kept * stretch);
         self.scheduler.resume_long(id, kept);
-        plan.admitted[index].cached = kept * SEGMENT;
-        let (tokens, loaded) = (found * block_size, kept * SEGMENT);
+        plan.admitted[index].cached = kept * STRETCH;
+        let (tokens, loaded) = (found * block_size, kept * STRETCH);
         plan.admitted[index].below = Some(FoundBelow { tokens, loaded, ..FoundBelow::default() });
         let tail = self.scheduler.take_blocks_to_fetch(id, tail);
         if tail == 0 {
             return;
         }
         let Some(fetch) = self.scheduler.begin_fetch(id, tail, plan) else { return };
-        let range = kept * segment..kept * segment + tail;
+        let range = kept * stretch..kept * stretch + tail;
         let contents = one.contents(range, self.scheduler.sequence(id).tokens(), block_size).zip(&fetch.blocks);
         let wanted = contents.map(|((parent, key, tokens), &block)| Wanted { key, parent, tokens, block });
         tier.fetch(fetch.id, wanted.collect());
@@ -119,10 +119,10 @@ impl Worker {
             let Some(one) = long.get_mut(&id) else { continue };
             let (tokens, (below, computed)) =
                 (self.scheduler.sequence(id).tokens(), self.scheduler.computed_blocks(id));
-            let (segment, full) = (SEGMENT / block_size, below + computed.len());
+            let (stretch, full) = (STRETCH / block_size, below + computed.len());
             one.name(tier, tokens, block_size, full);
             let mut kept = tier.kept_frames(id.0);
-            for index in (kept * segment).max(below)..full {
+            for index in (kept * stretch).max(below)..full {
                 if tier.has(one.keys[index + 1]) {
                     continue;
                 }
@@ -132,8 +132,8 @@ impl Worker {
                     break;
                 }
             }
-            while (kept + 1) * segment <= full {
-                let range = kept * segment..(kept + 1) * segment;
+            while (kept + 1) * stretch <= full {
+                let range = kept * stretch..(kept + 1) * stretch;
                 let contents: Vec<_> = one.contents(range, tokens, block_size).collect();
                 if !tier.keep_frame(id.0, &contents) {
                     break;
@@ -199,9 +199,9 @@ pub(super) struct DiskFrames<'a> {
 
 impl KvBelow for DiskFrames<'_> {
     fn begin(&mut self, frames: &[FrameId]) {
-        let of = |&FrameId { sequence, layer, segment }: &FrameId| FrameOf {
+        let of = |&FrameId { sequence, layer, stretch }: &FrameId| FrameOf {
             owner: self.owners[sequence].0,
-            frame: segment,
+            frame: stretch,
             layer,
         };
         self.tier.begin_frames(frames.iter().map(of));

@@ -498,7 +498,7 @@ impl Scheduler {
         let tokens = sequence.len();
         let blocks_held = self.blocks_taken(sequence);
         let growth = match self.long_limits(sequence) {
-            // What it computes pushes older segments out.
+            // What it computes pushes older stretches out.
             Some(_) => Growth { tokens_left: 0, slots_empty: 0, blocks_held },
             None => {
                 let slots_empty = blocks_held * self.blocks.block_size() - tokens;

@@ -1,21 +1,21 @@
-//! Sequences that are longer than memory. The beginning of their KV is on disk, and comes up in each pass, a segment at
-//! a time; the end is in blocks. Whole segments leave memory once they are on disk, and only when blocks are short.
+//! Sequences that are longer than memory. The beginning of their KV is on disk, and comes up in each pass, a stretch at
+//! a time; the end is in blocks. Whole stretches leave memory once they are on disk, and only when blocks are short.
 
-use interbed_kernels::SEGMENT;
+use interbed_kernels::STRETCH;
 use interbed_kv::{BlockId, ChainRoot, SequenceId};
 
 use super::{Scheduler, StepPlan};
 use crate::sequence::{Sequence, SequenceStatus};
 
-/// Tokens of a prompt that one pass should be able to compute of such a sequence, beside a segment that is not on disk
+/// Tokens of a prompt that one pass should be able to compute of such a sequence, beside a stretch that is not on disk
 /// yet: each pass reads all that is below.
 const CHUNK_LEAST: usize = 64;
 
 /// What such sequences need.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LongLimits {
-    /// Blocks of a segment.
-    segment: usize,
+    /// Blocks of a stretch.
+    stretch: usize,
     /// Blocks in memory with which one can run.
     pub(super) least: usize,
     /// Tokens that one may have.
@@ -25,16 +25,16 @@ pub(super) struct LongLimits {
 /// KV blocks of `block_size` tokens that must be in memory for a sequence whose other blocks are on disk, where a pass
 /// has `batched_tokens` tokens at the most.
 pub fn blocks_beside_disk(block_size: usize, batched_tokens: usize) -> usize {
-    SEGMENT.div_ceil(block_size) + CHUNK_LEAST.min(batched_tokens).div_ceil(block_size) + 1
+    STRETCH.div_ceil(block_size) + CHUNK_LEAST.min(batched_tokens).div_ceil(block_size) + 1
 }
 
 impl Scheduler {
-    /// From now on sequences may be longer than memory, up to `most` tokens, if a segment and a chunk have room there.
+    /// From now on sequences may be longer than memory, up to `most` tokens, if a stretch and a chunk have room there.
     pub(crate) fn allow_long(&mut self, most: usize) {
         let block_size = self.blocks.block_size();
         let least = blocks_beside_disk(block_size, self.config.max_num_batched_tokens);
-        if SEGMENT.is_multiple_of(block_size) && least <= self.blocks.stats().blocks_total {
-            self.long = Some(LongLimits { segment: SEGMENT / block_size, least, most });
+        if STRETCH.is_multiple_of(block_size) && least <= self.blocks.stats().blocks_total {
+            self.long = Some(LongLimits { stretch: STRETCH / block_size, least, most });
         }
         self.reconsider();
     }
@@ -100,14 +100,14 @@ impl Scheduler {
         self.blocks.begin_below(id, sequence.hashes.root(), 0).expect("one that waits holds nothing");
     }
 
-    /// `id`, which has just begun, has `kept` segments on disk.
+    /// `id`, which has just begun, has `kept` stretches on disk.
     pub(crate) fn resume_long(&mut self, id: SequenceId, kept: usize) {
-        let Some(LongLimits { segment, .. }) = self.long else { return };
+        let Some(LongLimits { stretch, .. }) = self.long else { return };
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        (sequence.kept, sequence.computed) = (kept, kept * SEGMENT);
+        (sequence.kept, sequence.computed) = (kept, kept * STRETCH);
         let root: ChainRoot = sequence.hashes.root().clone();
         self.blocks.free(id);
-        self.blocks.begin_below(id, &root, kept * segment).expect("it has just been freed");
+        self.blocks.begin_below(id, &root, kept * stretch).expect("it has just been freed");
     }
 
     /// Gives `id`, which goes on behind what it has below memory, blocks for `count` blocks of its tokens, as far as
@@ -122,7 +122,7 @@ impl Scheduler {
         }
     }
 
-    /// `kept` segments of `id` are on disk and stay there.
+    /// `kept` stretches of `id` are on disk and stay there.
     pub(crate) fn set_kept(&mut self, id: SequenceId, kept: usize) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.kept = kept;
@@ -145,9 +145,9 @@ impl Scheduler {
     }
 
     /// Gives `id` slots for the next tokens that it computes: as many as the pass has room for, or as there are blocks
-    /// for when no segment of it can leave memory.
+    /// for when no stretch of it can leave memory.
     pub(super) fn grow_long(&mut self, id: SequenceId, plan: &mut StepPlan) -> Growing {
-        let Some(LongLimits { segment, .. }) = self.long else { return Growing::Short };
+        let Some(LongLimits { stretch, .. }) = self.long else { return Growing::Short };
         loop {
             let (sequence, stats) = (&self.sequences[&id], self.blocks.stats());
             let held = self.blocks.num_tokens(id).unwrap_or(0);
@@ -161,7 +161,7 @@ impl Scheduler {
                     continue;
                 }
                 // Each pass reads all that is below: rather than compute a few tokens, it waits for the disk.
-                if self.blocks.computed_blocks(id).len() >= segment {
+                if self.blocks.computed_blocks(id).len() >= stretch {
                     plan.waits_for_disk.push(id);
                     return Growing::Waits;
                 }
@@ -175,16 +175,16 @@ impl Scheduler {
         }
     }
 
-    /// Has a segment of a running sequence leave memory, if one is on disk.
+    /// Has a stretch of a running sequence leave memory, if one is on disk.
     pub(super) fn make_room_below(&mut self) -> bool {
         self.long.is_some() && self.running_long().into_iter().any(|id| self.move_below(id))
     }
 
-    /// Has the first segment in memory of `id` leave it, if it is on disk.
+    /// Has the first stretch in memory of `id` leave it, if it is on disk.
     fn move_below(&mut self, id: SequenceId) -> bool {
-        let Some(LongLimits { segment, .. }) = self.long else { return false };
-        let is_kept = self.blocks.blocks_below(id) < self.sequences[&id].kept * segment;
-        is_kept && self.blocks.move_below(id, segment).is_ok()
+        let Some(LongLimits { stretch, .. }) = self.long else { return false };
+        let is_kept = self.blocks.blocks_below(id) < self.sequences[&id].kept * stretch;
+        is_kept && self.blocks.move_below(id, stretch).is_ok()
     }
 }
 

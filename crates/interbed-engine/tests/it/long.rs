@@ -9,7 +9,7 @@ use interbed_engine::{
     Attachments, Engine, Event, EventStream, KvDisk, KvDiskMode, LaterTiers, PreemptionMode, Recompute, Request,
     TiersBelow,
 };
-use interbed_kernels::SEGMENT;
+use interbed_kernels::STRETCH;
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
@@ -22,14 +22,14 @@ use crate::sim::{
 const BLOCK: usize = 8;
 const IDLE_AFTER: Duration = Duration::from_secs(600);
 
-/// Memory for one segment and a half.
+/// Memory for one stretch and a half.
 const SHAPE: Shape = Shape {
-    blocks: 3 * SEGMENT / 2 / BLOCK,
+    blocks: 3 * STRETCH / 2 / BLOCK,
     block_size: BLOCK,
     prefix_caching: true,
     max_num_seqs: 8,
     max_num_batched_tokens: 256,
-    max_model_len: 8 * SEGMENT,
+    max_model_len: 8 * STRETCH,
     longer_than_memory: true,
     swap_blocks: 0,
     preemption: PreemptionMode::Auto,
@@ -38,7 +38,7 @@ const SHAPE: Shape = Shape {
 
 fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> KvDisk {
     let layers = vec![BLOCK * SLOT_BYTES / 2; 2];
-    let frames = (SEGMENT / BLOCK, 3);
+    let frames = (STRETCH / BLOCK, 3);
     let options = DiskOptions {
         bytes,
         buffer_bytes: 0,
@@ -69,7 +69,7 @@ fn submit(engine: &Engine, request: &Request) -> EventStream {
 fn a_prompt_beyond_memory_is_answered_as_with_ample_memory_and_found_again() {
     for mode in [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror] {
         let space = Arc::new(FaultySegments::new(1));
-        let request = greedy(prompt(3, 5 * SEGMENT + 300), 40);
+        let request = greedy(prompt(3, 5 * STRETCH + 300), 40);
         let expected = expected_greedy(&request.prompt, &request.params);
         let (engine, controls) = start(SHAPE, &space, 8 << 20, mode);
         let ended = collect(submit(&engine, &request));
@@ -82,13 +82,13 @@ fn a_prompt_beyond_memory_is_answered_as_with_ample_memory_and_found_again() {
         let ended = collect(submit(&engine, &turn));
         assert_eq!(ended.tokens, want);
         // What was not yet being written when the first answer ended is gone.
-        assert!(ended.cached_tokens >= 4 * SEGMENT, "{mode:?}: {}", ended.cached_tokens);
+        assert!(ended.cached_tokens >= 4 * STRETCH, "{mode:?}: {}", ended.cached_tokens);
         assert_idle_and_whole(&engine);
         drop(engine);
         let (engine, controls) = start(SHAPE, &space, 8 << 20, mode);
         let ended = collect(submit(&engine, &turn));
         assert_eq!(ended.tokens, want);
-        assert!(ended.cached_tokens >= 4 * SEGMENT);
+        assert!(ended.cached_tokens >= 4 * STRETCH);
         let computed = controls.tokens_computed.load(Ordering::Relaxed) as usize;
         assert!(computed <= turn.prompt.len() + 40 - ended.cached_tokens, "{computed} tokens were computed");
         assert_idle_and_whole(&engine);
@@ -106,7 +106,7 @@ fn who_is_longer_than_memory_waits_until_there_is_a_tier_and_nobody_else_does() 
         let attachments = Attachments { later, ..Attachments::default() };
         let engine = Engine::start_with(engine_config(SHAPE), Box::new(runner), attachments).unwrap();
         let (long, outgrows, short) =
-            (greedy(prompt(3, 3 * SEGMENT), 20), greedy(prompt(5, 700), 2 * SEGMENT), greedy(prompt(4, 300), 50));
+            (greedy(prompt(3, 3 * STRETCH), 20), greedy(prompt(5, 700), 2 * STRETCH), greedy(prompt(4, 300), 50));
         let mut waits = [submit(&engine, &long), submit(&engine, &outgrows)];
         for _ in 0..3 {
             assert_eq!(collect(submit(&engine, &short)).tokens, expected_greedy(&short.prompt, &short.params));
@@ -137,7 +137,7 @@ fn who_generates_and_who_is_longer_than_memory_go_on_together() {
         let space = Arc::new(FaultySegments::new(1));
         let shape = Shape { max_token_gap: Some(gap), ..SHAPE };
         let (engine, controls) = start(shape, &space, 8 << 20, KvDiskMode::Eager);
-        let requests = [greedy(prompt(4, 100), 150), greedy(prompt(3, 2 * SEGMENT + 300), 20)];
+        let requests = [greedy(prompt(4, 100), 150), greedy(prompt(3, 2 * STRETCH + 300), 20)];
         let streams = requests.each_ref().map(|request| submit(&engine, request));
         for (stream, request) in streams.into_iter().zip(&requests) {
             assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
@@ -151,7 +151,7 @@ fn who_generates_and_who_is_longer_than_memory_go_on_together() {
 fn an_answer_may_outgrow_memory() {
     let space = Arc::new(FaultySegments::new(1));
     let (engine, controls) = start(SHAPE, &space, 8 << 20, KvDiskMode::Evict);
-    let requests = [greedy(prompt(3, 700), 2 * SEGMENT), greedy(prompt(4, 300), 700), greedy(prompt(5, 90), 60)];
+    let requests = [greedy(prompt(3, 700), 2 * STRETCH), greedy(prompt(4, 300), 700), greedy(prompt(5, 90), 60)];
     let streams: Vec<_> = requests.iter().map(|request| submit(&engine, request)).collect();
     for (stream, request) in streams.into_iter().zip(&requests) {
         assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
@@ -165,7 +165,7 @@ fn a_full_disk_fails_who_cannot_go_on_and_nobody_else() {
     let space = Arc::new(FaultySegments::new(1));
     space.set_rates(FaultRates { create_error: 1000, ..FaultRates::default() });
     let (engine, _) = start(SHAPE, &space, 8 << 20, KvDiskMode::Eager);
-    let (long, short) = (greedy(prompt(3, 3 * SEGMENT), 20), greedy(prompt(4, 300), 50));
+    let (long, short) = (greedy(prompt(3, 3 * STRETCH), 20), greedy(prompt(4, 300), 50));
     let (mut long, short_stream) = (submit(&engine, &long), submit(&engine, &short));
     assert_eq!(collect(short_stream).tokens, expected_greedy(&short.prompt, &short.params));
     let failed = loop {
@@ -200,7 +200,7 @@ fn no_token_comes_from_wrong_kv_whatever_happens_to_long_sequences() {
             });
             let mut streams = Vec::new();
             for number in 0..8 {
-                let length = if number < 3 { 1000 + random(3 * SEGMENT as u32) } else { 20 + random(200) };
+                let length = if number < 3 { 1000 + random(3 * STRETCH as u32) } else { 20 + random(200) };
                 let mut request = greedy(prompt(random(4), length as usize), 1 + random(300) as usize);
                 request.prompt.splice(..0, prompt(100, 900));
                 let expected = expected_greedy(&request.prompt, &request.params);

@@ -15,7 +15,7 @@ use interbed_engine::{
     Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, Limits, Miss, PassError,
     PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig, StripMemory, SwapStore,
 };
-use interbed_kernels::SEGMENT;
+use interbed_kernels::STRETCH;
 use interbed_kv::{BlockBytes, BlockCopy, BlockId, KvConfig};
 use interbed_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, LogitRows, Logits, NothingBelow};
 use strips::SimStrips;
@@ -152,24 +152,24 @@ static BEFORE: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 impl SimRunner {
     /// The last fingerprint below memory of each sequence. All that is below is read, and must be one chain.
     fn read_below(&self, batch: &[BatchSequence<'_>], below: &mut dyn KvBelow) -> Result<Vec<u64>, KvLost> {
-        let segments = |sequence: usize| 0..batch[sequence].below / SEGMENT;
+        let stretches = |sequence: usize| 0..batch[sequence].below / STRETCH;
         // The first half of each block is one layer, the second the other.
         let mut frames = Vec::new();
         for layer in 0..2 {
             for sequence in 0..batch.len() {
-                frames.extend(segments(sequence).map(|segment| FrameId { sequence, layer, segment }));
+                frames.extend(stretches(sequence).map(|stretch| FrameId { sequence, layer, stretch }));
             }
         }
         below.begin(&frames);
         let mut chains: Vec<Vec<u64>> = batch.iter().map(|sequence| vec![0; sequence.below]).collect();
         let half = self.block_size / 2;
-        for FrameId { sequence, layer, segment } in frames {
+        for FrameId { sequence, layer, stretch } in frames {
             let frame = below.next()?;
-            assert_eq!(frame.bytes().len(), SEGMENT / 2 * SLOT_BYTES);
+            assert_eq!(frame.bytes().len(), STRETCH / 2 * SLOT_BYTES);
             for (slot, bytes) in frame.bytes().chunks_exact(SLOT_BYTES).enumerate() {
                 let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
                 assert_eq!(number(0), 1, "nothing was ever written there");
-                let position = segment * SEGMENT + slot / half * self.block_size + layer * half + slot % half;
+                let position = stretch * STRETCH + slot / half * self.block_size + layer * half + slot % half;
                 chains[sequence][position] = number(8);
             }
         }
@@ -180,7 +180,7 @@ impl SimRunner {
         }
         self.controls
             .frames_read
-            .fetch_add(chains.iter().map(|chain| 2 * chain.len() / SEGMENT).sum(), Ordering::Relaxed);
+            .fetch_add(chains.iter().map(|chain| 2 * chain.len() / STRETCH).sum(), Ordering::Relaxed);
         Ok(chains.iter().map(|chain| chain.last().copied().unwrap_or(0)).collect())
     }
 }

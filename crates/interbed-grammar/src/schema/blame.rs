@@ -1,4 +1,4 @@
-//! The keyword to blame where a schema as a whole cannot be used: without it, the schema could be.
+//! Finds the keyword to blame when a schema as a whole cannot be used: the one without which it could be.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,17 @@ use crate::GrammarError;
 
 use super::pointer::{fragment, names, pointer, step};
 
-/// Most schemas that are tried, and most bytes of one.
+/// Maximum number of variants of the schema that are tried.
 const TRIES_MAX: usize = 64;
+/// Largest schema in bytes for which variants are tried.
 const BYTES_MAX: usize = 64 << 10;
-/// How long it is looked for.
+/// Longest time that is spent on the search.
 const TIME_MAX: Duration = Duration::from_millis(200);
-/// What describes no values.
+/// Keywords that constrain no values.
 const ASIDE: [&str; 6] = ["$schema", "$id", "$defs", "definitions", "title", "description"];
 
-/// `error`, which is about the whole of `schema`, at the keyword without which it `is_ok`, or which alone is not so, if
-/// one is found.
+/// Moves `error`, which concerns the whole of `schema`, to the keyword without which the schema `is_ok`, or to one that
+/// is not ok even alone. Returns `error` at the root if there is no such keyword.
 pub(crate) fn blamed(error: GrammarError, schema: &Value, is_ok: impl Fn(&Value) -> bool) -> GrammarError {
     let (place, problem) = match error.placed() {
         GrammarError::Schema { place, problem } if place == "#" => (place, problem),
@@ -31,7 +32,7 @@ pub(crate) fn blamed(error: GrammarError, schema: &Value, is_ok: impl Fn(&Value)
     GrammarError::Schema { place, problem }
 }
 
-/// The names that lead to the innermost such keyword.
+/// Path to the innermost keyword or item without which the schema is ok.
 fn keyword(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<Vec<String>> {
     if schema.to_string().len() > BYTES_MAX {
         return None;
@@ -43,7 +44,7 @@ fn keyword(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<Vec<String
             Value::Object(map) => {
                 let mut names: Vec<String> =
                     map.keys().filter(|name| !ASIDE.contains(&name.as_str())).cloned().collect();
-                // Without its type, a schema mostly has other values, so that says least.
+                // Without its type a schema usually allows other values, so removing `type` is tried last.
                 names.sort_by_key(|name| name == "type");
                 names
             }
@@ -65,7 +66,7 @@ fn keyword(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<Vec<String
             let within = place.iter().try_fold(&mut copy, |at, name| step_mut(at, name))?;
             match within {
                 Value::Object(map) => drop(map.remove(&name)),
-                // Others keep their places.
+                // Items of other arrays are replaced by `true`, so that their siblings keep their indices.
                 Value::Array(list) if place.last().is_some_and(|name| name == "required") => {
                     list.remove(name.parse().ok()?);
                 }
@@ -84,7 +85,7 @@ fn keyword(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<Vec<String
     }
 }
 
-/// A keyword that cannot be used without the others beside it either.
+/// A keyword that is not ok even without the other keywords beside it.
 fn alone(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<String> {
     let keywords = schema.as_object().filter(|_| schema.to_string().len() <= BYTES_MAX)?;
     let is_aside = |name: &String| ASIDE.contains(&name.as_str());

@@ -1,7 +1,7 @@
-//! Lists of which some entries, counted, have to be what `contains` says.
+//! Arrays with `contains`: counts the items that match, between `minContains` and `maxContains`.
 //!
-//! A rule says what may follow so many entries, of which so many are such; of those that need not be told apart any
-//! more, all are one case.
+//! There is a rule for each case: how many items have come, and how many of them match. Counts that need not be told
+//! apart any more share one case.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -13,21 +13,21 @@ use super::meet::{Definitions, meet_nodes};
 use super::rules::Writer;
 use super::shape::{Contained, Lists, Node};
 
-/// Most cases of one list.
+/// Maximum number of cases of one array.
 const CASES_MAX: u64 = 2_000;
 
-/// What an entry at some place may be: what counts, and what does not.
+/// The shapes of an item at some index, if it counts as a match of `contains` and if it does not.
 struct Entry {
     counted: Rc<Node>,
     other: Rc<Node>,
 }
 
-/// The cases of a list.
+/// The cases of an array.
 struct Cases {
     entries: Vec<Entry>,
-    /// Up to how many entries, and such, are told apart.
+    /// Largest counts that are told apart: of all items, and of matching items.
     counts: [u64; 2],
-    /// Whether the list can end, by entries and such, from a case on.
+    /// For each case, whether the array can be completed from there.
     ends: Vec<bool>,
 }
 
@@ -46,13 +46,13 @@ impl Cases {
 }
 
 impl Writer<'_, '_> {
-    /// Whether any list has its entries.
+    /// Whether any array satisfies the schema.
     pub(super) fn has_counted(&mut self, lists: &Lists, some: &Contained) -> Result<bool, GrammarError> {
         let cases = self.cases(lists, some)?;
         Ok(cases.ends[0])
     }
 
-    /// The rule of a list with counted entries.
+    /// Writes the rule of an array with counted items, and returns its name.
     pub(super) fn counted_list(&mut self, lists: &Lists, some: &Contained) -> Result<String, GrammarError> {
         let cases = self.cases(lists, some)?;
         let name = format!("json__c{}", self.rules.count());
@@ -79,7 +79,7 @@ impl Writer<'_, '_> {
         Ok(name)
     }
 
-    /// The cases that may follow one, and whether an entry that counts leads there.
+    /// The cases that may follow a case, and whether a matching item leads there.
     fn steps(
         &mut self,
         cases: &Cases,
@@ -91,7 +91,7 @@ impl Writer<'_, '_> {
         if lists.most.is_some_and(|most| count >= most) {
             return Ok(steps);
         }
-        // Where enough are found, and there may be more, others are all entries.
+        // Once enough items match and there is no upper limit, any item is allowed.
         let is_enough = some.most.is_none() && found >= some.least;
         for is_counted in [true, false] {
             let next = cases.after([count, found], is_counted);
@@ -110,7 +110,7 @@ impl Writer<'_, '_> {
 
     fn cases(&mut self, lists: &Lists, some: &Contained) -> Result<Cases, GrammarError> {
         let first = lists.first.len() as u64;
-        // The first entry is told from others in any case: it has no comma before it.
+        // The first item is always told apart from later ones: no comma precedes it.
         let entries_max = lists.most.unwrap_or(lists.least.max(first).max(1));
         let such_max = some.most.unwrap_or(some.least);
         let count = entries_max.saturating_add(1).saturating_mul(such_max.saturating_add(1));
@@ -137,7 +137,7 @@ impl Writer<'_, '_> {
             entries.push(Entry { counted, other });
         }
         let mut cases = Cases { entries, counts: [entries_max, such_max], ends: vec![false; count as usize] };
-        // From what can end back to what leads there, until nothing changes.
+        // Propagates backwards from the cases that can end, until nothing changes.
         let mut is_changed = true;
         while is_changed {
             is_changed = false;

@@ -1,4 +1,4 @@
-//! Numbers of JSON as they are written: exact, whatever their size.
+//! Exact decimals of any size, as JSON writes them.
 
 use std::cmp::Ordering;
 
@@ -6,16 +6,16 @@ use std::cmp::Ordering;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Decimal {
     is_negative: bool,
-    /// Without zeros at either end; empty for zero.
+    /// Significant digits without zeros at either end; empty for zero.
     digits: String,
     exponent: i64,
 }
 
 impl Decimal {
-    /// Exponents beyond this are as good as this: no bound, step or text of ours comes near.
+    /// Larger exponents are cut to this one; no bound, step or number that is written comes near it.
     const EXPONENT_MAX: i64 = 1 << 40;
 
-    /// The value of a number of JSON.
+    /// Parses a JSON number; returns `None` for any other text.
     pub(super) fn of(text: &str) -> Option<Self> {
         let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
@@ -47,7 +47,7 @@ impl Decimal {
         Self { is_negative, digits: kept.to_owned(), exponent: exponent + (digits.len() - kept.len()) as i64 }
     }
 
-    /// Digits that are kept of it.
+    /// Number of significant digits.
     pub(super) fn len(&self) -> usize {
         self.digits.len()
     }
@@ -56,12 +56,12 @@ impl Decimal {
         Self::new(false, "", 0)
     }
 
-    /// `10^power`.
+    /// Returns `10^power`.
     pub(super) fn power_of_ten(power: i64) -> Self {
         Self::new(false, "1", power)
     }
 
-    /// `units × 10^-places`.
+    /// Returns `units × 10^-places`.
     pub(super) fn of_units(units: i128, places: u32) -> Self {
         Self::new(units < 0, &units.unsigned_abs().to_string(), -i64::from(places))
     }
@@ -82,17 +82,17 @@ impl Decimal {
         Self { is_negative: !self.is_negative && !self.is_zero(), ..self.clone() }
     }
 
-    /// Digits before the point: none below 1.
+    /// Number of digits before the decimal point; 0 below 1.
     pub(super) fn whole_digits(&self) -> i64 {
         if self.is_zero() { 0 } else { (self.digits.len() as i64 + self.exponent).max(0) }
     }
 
-    /// Digits behind the point.
+    /// Number of digits after the decimal point.
     pub(super) fn places(&self) -> i64 {
         (-self.exponent).max(0)
     }
 
-    /// The number of units of `10^-places`, if it is whole and not too large.
+    /// The value in units of `10^-places`, if that is a whole number of at most 38 digits.
     pub(super) fn units(&self, places: u32) -> Option<i128> {
         let shift = self.exponent + i64::from(places);
         if self.is_zero() {
@@ -105,7 +105,7 @@ impl Decimal {
         Some(if self.is_negative { -size } else { size })
     }
 
-    /// The largest multiple of `10^-places` that is not above it.
+    /// The largest multiple of `10^-places` that is not above the value.
     pub(super) fn floor(&self, places: i64) -> Self {
         let cut = -places - self.exponent;
         if cut <= 0 {
@@ -113,16 +113,16 @@ impl Decimal {
         }
         let kept = self.digits.len().saturating_sub(usize::try_from(cut).unwrap_or(usize::MAX));
         let towards_zero = Self::new(self.is_negative, &self.digits[..kept], -places);
-        // Something was cut, as the last digit is none of zero.
+        // Digits that are cut off are never all zero, as the last digit is not zero.
         if self.is_negative { towards_zero.minus_unit(places) } else { towards_zero }
     }
 
-    /// The smallest multiple of `10^-places` that is not below it.
+    /// The smallest multiple of `10^-places` that is not below the value.
     pub(super) fn ceil(&self, places: i64) -> Self {
         self.negated().floor(places).negated()
     }
 
-    /// Less by `10^-places`, of which it is a multiple.
+    /// Subtracts `10^-places` from a value that is a multiple of it.
     fn minus_unit(&self, places: i64) -> Self {
         if self.is_negative || self.is_zero() {
             return Self::new(true, &increased(&self.at_places(places)), -places);
@@ -130,18 +130,18 @@ impl Decimal {
         Self::new(false, &decreased(&self.at_places(places)), -places)
     }
 
-    /// The next multiple of `10^-places` above it, if it is one.
+    /// Adds `10^-places` to a value that is a multiple of it.
     pub(super) fn above(&self, places: i64) -> Self {
         self.negated().minus_unit(places).negated()
     }
 
-    /// All digits down to `10^-places`, of which it is a multiple, without its sign.
+    /// All digits down to `10^-places`, without the sign; the value is a multiple of that.
     fn at_places(&self, places: i64) -> String {
         let zeros = usize::try_from(self.exponent + places).unwrap_or(0);
         if self.is_zero() { "0".to_owned() } else { format!("{}{}", self.digits, "0".repeat(zeros)) }
     }
 
-    /// The digits before the point and those behind it, without the sign.
+    /// The digits before and after the decimal point, without the sign.
     pub(super) fn parts(&self) -> (String, String) {
         let places = self.places();
         let all = self.at_places(places);
@@ -151,28 +151,28 @@ impl Decimal {
         (whole.to_owned(), fraction.to_owned())
     }
 
-    /// Without an exponent.
+    /// The number written without an exponent.
     pub(super) fn plain(&self) -> String {
         let (whole, fraction) = self.parts();
         let point = if fraction.is_empty() { "" } else { "." };
         format!("{}{whole}{point}{fraction}", if self.is_negative { "-" } else { "" })
     }
 
-    /// What floating point makes of it.
+    /// The nearest floating-point number.
     pub(super) fn to_f64(&self) -> f64 {
         let sign = if self.is_negative { "-" } else { "" };
         let digits = if self.is_zero() { "0" } else { &self.digits };
         format!("{sign}{digits}e{}", self.exponent).parse().unwrap_or(f64::NAN)
     }
 
-    /// Whether it is a multiple of `step`.
+    /// Whether the value is a multiple of `step`. Returns false if the numbers are too large to tell.
     pub(super) fn is_multiple_of(&self, step: &Self) -> bool {
         if self.is_zero() {
             return true;
         }
         let base = self.exponent.min(step.exponent);
         let (zeros, step_zeros) = (self.exponent - base, step.exponent - base);
-        // Larger ones are beyond what any of our texts is.
+        // Numbers this large are never written by the grammar.
         if zeros > 4096 || step.digits.len() as i64 + step_zeros > 30 {
             return false;
         }
@@ -204,7 +204,7 @@ impl Ord for Decimal {
     }
 }
 
-/// The next larger number of digits.
+/// Adds one to a number in decimal digits.
 fn increased(digits: &str) -> String {
     let mut all: Vec<u8> = digits.bytes().collect();
     for digit in all.iter_mut().rev() {
@@ -217,7 +217,7 @@ fn increased(digits: &str) -> String {
     format!("1{}", String::from_utf8_lossy(&all))
 }
 
-/// The next smaller number of digits, of one above zero.
+/// Subtracts one from a positive number in decimal digits.
 fn decreased(digits: &str) -> String {
     let mut all: Vec<u8> = digits.bytes().collect();
     for digit in all.iter_mut().rev() {

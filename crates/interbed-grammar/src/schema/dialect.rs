@@ -1,9 +1,9 @@
-//! Editions of JSON Schema, which say of some keywords what others do not. Who validates knows them by their exact
-//! names, so these count here, too.
+//! Editions (drafts) of JSON Schema, which disagree about some keywords. Validators recognize an edition by its exact
+//! URI, so this module does too.
 
 use serde_json::Value;
 
-/// An edition; later ones are larger.
+/// An edition of JSON Schema; later ones compare greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dialect {
     Draft3,
@@ -15,7 +15,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// That of a schema, which is the latest if it does not say, or names none that is known.
+    /// The edition that a schema names in `$schema`; the latest one if it names none or an unknown one.
     pub(super) fn of(schema: &Value) -> Self {
         let named = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
         match named.strip_suffix('#').unwrap_or(named) {
@@ -28,17 +28,17 @@ impl Dialect {
         }
     }
 
-    /// The keyword that gives a schema a name of its own.
+    /// The keyword that gives a schema its own URI.
     pub(super) fn name(self) -> &'static str {
         if self <= Self::Draft4 { "id" } else { "$id" }
     }
 
-    /// Whether what stands beside a reference says nothing.
+    /// Whether keywords beside a `$ref` are ignored.
     pub(super) fn refers_alone(self) -> bool {
         self <= Self::Draft7
     }
 
-    /// Whether the keyword says nothing in this edition.
+    /// Whether this edition ignores the keyword.
     pub(super) fn ignores(self, keyword: &str) -> bool {
         match keyword {
             "const" | "contains" | "propertyNames" => self < Self::Draft6,

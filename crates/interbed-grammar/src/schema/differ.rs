@@ -1,8 +1,8 @@
-//! Values that one schema describes and another one does not.
+//! The difference of two shapes: values that one schema describes and another does not.
 //!
-//! What is found may be fewer values than there are, but never one that the other schema describes. So the other one
-//! must not be known by fewer of its values: where it is, that is refused. Of lists and objects, those are left out
-//! that cannot be told from what is excluded, if there are others.
+//! The result may lack values of the true difference, but never contains one that the other schema describes. So the
+//! other shape has to be complete: if only some of its values are known, the schema is refused. Arrays and objects that
+//! cannot be told from excluded ones are left out, if others remain.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use crate::GrammarError;
 use super::meet::{Definitions, are_apart, lacks_a_value, named};
 use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smaller};
 
-/// Most parts that may be left.
+/// Maximum number of parts of a difference.
 const PARTS_MAX: usize = 256;
-/// What is copied in a step of work.
+/// Weight of shapes (see [`Shape::weight`]) whose copying counts as one step of work.
 const WEIGHT: usize = 4;
 
-/// Values that are `one`, and not `other`.
+/// Values that match `one` and do not match `other`.
 pub(super) fn differ(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Shape, GrammarError> {
     let others = match other {
         Shape::Any => return Ok(Shape::nothing()),
@@ -146,13 +146,13 @@ fn texts(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<Ve
     Ok(parts)
 }
 
-/// Whether a text has the length that it has to have, and matches what it has to match.
+/// Whether a string has the required length and matches the required patterns.
 fn is_kept(text: &str, strings: &Strings, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     let length = text.chars().count() as u64;
     let mut is_kept = strings.least <= length && strings.most.is_none_or(|most| length <= most);
     let patterns = strings.patterns.iter().map(|pattern| (pattern, true));
     for (pattern, matches) in patterns.chain(strings.unlike.iter().map(|pattern| (pattern, false))) {
-        // Classes of letters and digits are read in several ways beyond these.
+        // Readers disagree about classes of letters and digits beyond ASCII.
         if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
             return Err(of.cannot("it lists texts that patterns match or not, as they are read; leave these out"));
         }
@@ -162,7 +162,7 @@ fn is_kept(text: &str, strings: &Strings, of: &mut impl Definitions) -> Result<b
     Ok(is_kept)
 }
 
-/// What `find` finds; nothing where that cannot be told from others, which is added to `problems`.
+/// Calls `find`. If its result cannot be told from excluded values, adds the error to `problems` and returns `None`.
 fn tried<T, D: Definitions>(
     problems: &mut Vec<GrammarError>,
     of: &mut D,
@@ -175,7 +175,7 @@ fn tried<T, D: Definitions>(
             of.leave_out();
             of.back_to(level);
             problems.push(error);
-            // Too much work stays an error.
+            // Exceeding the limit of work stays an error.
             of.spend(1)?;
             Ok(None)
         }
@@ -276,7 +276,7 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
             left.push(one.clone().with(name, value).requiring(name));
         }
     }
-    // Names that only the pattern of one of them matches are told apart from none.
+    // Names that match a pattern of only one of the two are told from names that match none.
     let own = one.patterns.iter().map(|(_, shape)| shape).chain([&one.others]);
     let own: Vec<Rc<Node>> = own.filter(|shape| !shape.is_nothing()).cloned().collect();
     let others: Vec<Rc<Node>> = other.patterns.iter().map(|(_, shape)| shape).chain([&other.others]).cloned().collect();

@@ -1,16 +1,16 @@
-//! Regular expressions of the decimals between two others.
+//! Regular expressions for the decimals between two bounds.
 
 use super::decimal::Decimal;
 
-/// An expression of the numbers from `low` to `high`, both included, without an exponent and with at most `places`
-/// digits behind the point, of which the bounds have no more. `None` if there are none.
+/// An expression for the numbers from `low` to `high`, both included, without an exponent and with at most `places`
+/// digits after the decimal point; the bounds have no more digits than that. `None` if there are no such numbers.
 pub(super) fn between(low: &Decimal, high: &Decimal, places: usize) -> Option<String> {
     if low > high {
         return None;
     }
     let mut alternatives = Vec::new();
     if low.is_negative() {
-        // Zero has no sign.
+        // Zero is written without a sign.
         let least = Decimal::power_of_ten(-(places as i64));
         let nearest = if high.is_negative() { high.negated() } else { least };
         let farthest = low.negated();
@@ -25,7 +25,8 @@ pub(super) fn between(low: &Decimal, high: &Decimal, places: usize) -> Option<St
     Some(any_of(alternatives))
 }
 
-/// An expression for the numbers from `low` to `high`, which are not negative, with up to `places` decimal places.
+/// An expression for the numbers from `low` to `high`, both not negative, with at most `places` digits after the
+/// decimal point.
 fn positive(low: &Decimal, high: &Decimal, places: usize) -> String {
     let ((low, low_fraction), (high, high_fraction)) = (low.parts(), high.parts());
     if low == high {
@@ -65,18 +66,18 @@ fn fraction_to(high: &str, places: usize) -> String {
 fn fraction_between(low: &str, high: &str, places: usize) -> String {
     match (low.is_empty(), high.is_empty()) {
         (true, _) => fraction_to(high, places),
-        // Nothing is between them.
+        // No fraction is between the bounds.
         (false, true) => String::new(),
         (false, false) => format!(r"\.{}", both(low, high, places)),
     }
 }
 
-/// Up to `count` more of these digits.
+/// An expression for up to `count` further digits of this class.
 fn more(digit: &str, count: usize) -> String {
     if count == 0 { String::new() } else { format!("{digit}{{0,{count}}}") }
 }
 
-/// An expression for a digit from `low` to `high`.
+/// An expression for one digit from `low` to `high`; `None` if there is none.
 fn one_of(low: u8, high: u8) -> Option<String> {
     match low.cmp(&high) {
         std::cmp::Ordering::Less => Some(format!("[{low}-{high}]")),
@@ -89,8 +90,8 @@ fn first(digits: &str) -> (u8, &str) {
     (digits.as_bytes().first().map_or(0, |digit| digit - b'0'), digits.get(1..).unwrap_or_default())
 }
 
-/// An expression for one to `count` digits behind the point that are at least `low`, which ends with a digit other than
-/// 0.
+/// An expression for one to `count` digits after the decimal point that are at least `low`. The last digit of `low` is
+/// not 0.
 fn from(low: &str, count: usize) -> String {
     let (digit, rest) = first(low);
     let left = count.saturating_sub(1);
@@ -99,7 +100,7 @@ fn from(low: &str, count: usize) -> String {
     any_of([Some(format!("{digit}{same}")), higher].into_iter().flatten().collect())
 }
 
-/// An expression for up to `count` digits behind the point that are at most `high`.
+/// An expression for up to `count` digits after the decimal point that are at most `high`.
 fn to(high: &str, count: usize) -> String {
     let (digit, rest) = first(high);
     let left = count.saturating_sub(1);
@@ -108,7 +109,7 @@ fn to(high: &str, count: usize) -> String {
     any_of([Some(format!("{digit}{same}")), lower].into_iter().flatten().collect())
 }
 
-/// An expression for up to `count` digits behind the point that are from `low` to `high`.
+/// An expression for up to `count` digits after the decimal point from `low` to `high`.
 fn both(low: &str, high: &str, count: usize) -> String {
     let ((low_digit, low_rest), (high_digit, high_rest)) = (first(low), first(high));
     let left = count.saturating_sub(1);
@@ -127,7 +128,7 @@ fn both(low: &str, high: &str, count: usize) -> String {
     any_of(alternatives.into_iter().flatten().collect())
 }
 
-/// The whole numbers from `low` to `high`, which are digits; `None` if there are none.
+/// An expression for the whole numbers from `low` to `high`, which are strings of digits; `None` if there are none.
 fn whole_between(low: &str, high: &str) -> Option<String> {
     let (shorter, longer) = (low.len(), high.len());
     if shorter > longer || (shorter == longer && low > high) {
@@ -158,7 +159,7 @@ fn same_length(low: &str, high: &str) -> String {
         return format!("{low_digit}{}", same_length(low_rest, high_rest));
     }
     let (zeros, nines) = ("0".repeat(left - 1), "9".repeat(left - 1));
-    // Whole decades in one.
+    // Merges full ranges of the leading digit into one alternative.
     let (from, lowest) = match low_rest == zeros {
         true => (low_digit, None),
         false => (low_digit + 1, Some(format!("{low_digit}{}", same_length(low_rest, &nines)))),
@@ -171,12 +172,12 @@ fn same_length(low: &str, high: &str) -> String {
     any_of([lowest, middle, highest].into_iter().flatten().collect())
 }
 
-/// The next larger whole number.
+/// Adds one to a whole number in digits.
 fn next(digits: &str) -> String {
     Decimal::of(digits).map_or_else(String::new, |one| one.above(0).plain())
 }
 
-/// The next smaller whole number of one above zero.
+/// Subtracts one from a positive whole number in digits.
 fn previous(digits: &str) -> String {
     Decimal::of(digits).map_or_else(String::new, |one| one.negated().above(0).negated().plain())
 }
@@ -187,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// All texts with up to two digits before and behind the point, against the bounds.
+    /// Compares every text with up to two digits on each side of the decimal point with the bounds.
     #[test]
     fn all_texts_between_two_bounds_and_no_others() {
         let bounds = [

@@ -1,4 +1,4 @@
-//! Values that two schemas describe at once.
+//! The intersection of two shapes: values that two schemas both describe.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -7,40 +7,42 @@ use crate::GrammarError;
 
 use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smaller};
 
-/// What is copied, and what is compared, in a step of work.
+/// Weight of shapes (see [`Shape::weight`]) whose copying counts as one step of work.
 const WEIGHT: usize = 4;
+/// Comparisons that are made in one step of work.
 const COMPARED: usize = 512;
 
-/// What a schema refers to, and how much of it may be put together.
+/// Access to definitions and patterns of a schema, with a limit on the work of combining shapes.
 pub(super) trait Definitions {
-    /// What the schema at this place describes.
+    /// The shape of the schema at the place `to`.
     fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
-    /// What the schema at this place describes; while the reader is still in that schema, a shape of more values.
+    /// The shape of the schema at the place `to`; a superset of it while that schema is still being read.
     fn bounds(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
-    /// So many more steps of work: an error after too many.
+    /// Counts `steps` of work; fails once there were too many.
     fn spend(&mut self, steps: usize) -> Result<(), GrammarError>;
-    /// A shape that may be part of others: an error if it has too many levels.
+    /// Wraps a shape to be part of others; fails if it is nested too deeply.
     fn node(&mut self, shape: Shape) -> Result<Rc<Node>, GrammarError>;
-    /// Whether a text matches a client's expression somewhere. The inner error says what is wrong with the expression,
-    /// the outer one that too much was done.
+    /// Whether a text matches a client's pattern somewhere. The inner error says what is wrong with the pattern; the
+    /// outer one that the limit of work is exceeded.
     fn is_match(&mut self, pattern: &str, text: &str) -> Result<Result<bool, String>, GrammarError>;
-    /// One level deeper: an error where these are too many, as where definitions that meet lead to each other.
+    /// Enters one level of recursion; fails if there are too many, as where intersected definitions refer to each
+    /// other.
     fn descend(&mut self) -> Result<(), GrammarError>;
-    /// One level up again.
+    /// Leaves one level of recursion.
     fn ascend(&mut self);
-    /// Notes that values are left out which are not told from those that are excluded.
+    /// Notes that values were left out which cannot be told from excluded ones.
     fn leave_out(&mut self);
-    /// The level.
+    /// The current level of recursion.
     fn level(&self) -> usize;
-    /// To that level again, where something was given up.
+    /// Returns to an outer level of recursion after an attempt failed.
     fn back_to(&mut self, level: usize);
-    /// What is asked for at the place that is read cannot be enforced.
+    /// Makes the error for a keyword at the current place that cannot be enforced; `problem` says why.
     fn cannot(&self, problem: &str) -> GrammarError;
-    /// The place that is read.
+    /// The current place in the schema.
     fn here(&mut self) -> Result<Rc<str>, GrammarError>;
 }
 
-/// Values that are both.
+/// Returns the shape of values that match both shapes.
 pub(super) fn meet(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Shape, GrammarError> {
     let (ones, others) = match (one, other) {
         (Shape::Any, shape) | (shape, Shape::Any) => {
@@ -103,7 +105,7 @@ fn meet_parts(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<Sha
     }))
 }
 
-/// Whether an object has to have a name of which it is known that it has no value.
+/// Whether an object requires a property for which no value is possible.
 pub(super) fn lacks_a_value(objects: &Objects, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     let mut empty = objects.properties.iter().filter(|(_, shape)| shape.is_nothing()).map(|(name, _)| name).peekable();
     if empty.peek().is_none() {
@@ -154,12 +156,12 @@ fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<
     })
 }
 
-/// The texts of both lists, each once.
+/// The texts of both lists without duplicates.
 fn both(one: &[String], other: &[String]) -> Vec<String> {
     one.iter().chain(other.iter().filter(|text| !one.contains(text))).cloned().collect()
 }
 
-/// A shape within others of values that are both.
+/// Calls [`meet`] and wraps the result to be part of other shapes.
 pub(super) fn meet_nodes(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
     let shape = meet(one, other, of)?;
     of.node(shape)
@@ -200,7 +202,7 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
         let others = named(one, name, of)?;
         properties.push((name.clone(), meet_nodes(&others, shape, of)?));
     }
-    // Names that match patterns of both are not told apart, and left out.
+    // Names that match patterns of both objects cannot be told apart, so they are left out.
     of.spend(2 * one.patterns.len() * other.patterns.len() / COMPARED)?;
     let mut patterns = Vec::new();
     for (pattern, shape) in &one.patterns {
@@ -231,7 +233,7 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
     })
 }
 
-/// What an object's value of this name has to be.
+/// The shape of an object's property with this name.
 pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
     of.spend(objects.properties.len() / COMPARED)?;
     if let Some(shape) = objects.property(name) {
@@ -255,7 +257,7 @@ pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) ->
     Ok(found.unwrap_or_else(|| objects.others.clone()))
 }
 
-/// Whether a name matches one of `patternProperties`.
+/// Whether a property name matches a pattern of `patternProperties`.
 pub(super) fn is_match(
     pattern: &str,
     name: &str,
@@ -266,7 +268,7 @@ pub(super) fn is_match(
     of.is_match(pattern, name)?.map_err(refused)
 }
 
-/// Whether no value is both, as far as is known.
+/// Whether it is certain that no value matches both shapes.
 pub(super) fn are_apart(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     let (ones, others) = match (one, other) {
         (Shape::OneOf(parts), _) | (_, Shape::OneOf(parts)) if parts.is_empty() => return Ok(true),
@@ -303,7 +305,7 @@ fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Resul
             }
             let Some(texts) = &both.literals else { return Ok(false) };
             for text in texts.iter() {
-                // What has other characters is read in several ways.
+                // Readers disagree about how patterns match characters beyond ASCII.
                 let mut is_apart = false;
                 for pattern in both.patterns.iter().filter(|_| text.bytes().all(|byte| (b' '..=b'~').contains(&byte))) {
                     is_apart |= of.is_match(pattern, text)? == Ok(false);
@@ -314,7 +316,7 @@ fn are_parts_apart(one: &Part, other: &Part, of: &mut impl Definitions) -> Resul
             }
             true
         }
-        // Others that these stand for may be both.
+        // A partial shape stands for more arrays, which may match both.
         (Part::List(one), Part::List(other)) if one.is_part || other.is_part => false,
         (Part::List(one), Part::List(other)) => {
             let most = smaller(one.most, other.most);

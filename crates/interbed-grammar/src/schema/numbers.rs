@@ -1,8 +1,8 @@
-//! What a number has to be, and the expressions of the texts that are such numbers.
+//! The numbers that a schema allows, and regular expressions for their texts.
 //!
-//! Who reads an answer often reads its numbers as floating point, and validates these. So a text is given that is right
-//! as it stands and as what floating point makes of it: bounds that are excluded are kept away from by the last digit
-//! that floating point tells apart.
+//! Clients often parse numbers as floating point and validate the result. So the texts satisfy the schema both as they
+//! are written and after rounding to floating point: an excluded bound is avoided by the last digit that floating point
+//! distinguishes.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -13,32 +13,36 @@ use serde_json::{Value, json};
 use super::decimal::Decimal;
 use super::digits::between;
 
-/// Most digits before the point of a whole number, and of others unless a bound asks for more.
+/// Maximum number of digits of a whole number.
 const WHOLE_DIGITS_MAX: i64 = 30;
+/// Decimal digits that floating point keeps. Numbers with a point have no more digits before it, unless a bound needs
+/// more.
 const DIGITS_EXACT: i64 = 15;
-/// Most digits before the point that a bound may ask for.
+/// Maximum number of digits before the decimal point that a bound may need.
 const BOUND_DIGITS_MAX: i64 = 60;
-/// Most digits behind the point.
+/// Maximum number of digits after the decimal point.
 const PLACES_MAX: i64 = 60;
-/// Most values that are written out one by one.
+/// Maximum number of values that an expression lists one by one.
 const LISTED_MAX: i128 = 1000;
-/// The largest steps that are counted in: each remainder is a state.
+/// Largest step whose multiples an expression can recognize: each remainder is a state.
 const STEP_MAX: i128 = 1000;
-/// Whole numbers up to here are exact in floating point.
+/// Whole numbers up to this one are exact in floating point.
 const EXACT_MAX: i128 = (1 << 53) - 1;
-/// Whole numbers next to a bound of which the first is looked for that floating point tells apart from it.
+/// Number of whole numbers next to a bound that are tried to find one that floating point tells from it.
 const NEAREST: usize = 8;
-/// A number that is not whole, also as floating point, and the most digits that it has before its point.
+/// An expression for numbers that are not whole, in floating point either.
 const BROKEN: &str = r"-?(0|[1-9][0-9]{0,8})\.[0-9]{0,4}[1-9]";
+/// Maximum number of digits before the point in [`BROKEN`].
 const BROKEN_DIGITS: i64 = 9;
+/// Maximum number of digits after the point in [`BROKEN`].
 const BROKEN_PLACES: i64 = 5;
-/// Most numbers of a list that others are told apart from.
+/// Maximum number of listed numbers that other numbers are kept different from.
 const EXCLUDED_MAX: usize = 32;
-/// A number without bounds: as large as floating point goes, and not longer than anybody needs.
+/// An expression for numbers without bounds: within the range of floating point, and of bounded length.
 const ANY: &str =
     r"-?((0|[1-9][0-9]{0,29})(\.[0-9]{1,30})?|[0-9](\.[0-9]{1,30})?[eE][+-]?([0-9]|[1-9][0-9]|[12][0-9]{2}))";
 
-/// One end of a range.
+/// One end of a range of numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Bound {
     value: Decimal,
@@ -46,14 +50,14 @@ pub(super) struct Bound {
     is_float: bool,
 }
 
-/// What numbers have to be multiples of.
+/// A number of which the values have to be multiples.
 #[derive(Debug, Clone)]
 struct Step {
     value: Decimal,
     text: String,
 }
 
-/// Whole numbers that fit into so many bits, as values of `format` name them.
+/// Range of an integer type that `format` names, such as `int32`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WholeFormat {
     low: i128,
@@ -61,7 +65,7 @@ pub(super) struct WholeFormat {
 }
 
 impl WholeFormat {
-    /// That of this name.
+    /// The range that the `format` `name` stands for; `None` for other formats.
     pub(super) fn of(name: &str) -> Option<Self> {
         let (is_signed, bits) = match name.strip_prefix("int") {
             Some(bits) => (true, bits),
@@ -73,32 +77,32 @@ impl WholeFormat {
     }
 }
 
-/// What a number has to be.
+/// The numbers that a schema allows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Numbers {
     pub(super) is_integer: bool,
-    /// Whether it is no whole number.
+    /// Whether the numbers must not be whole.
     is_broken: bool,
-    /// The bits that it fits into. Who validates may take this for a remark, so it tells no values apart.
+    /// Range of the integer type that `format` names. Validators may ignore it, so it does not tell values apart.
     format: Option<WholeFormat>,
     low: Option<Bound>,
     high: Option<Bound>,
     steps: Vec<Step>,
-    /// If it is one of these texts.
+    /// The listed numbers as they are written, if `enum` or `const` lists them.
     literals: Option<Rc<Vec<String>>>,
 }
 
-/// The texts of numbers.
+/// Texts of numbers, in the form that the grammar can use.
 #[derive(Debug, PartialEq)]
 pub(super) enum Texts {
     Expression(String),
-    /// Those that both expressions describe.
+    /// Texts that match both expressions.
     Both(String, &'static str),
-    /// A schema that the library understands.
+    /// A schema that the library translates itself.
     Schema(Value),
 }
 
-/// Numbers as Python and JavaScript read them: with a point or an exponent they are floating point.
+/// Whether Python and JavaScript read this text as floating point: it has a point or an exponent.
 fn is_float(text: &str) -> bool {
     text.contains(['.', 'e', 'E'])
 }
@@ -112,13 +116,13 @@ impl Bound {
         Self { value: self.value.negated(), ..self.clone() }
     }
 
-    /// The smallest multiple of `10^-places` that this, as a lower bound, allows for sure.
+    /// The smallest multiple of `10^-places` that this lower bound allows with certainty.
     fn least(&self, places: i64) -> Option<Decimal> {
         let digits = self.value.whole_digits();
         if !self.is_excluded && digits <= DIGITS_EXACT {
             return Some(self.value.ceil(places));
         }
-        // Finer ones floating point does not tell apart.
+        // Floating point does not distinguish finer steps.
         let (places, from) = (places.min(DIGITS_EXACT - digits), self.value.to_f64());
         let inside = |places: i64| {
             let next = self.value.ceil(places);
@@ -128,7 +132,7 @@ impl Bound {
         (lowest..=places).rev().map(inside).find(|inside| inside.to_f64() > from)
     }
 
-    /// The smallest whole number that this, as a lower bound, allows for sure.
+    /// The smallest whole number that this lower bound allows with certainty.
     fn least_whole(&self) -> Option<Decimal> {
         if self.is_float && self.value.whole_digits() > DIGITS_EXACT {
             return self.least(0);
@@ -137,14 +141,14 @@ impl Bound {
         if !self.is_excluded {
             return Some(next);
         }
-        // Floating point may make the bound of the next ones, too.
+        // The next whole numbers may round to the bound in floating point, so several are tried.
         let from = self.value.to_f64();
         let is_inside = |whole: &Decimal| *whole > self.value && whole.to_f64() > from;
         let nearest = std::iter::successors(Some(next), |whole| Some(whole.above(0))).take(NEAREST);
         nearest.into_iter().find(is_inside).or_else(|| self.least(0))
     }
 
-    /// Whether this, as a lower bound, allows `value`.
+    /// Whether `value` satisfies this lower bound.
     fn admits(&self, value: &Decimal) -> bool {
         match value.cmp(&self.value) {
             Ordering::Less => false,
@@ -155,26 +159,26 @@ impl Bound {
 }
 
 impl Numbers {
-    /// Any number, or any whole one.
+    /// All numbers, or all whole numbers.
     pub(super) fn any(is_integer: bool) -> Self {
         Self { is_integer, ..Self::default() }
     }
 
-    /// Those of a `format`, besides.
+    /// Restricts the numbers to the range of an integer type.
     pub(super) fn in_format(self, format: WholeFormat) -> Self {
         Self { format: Some(format), ..self }
     }
 
-    /// The texts of a list, without those that other keywords exclude; `None` if it is no list.
+    /// The listed texts that satisfy the other keywords; `None` if the schema lists no numbers.
     pub(super) fn kept(&self) -> Option<Vec<&str>> {
         let texts = self.literals.as_ref()?;
         Some(texts.iter().filter(|text| self.admits(text)).map(String::as_str).collect())
     }
 
-    /// Those of these that the other ones do not have.
+    /// The numbers that are not in `other`.
     ///
     /// # Errors
-    /// Why they cannot be told apart.
+    /// Says why they cannot be told apart.
     pub(super) fn without(&self, other: &Self) -> Result<Vec<Self>, String> {
         if let Some(texts) = &self.literals {
             let kept: Vec<String> = texts.iter().filter(|text| !other.may_have(text)).cloned().collect();
@@ -222,7 +226,7 @@ impl Numbers {
         Ok(left)
     }
 
-    /// Whether a text may be one of these, as it stands or as floating point.
+    /// Whether a text may be one of these numbers, as it is written or in floating point.
     fn may_have(&self, text: &str) -> bool {
         let Some(value) = Decimal::of(text) else { return true };
         let float = value.to_f64();
@@ -245,20 +249,20 @@ impl Numbers {
             && self.steps.iter().all(is_multiple)
     }
 
-    /// The numbers of these texts, written so.
+    /// The listed numbers, written as in `texts`.
     pub(super) fn listed(mut texts: Vec<String>) -> Self {
         let mut known = HashSet::new();
         texts.retain(|text| known.insert(text.clone()));
         Self { literals: Some(Rc::new(texts)), ..Self::default() }
     }
 
-    /// How much a copy takes, in units of some 100 bytes: what is listed is shared.
+    /// Weight of a copy, in units of some 100 bytes. Listed numbers are shared and weigh nothing.
     pub(super) fn weight(&self) -> usize {
         let bounds = self.low.iter().chain(&self.high).map(|bound| 1 + bound.value.len() / 64).sum::<usize>();
         1 + bounds + self.steps.iter().map(|step| 1 + step.text.len() / 32).sum::<usize>()
     }
 
-    /// How many texts are compared where numbers that are listed meet.
+    /// Number of texts that are compared when two lists of numbers are intersected.
     pub(super) fn listed_in_both(&self, other: &Self) -> usize {
         match (&self.literals, &other.literals) {
             (Some(one), Some(other)) => one.iter().chain(&**other).map(|text| 1 + text.len() / 64).sum(),
@@ -266,26 +270,26 @@ impl Numbers {
         }
     }
 
-    /// Bound below by the number of this text; `None` if it is none.
+    /// Adds the lower bound `text`; returns `None` if that is no number.
     pub(super) fn at_least(self, text: &str, is_excluded: bool) -> Option<Self> {
         let bounds = Self { low: Some(Bound::new(text, is_excluded)?), ..Self::default() };
         Some(self.meet(&bounds))
     }
 
-    /// Bound above, likewise.
+    /// Adds the upper bound `text`; returns `None` if that is no number.
     pub(super) fn at_most(self, text: &str, is_excluded: bool) -> Option<Self> {
         let bounds = Self { high: Some(Bound::new(text, is_excluded)?), ..Self::default() };
         Some(self.meet(&bounds))
     }
 
-    /// Multiples of the number of this text; `None` if that is not above zero.
+    /// Restricts the numbers to multiples of `text`; returns `None` if that is not a positive number.
     pub(super) fn multiple_of(self, text: &str) -> Option<Self> {
         let value = Decimal::of(text).filter(|value| !value.is_zero() && !value.is_negative())?;
         let steps = vec![Step { value, text: text.to_owned() }];
         Some(self.meet(&Self { steps, ..Self::default() }))
     }
 
-    /// Numbers that are both.
+    /// The numbers that are in both sets.
     pub(super) fn meet(&self, other: &Self) -> Self {
         let literals = match (&self.literals, &other.literals) {
             (Some(one), Some(other)) => {
@@ -313,7 +317,7 @@ impl Numbers {
         }
     }
 
-    /// Whether a number may be in both, as far as is known.
+    /// Whether some number may be in both sets.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let both = Self { format: None, ..self.meet(other) };
         !matches!(both.texts(), Ok(None))
@@ -322,7 +326,7 @@ impl Numbers {
     /// The texts of these numbers; `None` if there are none.
     ///
     /// # Errors
-    /// Why they cannot be told apart from others.
+    /// Says why the numbers cannot be told from others.
     pub(super) fn texts(&self) -> Result<Option<Texts>, String> {
         if let Some(WholeFormat { low, high }) = self.format {
             let bound = |units| Some(Bound { value: Decimal::of_units(units, 0), is_excluded: false, is_float: false });
@@ -358,7 +362,7 @@ impl Numbers {
             && self.steps.iter().all(|step| step.divides(text, &value))
     }
 
-    /// The smallest and the largest value on a grid, of at most so many digits.
+    /// The smallest and the largest allowed value with at most `digits` digits, where `least` rounds a lower bound up.
     fn ends(&self, digits: i64, least: impl Fn(&Bound) -> Option<Decimal>) -> Option<(Decimal, Decimal)> {
         let largest = Decimal::power_of_ten(digits).negated().above(0).negated();
         let low = self.low.as_ref().map_or_else(|| Some(largest.negated()), &least)?;
@@ -368,7 +372,7 @@ impl Numbers {
         (low <= high).then_some((low, high))
     }
 
-    /// Numbers that are not whole.
+    /// Texts of numbers that are not whole.
     fn broken(&self) -> Result<Option<Texts>, String> {
         if self.is_integer || self.is_empty() {
             return Ok(None);
@@ -380,7 +384,7 @@ impl Numbers {
             return Ok(Some(Texts::Expression(BROKEN.into())));
         }
         match self.ends(BROKEN_DIGITS, |bound| bound.least(BROKEN_PLACES)) {
-            // With a whole one between them there are others, too.
+            // A range that contains a whole number also contains other numbers.
             Some((low, high)) if high.to_f64() - low.to_f64() >= 1.0 => match self.range()? {
                 Some(Texts::Expression(range)) => Ok(Some(Texts::Both(range, BROKEN))),
                 _ => Ok(None),
@@ -389,7 +393,7 @@ impl Numbers {
         }
     }
 
-    /// Whole numbers, written so.
+    /// Texts of whole numbers, written without a point.
     fn whole(&self) -> Result<Option<Texts>, String> {
         let is_exact = self.steps.iter().all(|step| !is_float(&step.text));
         let digits = if is_exact { WHOLE_DIGITS_MAX } else { DIGITS_EXACT };
@@ -411,7 +415,7 @@ impl Numbers {
         self.stepped(low, high, step, 0, is_safe)
     }
 
-    /// Numbers with a point that are multiples.
+    /// Texts of multiples that are written with a point.
     fn multiples(&self) -> Result<Option<Texts>, String> {
         let places = self.steps.iter().map(|step| step.value.places()).max().unwrap_or(0);
         let Some(finest) = self.steps.iter().max_by_key(|step| step.value.places()) else { return Ok(None) };
@@ -423,7 +427,7 @@ impl Numbers {
             let units = one.value.units(places as u32).ok_or_else(|| one.too_fine())?;
             step = lcm(step, units).ok_or_else(|| one.too_fine())?;
         }
-        // What is a multiple of a binary fraction is exact in floating point up to here.
+        // Up to this size, multiples of a binary fraction are exact in floating point.
         let digits = DIGITS_EXACT - (places - 3).max(0).div_euclid(3) - 1;
         let Some((low, high)) = self.ends(digits, |bound| bound.least(places)) else {
             return if self.is_beyond(digits) { Err(beyond(digits)) } else { Ok(None) };
@@ -432,7 +436,7 @@ impl Numbers {
         self.stepped(units(&low)?, units(&high)?, step, places as u32, self.steps.iter().all(Step::is_binary))
     }
 
-    /// The multiples of `step` from `low` to `high`, all in units of `10^-places`.
+    /// Texts of the multiples of `step` from `low` to `high`, all in units of `10^-places`.
     fn stepped(&self, low: i128, high: i128, step: i128, places: u32, is_safe: bool) -> Result<Option<Texts>, String> {
         let (first, last) = (low.div_euclid(step) + i128::from(low.rem_euclid(step) != 0), high.div_euclid(step));
         if first > last {
@@ -466,7 +470,7 @@ impl Numbers {
             "maximum": number(last * step)}))))
     }
 
-    /// All numbers of a range.
+    /// Texts of all numbers of the range.
     fn range(&self) -> Result<Option<Texts>, String> {
         let inner = |bound: &Option<Bound>, is_inner: fn(&Decimal) -> bool| {
             bound.as_ref().filter(|bound| is_inner(&bound.value)).map_or(0, |bound| bound.value.whole_digits() + 3)
@@ -490,13 +494,13 @@ impl Numbers {
         }
     }
 
-    /// Whether no number is in the range.
+    /// Whether the range contains no number.
     fn is_empty(&self) -> bool {
         let (Some(low), Some(high)) = (&self.low, &self.high) else { return false };
         low.value > high.value || (low.value == high.value && (low.is_excluded || high.is_excluded))
     }
 
-    /// Whether all of the range has more digits than these.
+    /// Whether all numbers of the range have more than `digits` digits.
     fn is_beyond(&self, digits: i64) -> bool {
         let largest = Decimal::power_of_ten(digits);
         self.low.as_ref().is_some_and(|low| low.value >= largest)
@@ -505,7 +509,7 @@ impl Numbers {
 }
 
 impl Step {
-    /// Whether it is a whole number or a binary fraction, which floating point has exactly.
+    /// Whether the step is a whole number or a binary fraction, which floating point represents exactly.
     fn is_binary(&self) -> bool {
         let places = self.value.places();
         let fives = u32::try_from(places).ok().and_then(|places| 5i128.checked_pow(places));
@@ -513,7 +517,7 @@ impl Step {
         places <= 15 && units.zip(fives).is_some_and(|(units, fives)| units % fives == 0)
     }
 
-    /// Whether a text is a multiple, exactly and in floating point.
+    /// Whether a text is a multiple of the step, both exactly and in floating point.
     fn divides(&self, text: &str, value: &Decimal) -> bool {
         let in_floating_point = || {
             let (value, step) = (value.to_f64(), self.value.to_f64());
@@ -532,7 +536,7 @@ fn beyond(digits: i64) -> String {
     format!("only numbers with more than {digits} digits keep to the bounds; leave them out")
 }
 
-/// One of these texts; `None` if there are none.
+/// An expression that matches these texts; `None` if there are none.
 fn listed(texts: impl Iterator<Item = String>) -> Option<Texts> {
     let texts: Vec<String> = texts.map(|text| text.replace('.', r"\.").replace('+', r"\+")).collect();
     (!texts.is_empty()).then(|| Texts::Expression(texts.join("|")))

@@ -1,22 +1,24 @@
-//! Expressions that a text has to match somewhere, as expressions of the whole text.
+//! Patterns, which match anywhere in a text, as expressions that match the whole text.
 
 use llguidance::derivre::raw::{ExprSet, RelevanceCache};
 use llguidance::derivre::{ExprRef, Regex, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
-/// Bytes of tables, and costs as the library counts them, in a step of work.
+/// Bytes of the library's tables that count as one step of work.
 const STEP_BYTES: usize = 256;
+/// The library's cost that counts as one step of work.
 const STEP_COST: u64 = 64;
-/// Bytes of an expression in a step of reading it, and steps for each class of Unicode in it.
+/// Bytes of a pattern that count as one step of reading it.
 const READ_BYTES: usize = 4;
+/// Steps of reading each Unicode class in a pattern.
 const READ_CLASS: usize = 100;
-/// Most of the library's costs to find out whether there is a text that all of several expressions allow.
+/// Largest cost, as the library counts it, of deciding whether some text matches several expressions at once.
 const COST_MAX: u64 = 1_000_000;
 
-/// `pattern`, as the whole text has to match it, and as Lark may have it between slashes.
+/// Rewrites `pattern` so that it matches the whole text, in the form that Lark accepts between slashes.
 ///
 /// # Errors
-/// It has an anchor elsewhere than at an end of one of its alternatives.
+/// The pattern has an anchor elsewhere than at an end of one of its alternatives.
 pub(super) fn whole(pattern: &str) -> Result<String, String> {
     let alternatives = alternatives(pattern)?;
     let one = |&(text, begins, ends): &(&str, bool, bool)| {
@@ -26,13 +28,14 @@ pub(super) fn whole(pattern: &str) -> Result<String, String> {
     Ok(format!("(?:{})", alternatives.iter().map(one).collect::<Vec<_>>().join("|")))
 }
 
-/// Checks an expression that a text has to match somewhere; returns it as the library may have it in a schema.
+/// Checks a pattern that a text has to match somewhere, and returns it in the form that the library accepts in a
+/// schema.
 ///
-/// The library writes a class that has all control characters with the escapes of quotes and backslashes, also where it
-/// has none of these. So a class of all but some characters is left without the first control character.
+/// The library adds the escapes of quotes and backslashes to a class that has all control characters, even if the class
+/// has neither of these. So negated classes are written without the first control character.
 ///
 /// # Errors
-/// It is no expression, or needs what is not supported.
+/// The pattern is invalid, or needs an unsupported feature.
 pub(super) fn checked(pattern: &str) -> Result<String, String> {
     let told = |problem: String| {
         let reason = problem.lines().next_back().unwrap_or("").trim_start_matches("error: ").to_owned();
@@ -42,7 +45,7 @@ pub(super) fn checked(pattern: &str) -> Result<String, String> {
     let read = builder.mk(&RegexAst::SearchRegex(regex_to_lark(&spelled, "dw")));
     read.map_err(|error| told(error.to_string()))?;
     let exprs = builder.exprset();
-    // An expression that begins with any control character, and not with a quote, say: it is a set of bytes.
+    // Looks for a set of bytes that contains all control characters but lacks, say, the quotation mark.
     let misses = |expr: ExprRef| {
         let set = exprs.get(expr);
         let is_full = (0..b' ').all(|byte| byte == b'\n' || set.matches_byte(byte));
@@ -56,15 +59,15 @@ pub(super) fn checked(pattern: &str) -> Result<String, String> {
     Ok(spelled)
 }
 
-/// The library's number for sets of bytes, whose name it does not export.
+/// The library's number for expressions that are sets of bytes; it does not export the name.
 fn set_kind() -> u8 {
     let mut builder = RegexBuilder::new();
     let set = builder.mk(&RegexAst::Regex("[ab]".into())).unwrap_or(ExprRef::NO_MATCH);
     builder.exprset().get_tag(set) as u8
 }
 
-/// An expression whose classes mean what they mean to most readers: brackets, `&&`, `--` and `~~` in them stand for
-/// themselves. Those of all but some characters lack `also`, too.
+/// Rewrites a pattern so that its classes mean what most readers take them to mean: brackets, `&&`, `--` and `~~`
+/// inside them stand for themselves. Negated classes also exclude `also`.
 fn spelled(pattern: &str, also: &str) -> String {
     let (mut text, mut rest) = (String::new(), pattern.chars().peekable());
     let mut in_class = false;
@@ -106,7 +109,7 @@ fn spelled(pattern: &str, also: &str) -> String {
     text
 }
 
-/// An expression that texts are matched with, at a cost that is told.
+/// A compiled pattern that counts the cost of matching.
 pub(super) struct Matching {
     regex: Regex,
     /// Steps of work so far.
@@ -114,23 +117,23 @@ pub(super) struct Matching {
 }
 
 impl Matching {
-    /// Steps of work that [`Matching::new`] takes.
+    /// Steps of work that [`Matching::new`] takes for this pattern.
     pub(super) fn steps_to_read(pattern: &str) -> usize {
         let classes = ["\\p", "\\P", "(?"].iter().map(|class| pattern.matches(class).count()).sum::<usize>();
         pattern.len() / READ_BYTES + classes * READ_CLASS
     }
 
-    /// `pattern`, as a text has to match it somewhere.
+    /// Compiles `pattern`, which a text has to match somewhere.
     ///
     /// # Errors
-    /// It is no expression, or needs what is not supported.
+    /// The pattern is invalid, or needs an unsupported feature.
     pub(super) fn new(pattern: &str) -> Result<Self, String> {
         let told = |problem: &str| problem.lines().next_back().unwrap_or("").to_owned();
         let regex = Regex::new(&whole(pattern)?).map_err(|error| told(&error.to_string()))?;
         Ok(Self { regex, steps: 0 })
     }
 
-    /// Whether a text matches, and the steps of work that this took. After more than `most` it is given up.
+    /// Whether a text matches, and the steps of work that this took. Gives up after more than `most` steps.
     pub(super) fn is_match(&mut self, text: &str, most: usize) -> (bool, usize) {
         let before = self.steps;
         let mut state = self.regex.initial_state();
@@ -146,25 +149,26 @@ impl Matching {
     }
 }
 
-/// Names in quotes, of which it is asked whether any is what several expressions say.
+/// Property names in quotes, to decide whether some name matches several patterns at once.
 pub(super) struct Names {
     exprs: ExprSet,
     cache: RelevanceCache,
-    /// All names, in quotes.
+    /// Expression for all names, in quotes.
     any: ExprRef,
     patterns: Vec<ExprRef>,
-    /// Those that all names match.
+    /// Patterns that all names have to match.
     all: Vec<ExprRef>,
     listed: Vec<ExprRef>,
     left: u64,
 }
 
 impl Names {
-    /// Names in all of the forms `any`, which have quotes, expressions of [`whole`], which have none, of which names
-    /// match all of the latter, and texts of JSON.
+    /// Compiles the expressions: names have all of the forms `any`, which include the quotes, and match all patterns
+    /// `all`; `patterns` are told apart. Both are expressions from [`whole`], without quotes. `listed` are names as
+    /// JSON strings.
     ///
     /// # Errors
-    /// One of the expressions is none, or needs what is not supported.
+    /// An expression is invalid, or needs an unsupported feature.
     pub(super) fn new(any: &[String], patterns: &[String], all: &[String], listed: &[String]) -> Result<Self, String> {
         let mut builder = RegexBuilder::new();
         let mut read = |ast: RegexAst| {
@@ -180,8 +184,8 @@ impl Names {
         Ok(Self { exprs, cache, any, patterns, all, listed, left: COST_MAX })
     }
 
-    /// Whether there is a name that matches the expression at this index, or any, and no other, and is not listed;
-    /// `None` where that takes too long to find out.
+    /// Whether some name that is not listed matches the pattern at `index`, if given, and no other pattern. `None` if
+    /// that takes too long to decide.
     pub(super) fn has_other(&mut self, index: Option<usize>) -> Option<bool> {
         let others = self.patterns.iter().enumerate().filter(|(at, _)| Some(*at) != index).map(|(_, one)| *one);
         let mut without: Vec<ExprRef> = others.chain(self.listed.iter().copied()).collect();
@@ -197,7 +201,8 @@ impl Names {
     }
 }
 
-/// The alternatives of an expression without the anchors at their ends, and whether they had these.
+/// The alternatives of a pattern without the anchors at their ends, and whether each had an anchor at its start and its
+/// end.
 fn alternatives(pattern: &str) -> Result<Vec<(&str, bool, bool)>, String> {
     let (mut found, mut begin) = (Vec::new(), 0);
     let (mut depth, mut in_class, mut is_escaped) = (0usize, false, false);
@@ -208,7 +213,7 @@ fn alternatives(pattern: &str) -> Result<Vec<(&str, bool, bool)>, String> {
         (pattern.get(from..to).unwrap_or_default(), begins, ends)
     };
     for (at, one) in pattern.char_indices() {
-        // What follows an anchor of the end.
+        // Only the end of an alternative may follow an end anchor.
         if ends && !(one == '|' && depth == 0) {
             return Err(elsewhere());
         }

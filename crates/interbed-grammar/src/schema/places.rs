@@ -1,4 +1,4 @@
-//! Where the values of a schema have lists in which no entry may come twice.
+//! Places of `uniqueItems` arrays within the values of a schema.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -9,44 +9,44 @@ use super::meet::Definitions;
 use super::reader::Reader;
 use super::shape::{Node, Part, Shape};
 
-/// Most places of all schemas of a grammar.
+/// Maximum number of places of all schemas of a grammar.
 const PLACES_MAX: usize = 1 << 16;
 
-/// A place within a value: what stands there, by its index.
+/// Index of a place: a position within a value at which the schema describes a value.
 pub(crate) type Place = u32;
 
-/// Places of the values that some schemas describe, from which one gets to lists without repeated entries. A value may
-/// be at several places, as where a schema has alternatives: its list keeps to what one of them says.
+/// The places within the values of some schemas from which a `uniqueItems` array can be reached. A value may be at
+/// several places, as where a schema has alternatives; an array is unique if one of its places says so.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     all: Vec<Within>,
     roots: Vec<Place>,
-    /// Whether other JSON may be around the values of the schemas: then any value may be such a value.
+    /// Whether other JSON may surround the values of the schemas: then any value may be one of theirs.
     are_embedded: bool,
 }
 
-/// What is within a place, each by its own places.
+/// The values inside a value at some place, each with its own places.
 #[derive(Debug, Default)]
 struct Within {
-    /// Whether no entry of its list may come twice.
+    /// Whether an array at this place has `uniqueItems`.
     is_unique: bool,
-    /// Whether it has a list with entries that are not all texts of any length: these may run out.
+    /// Whether an array here may run out of distinct items. Arrays of strings of any length cannot.
     may_run_out: bool,
-    /// Whether it has such a list, or leads to one.
+    /// Whether a `uniqueItems` array is here, or can be reached from here.
     leads: bool,
-    /// Alternatives to it.
+    /// Alternative places of the same value.
     same: Vec<Place>,
-    /// First entries of a list, and those behind them.
+    /// For each array shape, the places of its first items and of all later ones.
     lists: Vec<(Vec<Place>, Place)>,
-    /// Properties of an object by their names, and those of other names.
+    /// For each object shape, the places of its named properties and of all others.
     objects: Vec<(HashMap<String, Place>, Vec<Place>)>,
 }
 
 impl Places {
-    /// Adds the places of values that are like `root`.
+    /// Adds the places of values of the shape `root`.
     ///
     /// # Errors
-    /// There are too many, or the reader's own.
+    /// There are too many places, or the reader exceeds one of its limits.
     pub(super) fn add(&mut self, root: &Rc<Node>, reader: &mut Reader<'_>) -> Result<(), GrammarError> {
         let mut building = Building { places: self, known: HashMap::new(), defined: HashMap::new(), open: Vec::new() };
         let place = building.place(root)?;
@@ -58,12 +58,12 @@ impl Places {
         Ok(())
     }
 
-    /// Notes that other JSON may be around the values of the schemas.
+    /// Notes that other JSON may surround the values of the schemas.
     pub(super) fn embedded(self) -> Self {
         Self { are_embedded: true, ..self }
     }
 
-    /// Notes which places lead to a list without repeated entries.
+    /// Notes from which places a `uniqueItems` array can be reached.
     fn find_leading(&mut self) {
         let mut from: HashMap<Place, Vec<usize>> = HashMap::new();
         for (index, within) in self.all.iter().enumerate() {
@@ -77,33 +77,33 @@ impl Places {
         }
     }
 
-    /// Whether there is no list without repeated entries.
+    /// Whether the schemas have no `uniqueItems` array.
     pub(crate) fn is_empty(&self) -> bool {
         !self.all.iter().any(|within| within.is_unique)
     }
 
-    /// Where a value is that belongs to nothing else.
+    /// The places of a value that is not inside another one.
     pub(crate) fn roots(&self) -> Vec<Place> {
         self.all_of(self.roots.iter().copied())
     }
 
-    /// Whether a list at these places has no repeated entries.
+    /// Whether an array at these places has `uniqueItems`.
     pub(crate) fn are_unique(&self, places: &[Place]) -> bool {
         places.iter().any(|&place| self.all[place as usize].is_unique)
     }
 
-    /// Whether the entries of a list at these places may run out: not where each may become longer.
+    /// Whether an array at these places may run out of distinct items.
     pub(crate) fn may_run_out(&self, places: &[Place]) -> bool {
         places.iter().any(|&place| self.all[place as usize].may_run_out)
     }
 
-    /// Where the entry at `index` of a list at these places is.
+    /// The places of the item at `index` of an array at these places.
     pub(crate) fn entry(&self, places: &[Place], index: usize) -> Vec<Place> {
         let lists = places.iter().flat_map(|&place| &self.all[place as usize].lists);
         self.all_of(lists.map(|(first, rest)| *first.get(index).unwrap_or(rest)).chain(self.anywhere()))
     }
 
-    /// Where the property of this name of an object at these places is.
+    /// The places of the property `name` of an object at these places.
     pub(crate) fn property(&self, places: &[Place], name: &str) -> Vec<Place> {
         let objects = places.iter().flat_map(|&place| &self.all[place as usize].objects);
         let of = |(named, others): &'_ (HashMap<String, Place>, Vec<Place>)| match named.get(name) {
@@ -113,12 +113,12 @@ impl Places {
         self.all_of(objects.flat_map(of).chain(self.anywhere()))
     }
 
-    /// Where any value may be.
+    /// The places that any value may be at, where other JSON surrounds the values of the schemas.
     fn anywhere(&self) -> impl Iterator<Item = Place> {
         self.roots.iter().copied().filter(|_| self.are_embedded)
     }
 
-    /// These places and alternatives to them, without those that lead nowhere.
+    /// These places and their alternatives, without those from which no `uniqueItems` array can be reached.
     fn all_of(&self, places: impl Iterator<Item = Place>) -> Vec<Place> {
         let (mut all, mut open): (Vec<Place>, Vec<Place>) = (Vec::new(), places.collect());
         while let Some(place) = open.pop() {
@@ -143,16 +143,16 @@ impl Within {
 /// Places that are being added.
 struct Building<'p> {
     places: &'p mut Places,
-    /// By where shapes are in memory, which are kept there.
+    /// The place of each shape, by the shape's address; the `Rc` keeps the address valid.
     known: HashMap<*const Node, (Place, Rc<Node>)>,
-    /// Of definitions.
+    /// The place of each definition, by its reference.
     defined: HashMap<String, Place>,
-    /// Those that are to be filled.
+    /// Places whose content is yet to be added.
     open: Vec<(Place, Rc<Node>)>,
 }
 
 impl Building<'_> {
-    /// The place of values like `shape`.
+    /// The place of values of this shape, which is added if it is new.
     fn place(&mut self, shape: &Rc<Node>) -> Result<Place, GrammarError> {
         if let Some((place, _)) = self.known.get(&Rc::as_ptr(shape)) {
             return Ok(*place);
@@ -208,7 +208,7 @@ impl Building<'_> {
     }
 }
 
-/// Whether all values are texts, each of which may become longer.
+/// Whether all values are strings of unlimited length.
 fn are_endless(shape: &Shape) -> bool {
     let is_endless = |part: &Part| match part {
         Part::Text(strings) => {

@@ -1,4 +1,4 @@
-//! A schema as the shape of its values.
+//! Reads a schema into the shape of its values.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -16,16 +16,17 @@ use super::pattern::{Matching, checked, whole};
 use super::pointer::{find, fragment, names, pointer};
 use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings};
 
-/// Most steps in which parts of a schema are put together.
+/// Maximum number of steps of work for combining the parts of a schema.
 const STEPS_MAX: usize = 100_000;
-/// Most levels of that, and of a shape: each is followed by recursion.
+/// Deepest recursion of that work, and deepest nesting of a shape.
 const DEPTH_MAX: usize = 128;
-/// Levels of a schema that are looked at while it is read.
+/// Levels of a schema that [`Reader::outline`] looks at.
 const OUTLINE_LEVELS: usize = 5;
-/// Bytes of a place, and of a text that is matched, in a step.
+/// Bytes of a place, or of a text that is matched, that count as one step of work.
 const BYTES: usize = 64;
+/// JSON Schema's types.
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
-/// Keywords that say something of values of one type.
+/// Keywords that constrain values of one type.
 const TYPED: [&str; 25] = [
     "additionalItems",
     "additionalProperties",
@@ -53,7 +54,7 @@ const TYPED: [&str; 25] = [
     "unevaluatedProperties",
     "uniqueItems",
 ];
-/// Keywords that apply schemas, or list values.
+/// Keywords that apply subschemas or list values.
 const APPLIED: [&str; 11] = [
     "allOf",
     "anyOf",
@@ -67,26 +68,27 @@ const APPLIED: [&str; 11] = [
     "oneOf",
     "then",
 ];
-/// Keywords that say of an object what others beside them do not.
+/// Keyword that constrains the properties which the keywords beside it do not evaluate.
 const UNEVALUATED: &str = "unevaluatedProperties";
-/// Keywords whose schemas say more of the same value.
+/// Keywords whose subschemas constrain the same value.
 const BESIDE: [&str; 8] = ["$ref", "allOf", "anyOf", "dependencies", "dependentSchemas", "if", "not", "oneOf"];
 
-/// Reads a schema, which has passed the check of its keywords.
+/// Reads a schema whose keywords have been checked.
 pub(super) struct Reader<'a> {
     root: &'a Value,
     dialect: Dialect,
-    /// Whether a keyword was read that its edition does not know, so that values are left out which others allow.
+    /// Whether the reader enforced a keyword that the schema's edition ignores, and so left out values that other
+    /// readers allow.
     pub(super) is_narrowed: bool,
-    /// Whether values were left out that are not told from those which are excluded.
+    /// Whether values were left out because they cannot be told from excluded ones.
     pub(super) leaves_out: bool,
-    /// Whether such keywords say nothing here, too.
+    /// Whether the reader ignores keywords that the schema's edition ignores.
     is_exact: bool,
-    /// What references lead to; nothing while it is being read.
+    /// Shapes of the targets of references; `None` while one is being read.
     definitions: HashMap<String, Option<Rc<Node>>>,
-    /// Expressions that were matched, or what is wrong with them.
+    /// Compiled patterns, or what is wrong with them.
     patterns: HashMap<String, Result<Matching, String>>,
-    /// Expressions that can be used, as the library may have them.
+    /// Checked patterns in the form that the library accepts.
     checked: HashMap<String, String>,
     place: Vec<String>,
     steps: usize,
@@ -112,12 +114,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One that leaves out what says nothing in the edition of JSON Schema that a schema names.
+    /// A reader that ignores the keywords which the schema's edition of JSON Schema ignores.
     pub(super) fn exact(root: &'a Value) -> Self {
         Self { is_exact: true, ..Self::new(root) }
     }
 
-    /// Whether a keyword says nothing here.
+    /// Whether the reader ignores a keyword, given the schema's edition.
     fn ignores(&mut self, keyword: &str) -> bool {
         let is_foreign = self.dialect.ignores(keyword);
         self.is_narrowed |= is_foreign && !self.is_exact;
@@ -162,7 +164,7 @@ impl<'a> Reader<'a> {
         Ok(shape)
     }
 
-    /// What the keywords say that are of one type each.
+    /// The shape that the keywords for single types describe together.
     fn typed(&mut self, keywords: &'a Map<String, Value>) -> Result<Shape, GrammarError> {
         if !keywords.keys().any(|keyword| TYPED.contains(&keyword.as_str())) {
             return Ok(Shape::Any);
@@ -191,7 +193,7 @@ impl<'a> Reader<'a> {
         Ok(Shape::OneOf(parts))
     }
 
-    /// What a keyword that applies schemas leaves of `shape`.
+    /// Restricts `shape` by a keyword that applies subschemas or lists values.
     fn applied(&mut self, shape: Shape, keyword: &str, value: &'a Value) -> Result<Shape, GrammarError> {
         let list = || value.as_array().map(Vec::as_slice);
         match keyword {
@@ -245,7 +247,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Values of exactly one of several shapes.
+    /// Values that match exactly one of several shapes.
     fn one_of(&mut self, options: &[Shape]) -> Result<Shape, GrammarError> {
         let mut all = Shape::nothing();
         let mut overlapping = vec![Vec::new(); options.len()];
@@ -277,7 +279,7 @@ impl<'a> Reader<'a> {
         Ok(all)
     }
 
-    /// Values of a shape that are not of another one.
+    /// Values that match `shape` and do not match `other`.
     fn without(&mut self, shape: &Shape, other: &Shape) -> Result<Shape, GrammarError> {
         let left = differ(shape, other, self)?;
         if self.is_narrowed && !other.is_nothing() {
@@ -289,7 +291,7 @@ impl<'a> Reader<'a> {
         Ok(left)
     }
 
-    /// What `if`, which is the place that is read, leaves of `shape` with the keywords beside it.
+    /// Restricts `shape` by `if`, at the current place, with the `then` and `else` beside it.
     fn conditional(
         &mut self,
         shape: Shape,
@@ -317,8 +319,8 @@ impl<'a> Reader<'a> {
         Ok(whole)
     }
 
-    /// What is left of `shape` where objects that have a name have to be more: have other names, or be what a schema
-    /// describes.
+    /// Restricts `shape` by a dependency: objects that have the property `name` also have to have other properties, or
+    /// to match a subschema.
     fn depending(&mut self, shape: Shape, name: &str, value: &'a Value) -> Result<Shape, GrammarError> {
         let place = self.here()?;
         let having = Objects::any(place.clone()).requiring(name);
@@ -366,7 +368,7 @@ impl<'a> Reader<'a> {
             let text = match keywords.get(keyword) {
                 None => continue,
                 Some(Value::Number(number)) => number.to_string(),
-                // In draft 4, it says of the other keyword that the bound is excluded.
+                // In draft 4, the value is a boolean that excludes the bound of `minimum` or `maximum`.
                 Some(Value::Bool(_)) if keyword.starts_with("exclusive") => continue,
                 Some(_) => return self.refuse_at(keyword, "it must be a number"),
             };
@@ -383,7 +385,7 @@ impl<'a> Reader<'a> {
         if let Some(format) = keywords.get("format").and_then(Value::as_str).and_then(WholeFormat::of) {
             numbers = numbers.in_format(format);
         }
-        // What cannot be told apart is refused at the keyword that asks for it.
+        // Numbers that cannot be told apart are refused at the keyword that asks for it.
         if let Err(problem) = numbers.texts() {
             let asked = ["multipleOf", "minimum", "exclusiveMinimum", "maximum"];
             let place = asked.into_iter().find(|keyword| keywords.contains_key(*keyword));
@@ -401,7 +403,7 @@ impl<'a> Reader<'a> {
         for (keyword, list) in [("pattern", &mut strings.patterns), ("format", &mut strings.formats)] {
             match keywords.get(keyword) {
                 None => {}
-                // It is one of numbers.
+                // This `format` constrains numbers, not strings.
                 Some(Value::String(text)) if keyword == "format" && WholeFormat::of(text).is_some() => {}
                 Some(Value::String(text)) => list.push(text.clone()),
                 Some(_) => return self.refuse_at(keyword, "it must be a text"),
@@ -419,7 +421,7 @@ impl<'a> Reader<'a> {
         let mut lists = Lists::any();
         lists.least = self.count(keywords, "minItems")?.unwrap_or(0);
         lists.most = self.count(keywords, "maxItems")?;
-        // A list of schemas is the older form.
+        // An array of schemas is the older form of `prefixItems`.
         let is_listed = keywords.get("items").is_some_and(Value::is_array);
         match keywords.get("uniqueItems") {
             Some(Value::Bool(true)) => {
@@ -432,7 +434,7 @@ impl<'a> Reader<'a> {
         if let Some(schema) = keywords.get("contains").filter(|_| !self.ignores("contains")) {
             let mut least = self.count(keywords, "minContains")?.filter(|_| !self.ignores("minContains")).unwrap_or(1);
             if self.dialect.ignores("minContains") {
-                // There, one is needed whatever that says.
+                // These editions require one matching item, whatever `minContains` says.
                 least = least.max(1);
             }
             let most = self.count(keywords, "maxContains")?.filter(|_| !self.ignores("maxContains"));
@@ -503,7 +505,7 @@ impl<'a> Reader<'a> {
         Ok(objects)
     }
 
-    /// Objects whose names are what `schema` describes.
+    /// Restricts objects to property names that match `schema`.
     fn named_so(&mut self, mut objects: Objects, schema: &'a Value) -> Result<Objects, GrammarError> {
         let mut shape = self.read_at("propertyNames", schema)?;
         while let Shape::OneOf(parts) = &shape
@@ -582,7 +584,7 @@ impl<'a> Reader<'a> {
         Ok(objects)
     }
 
-    /// An expression as the library may have it.
+    /// Checks a pattern and returns it in the form that the library accepts.
     pub(super) fn checked(&mut self, pattern: &str) -> Result<String, GrammarError> {
         self.spend(1 + pattern.len() / BYTES)?;
         if let Some(known) = self.checked.get(pattern) {
@@ -627,7 +629,7 @@ impl<'a> Reader<'a> {
             Some(_) => None,
         };
         match number.filter(|number| number.is_whole() && !number.is_negative()) {
-            // What has more than that is never reached.
+            // No larger count is ever reached.
             Some(number) => Ok(Some(number.units(0).and_then(|count| u64::try_from(count).ok()).unwrap_or(u64::MAX))),
             None => self.refuse_at(keyword, "it must be a whole number, and not below zero"),
         }
@@ -651,7 +653,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// At least all values of a schema that is being read, as far as a look at its keywords tells.
+    /// A superset of the values of a schema that is being read, from a look at its keywords down to `levels`.
     fn outline(&mut self, schema: &'a Value, levels: usize) -> Result<Shape, GrammarError> {
         self.spend(1)?;
         let keywords = match schema {
@@ -810,7 +812,7 @@ impl Definitions for Reader<'_> {
     }
 }
 
-/// One value.
+/// The shape of a single value.
 fn literal(value: &Value, place: &Rc<str>) -> Part {
     match value {
         Value::Null => Part::Null,
@@ -840,7 +842,7 @@ fn literal(value: &Value, place: &Rc<str>) -> Part {
     }
 }
 
-/// One of these values: its texts and numbers are a part each.
+/// The shape of the listed values; strings and numbers become one part each.
 fn listed(values: &[Value], place: &Rc<str>) -> Shape {
     let (mut parts, mut texts): (Vec<Part>, Vec<String>) = (Vec::new(), Vec::new());
     let mut numbers: Vec<String> = Vec::new();

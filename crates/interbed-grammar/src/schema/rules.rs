@@ -1,8 +1,8 @@
-//! Shapes of values as rules of a grammar in Lark's form.
+//! Writes shapes of values as rules of a grammar in Lark's syntax.
 //!
-//! White space belongs to the brackets, commas and colons: each has at most a space, or a line end with what indents
-//! the next line, on each side. Names that a schema does not list are written without escapes that others could be
-//! written with, so that no name has two forms.
+//! White space belongs to the brackets, commas and colons: each side has at most one space, or one line end with the
+//! indentation of the next line. Property names that a schema does not list are written with the fewest escapes, so
+//! that no name has two forms.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -18,48 +18,49 @@ use super::places::Places;
 use super::reader::Reader;
 use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 
-/// Most rules of a grammar: the library follows them by recursion.
+/// Maximum number of rules of a grammar; the library follows them by recursion.
 const RULES_MAX: usize = 8192;
-/// Most states in which properties are counted.
+/// Maximum number of states for counting properties.
 const COUNTED_MAX: usize = 20_000;
-/// Most entries that a list may have to have.
+/// Largest `minItems`.
 const LEAST_MAX: u64 = 1 << 20;
-/// Most patterns and formats that hold for one text.
+/// Maximum number of patterns and formats that may apply to one string.
 const PATTERNS_MAX: usize = 6;
 const TOO_MANY_PATTERNS: &str =
     "more than 6 patterns and formats have to match one text, or not; put them into one pattern, or leave some out";
-/// Texts and numbers that are looked at in a step of work.
+/// Strings or numbers that are compared in one step of work.
 pub(super) const LISTED: usize = 16;
-/// White space behind an opening bracket or a comma, and before a closing bracket. JSON allows any anywhere, but a
-/// model that writes it without end would not be stopped.
+/// White space after an opening bracket or a comma, and before a closing bracket. JSON allows white space of any
+/// length, but then nothing would stop a model that writes it without end.
 const SPACE: &str = r"( |\n[ \t]{0,40})?";
-/// A character of a string.
+/// One character of a JSON string.
 const CHARACTER: &str = r#"([^"\\\x00-\x1f\x7f]|\\(["\\bfnrt]|u00([01][0-9a-fA-F]|7[fF])))"#;
-/// Names with one form each, and those without escapes.
+/// Property names with one form each.
 const NAME: &str = r#""([^"\\\x00-\x1f\x7f]|\\["\\])*""#;
+/// Property names without escapes.
 const PLAIN_NAME: &str = r#""[^"\\\x00-\x1f\x7f]*""#;
 
-/// Rules of several schemas.
+/// The rules of several schemas.
 #[derive(Default)]
 pub(super) struct Rules {
     lines: Vec<String>,
-    /// Terminals and parts that the library reads, by what they are.
+    /// Names of terminals and of `%json` parts, by their definition.
     known: HashMap<String, String>,
-    /// Rules, by what they are.
+    /// Names of rules, by their definition.
     ruled: HashMap<String, String>,
-    /// Whether a schema was added: its rules may be those that all schemas share.
+    /// Whether a schema was added, so that the rules which all schemas share are needed.
     is_used: bool,
-    /// Whether a list without repeated entries was written.
+    /// Whether a rule for a `uniqueItems` array was written.
     pub(super) is_watched: bool,
-    /// Where such lists are.
+    /// The places of `uniqueItems` arrays in the values of the schemas.
     places: Places,
 }
 
 impl Rules {
-    /// Adds the rules of a schema, which has passed the check of its keywords; returns the name of its first.
+    /// Adds the rules of a schema whose keywords have been checked; returns the name of its first rule.
     ///
     /// # Errors
-    /// What of it cannot be enforced, or that no value keeps to it.
+    /// Names a keyword that cannot be enforced, or says that no value satisfies the schema.
     pub(super) fn add(&mut self, schema: &Value) -> Result<String, GrammarError> {
         self.is_used = true;
         let (mut writer, root) = Writer::of(self, schema)?;
@@ -85,22 +86,22 @@ impl Rules {
         Ok(name)
     }
 
-    /// Where the values of all schemas have lists without repeated entries.
+    /// The places of the `uniqueItems` arrays of all schemas.
     pub(super) fn into_places(self) -> Places {
         self.places
     }
 
-    /// Whether any value keeps to a schema, which has passed the check of its keywords.
+    /// Whether any value satisfies a schema whose keywords have been checked.
     ///
     /// # Errors
-    /// What of it cannot be enforced.
+    /// Names a keyword that cannot be enforced.
     pub(super) fn has_values(schema: &Value) -> Result<bool, GrammarError> {
         let mut rules = Self::default();
         let (mut writer, root) = Writer::of(&mut rules, schema)?;
         writer.has_values(&root)
     }
 
-    /// All of them, as they stand behind the rules of the grammar that names them.
+    /// The text of all rules, to be appended to the grammar that uses them.
     pub(super) fn text(&self) -> String {
         if !self.is_used {
             return String::new();
@@ -123,7 +124,7 @@ impl Rules {
             + &format!("JSON__LIST: /\\[{SPACE}/\nJSON__LIST_END: /{SPACE}\\]/\nJSON__NO_LIST: /\\[{SPACE}\\]/\n")
     }
 
-    /// How many there are, which names the next one.
+    /// Number of rules; the next rule's name contains it.
     pub(super) fn count(&self) -> usize {
         self.lines.len()
     }
@@ -137,7 +138,7 @@ impl Rules {
         Ok(())
     }
 
-    /// A rule for `value`: that of the same value, if there is one.
+    /// Adds a rule for `value` and returns its name; reuses an existing rule with the same value.
     pub(super) fn rule(&mut self, value: &str) -> Result<String, GrammarError> {
         if value.starts_with("json__") && !value.contains([' ', '(']) {
             return Ok(value.to_owned());
@@ -151,7 +152,7 @@ impl Rules {
         Ok(name)
     }
 
-    /// A terminal of its own for `value`, or the one that there is.
+    /// Adds a terminal for `value` and returns its name; reuses an existing terminal with the same value.
     pub(super) fn terminal(&mut self, value: String) -> Result<String, GrammarError> {
         if let Some(name) = self.known.get(&value) {
             return Ok(name.clone());
@@ -162,7 +163,7 @@ impl Rules {
         Ok(name)
     }
 
-    /// What the library makes of a schema without white space.
+    /// Lets the library translate a schema, without white space; returns the name of the part.
     fn library(&mut self, mut schema: Value) -> Result<String, GrammarError> {
         schema["x-guidance"] = json!({"whitespace_flexible": false});
         let value = format!("%json {schema}");
@@ -179,27 +180,27 @@ impl Rules {
 pub(super) struct Writer<'r, 'a> {
     pub(super) rules: &'r mut Rules,
     pub(super) reader: Reader<'a>,
-    /// Definitions whose rules are named, but not written.
+    /// Definitions whose rules have names but are not written yet.
     pending: Vec<(String, String)>,
-    /// Rules of definitions.
+    /// Names of the rules of definitions.
     names: HashMap<String, String>,
-    /// Definitions that have a value which ends.
+    /// Definitions that have a finite value.
     ending: HashSet<String>,
-    /// Of shapes that were looked at, by where they are in memory: each is in many others.
+    /// What is known of shapes that were visited, by their address; one shape is part of many others.
     known: HashMap<*const Node, Known>,
 }
 
 /// What is known of a shape.
 struct Known {
-    /// Keeps it where it is.
+    /// Keeps the shape's address valid.
     _node: Rc<Node>,
     has_values: bool,
-    /// The atom of Lark's form that stands for the shape.
+    /// The expression in Lark's syntax that stands for the shape.
     value: Option<String>,
 }
 
 impl<'r, 'a> Writer<'r, 'a> {
-    /// A writer for a schema, and the shape of its values.
+    /// A writer for a schema, and the shape of the schema's values.
     fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
         let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
         let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known };
@@ -214,14 +215,14 @@ impl<'r, 'a> Writer<'r, 'a> {
         Ok((writer, root))
     }
 
-    /// The shape of the values of the schema, of which it is known what has values.
+    /// The shape of the schema's values, after finding out which definitions have values.
     fn root(&mut self) -> Result<Rc<Node>, GrammarError> {
         let root = self.reader.whole()?;
         self.find_endings(&root)?;
         Ok(root)
     }
 
-    /// Finds the definitions that have values. One that leads back to itself in all of its values has none.
+    /// Finds the definitions that have a finite value. A definition whose every value contains itself has none.
     fn find_endings(&mut self, root: &Rc<Node>) -> Result<(), GrammarError> {
         let (mut named, mut seen): (Vec<(String, Rc<Node>)>, HashSet<String>) = (Vec::new(), HashSet::new());
         let (mut shapes, mut looked_at) = (vec![root.clone()], HashSet::from([Rc::as_ptr(root)]));
@@ -240,7 +241,7 @@ impl<'r, 'a> Writer<'r, 'a> {
                 shapes.extend(inner.into_iter().filter(|shape| looked_at.insert(Rc::as_ptr(shape))));
             }
         }
-        // Those that are named last are mostly what others end in.
+        // Definitions that are found last are usually those that others depend on.
         named.reverse();
         loop {
             let before = named.len();
@@ -256,7 +257,7 @@ impl<'r, 'a> Writer<'r, 'a> {
             if named.len() == before {
                 return Ok(());
             }
-            // What has no value may have one by what is known now.
+            // A definition without values so far may have one now that others are known to.
             self.known.retain(|_, known| known.has_values);
         }
     }
@@ -281,7 +282,7 @@ impl<'r, 'a> Writer<'r, 'a> {
     fn part_has_values(&mut self, part: &Part) -> Result<bool, GrammarError> {
         Ok(match part {
             Part::Null | Part::Bool(_) => true,
-            // What cannot be told apart is refused when it is written.
+            // Numbers that cannot be told apart are refused when their rule is written.
             Part::Number(numbers) => {
                 self.reader.spend(numbers.listed_in_both(numbers) / LISTED)?;
                 !matches!(numbers.texts(), Ok(None))
@@ -332,8 +333,8 @@ impl<'r, 'a> Writer<'r, 'a> {
         Ok(objects.least <= possible || !self.others(objects)?.is_empty())
     }
 
-    /// Of what other pairs of an object have to be, what there are names and values for: by its index among the
-    /// patterns, or `None` for names that match none.
+    /// The constraints on unlisted properties that can be satisfied: an index into the patterns, or `None` for names
+    /// that match no pattern.
     fn others(&mut self, objects: &Objects) -> Result<Vec<Option<usize>>, GrammarError> {
         let mut found = Vec::new();
         for (index, (_, shape)) in objects.patterns.iter().enumerate() {
@@ -358,7 +359,7 @@ impl<'r, 'a> Writer<'r, 'a> {
             pattern::Names::new(&[PLAIN_NAME.to_owned()], &whole.map_err(refused)?, &all, &listed).map_err(refused)?;
         let mut named = Vec::new();
         for other in found {
-            // Where it takes too long to tell, none is used.
+            // If that takes too long to decide, the names are left out.
             if names.has_other(other).unwrap_or(false) {
                 named.push(other);
             }
@@ -366,7 +367,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         Ok(named)
     }
 
-    /// An atom of Lark's form for a shape that has values.
+    /// Returns an expression in Lark's syntax for a shape that has values.
     pub(super) fn value(&mut self, shape: &Rc<Node>) -> Result<String, GrammarError> {
         let Shape::OneOf(parts) = &***shape else { return Ok("json__any".into()) };
         if let Some(value) = self.known.get(&Rc::as_ptr(shape)).and_then(|known| known.value.clone()) {
@@ -404,7 +405,7 @@ impl<'r, 'a> Writer<'r, 'a> {
                 if let Some(name) = self.names.get(to) {
                     return Ok(name.clone());
                 }
-                // Its line is written later; the name is taken now.
+                // Reserves the name now; the line is filled in later.
                 let name = format!("json__d{}", self.rules.lines.len());
                 self.rules.push(String::new())?;
                 self.names.insert(to.clone(), name.clone());
@@ -414,7 +415,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         }
     }
 
-    /// The texts of which a string is one, without those of another length, and those that do not match.
+    /// The listed strings that have an allowed length and match the patterns; `None` if the schema lists none.
     pub(super) fn kept(&mut self, strings: &Strings) -> Result<Option<Vec<String>>, GrammarError> {
         let Some(texts) = &strings.literals else { return Ok(None) };
         let excluded: HashSet<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
@@ -426,7 +427,7 @@ impl<'r, 'a> Writer<'r, 'a> {
             for pattern in &strings.patterns {
                 is_kept = is_kept && self.reader.is_match(pattern, text)?.unwrap_or(true);
             }
-            // What an expression does not match is told from others where all readers of it agree.
+            // Only for ASCII do all readers agree that a text does not match an expression.
             let is_plain = strings.unlike.is_empty() || text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
             is_kept = is_kept && is_plain && !excluded.contains(text);
             for pattern in &strings.unlike {
@@ -499,7 +500,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         self.rules.library(schema)
     }
 
-    /// Whether a string may be none of those that it must not be.
+    /// Whether some string differs from those that are excluded.
     fn has_other_texts(&mut self, strings: &Strings) -> Result<bool, GrammarError> {
         let is_listed = |text: &String| text.is_empty();
         if strings.most == Some(0) && strings.excluded.as_ref().is_some_and(|texts| texts.iter().any(is_listed)) {
@@ -520,7 +521,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         })
     }
 
-    /// A string that is none of some texts, or does not match some patterns.
+    /// Returns an expression for strings that are not among the excluded texts, or do not match the excluded patterns.
     fn other_text(&mut self, strings: &Strings) -> Result<String, GrammarError> {
         let excluded: Vec<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
         let bytes = excluded.iter().map(|text| text.len()).sum::<usize>();
@@ -568,7 +569,7 @@ impl<'r, 'a> Writer<'r, 'a> {
                 break;
             }
             if !self.has_values(shape)? {
-                // Those that are needed have values.
+                // Required items always have values here.
                 most = Some(index as u64);
                 break;
             }
@@ -585,7 +586,7 @@ impl<'r, 'a> Writer<'r, 'a> {
                 limit: LEAST_MAX as usize,
             });
         }
-        // What may follow an entry, from the last on.
+        // Builds what may follow an item, from the last one to the first.
         let mut behind = match &rest {
             Some(rest) if !first.is_empty() => repeated(&format!("(JSON__COMMA {rest})"), needed, room),
             _ => String::new(),
@@ -634,7 +635,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         let ways = self.pairs(&pairs, other.as_deref(), counts)?;
         let mut all = Vec::new();
         if objects.required.is_empty() && counts.needed == 0 {
-            // One that is always empty is compared with this text.
+            // An object that is always empty is compared with this text elsewhere.
             all.push(if ways.is_none() { "\"{}\"" } else { "JSON__NO_OBJECT" }.to_owned());
         }
         all.extend(ways.map(|ways| format!("JSON__OBJECT {ways} JSON__OBJECT_END")));
@@ -647,7 +648,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         self.rules.rule(&all.join(" | "))
     }
 
-    /// A pair whose name `properties` does not list; none if there is no such.
+    /// Returns an expression for a property whose name is not listed in `properties`; `None` if there is none.
     fn other_pair(&mut self, objects: &Objects, listed: &[&String]) -> Result<Option<String>, GrammarError> {
         let others = self.others(objects)?;
         let mut expressions = Vec::new();
@@ -665,7 +666,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         let is_plain = !expressions.is_empty() || !all.is_empty();
         let mut pairs = Vec::new();
         for other in others {
-            // A name that matches several patterns would have to be all that they say.
+            // A name that matches several patterns would have to satisfy all of them, so such names are left out.
             let unmatched = expressions.iter().enumerate().filter(|(at, _)| Some(*at) != other);
             let mut without: Vec<String> = unmatched.map(|(_, one)| one.clone()).collect();
             let (mut these, shape) = match other {
@@ -690,7 +691,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         if pairs.is_empty() { Ok(None) } else { self.rules.rule(&pairs.join(" | ")).map(Some) }
     }
 
-    /// Names that are all of `these`, and none of those.
+    /// Returns an expression for names that match all of `these` and none of `without`.
     fn name(&mut self, these: &[&str], without: &[String]) -> Result<String, GrammarError> {
         let mut all = these.join(" & ");
         if !without.is_empty() {
@@ -699,8 +700,9 @@ impl<'r, 'a> Writer<'r, 'a> {
         if these.len() == 1 && without.is_empty() { Ok(all) } else { self.rules.terminal(all) }
     }
 
-    /// One or more of `pairs` in their order, of which some are required, and behind them others; none if the counts
-    /// cannot be kept to. Others may have one name, so one of them counts at most.
+    /// Returns an expression for one or more of `pairs` in order, of which some are required, followed by unlisted
+    /// properties; `None` if the counts cannot be met. Unlisted properties may repeat a name, so at most one of them
+    /// counts.
     fn pairs(
         &mut self,
         pairs: &[(String, bool)],
@@ -713,7 +715,7 @@ impl<'r, 'a> Writer<'r, 'a> {
             let (unit, got, limit) = ("properties to count", tracked.saturating_mul(pairs.len()), COUNTED_MAX);
             return Err(GrammarError::TooLarge { what: "JSON schema", unit, got, limit });
         }
-        // What may follow where so many optional ones came: with none before it, and with some.
+        // What may follow after each number of optional properties: where none has come before, and where some have.
         let ends = |count: usize, is_first: bool| counts.end(other, count, is_first);
         let mut behind: Vec<[Option<String>; 2]> =
             (0..=tracked).map(|count| [ends(count, true), ends(count, false)]).collect();
@@ -745,8 +747,8 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 }
 
-/// Strings that are none of some texts, or do not match some patterns, as expressions of what is between quotes. They
-/// have no escapes, so that each has one form.
+/// Strings that differ from some texts, or do not match some patterns, as expressions of what is between the quotes.
+/// They have no escapes, so each string has one form.
 struct OtherTexts {
     any: String,
     like: Vec<String>,
@@ -754,10 +756,10 @@ struct OtherTexts {
 }
 
 impl OtherTexts {
-    /// What these strings are.
+    /// Translates strings with exclusions.
     ///
     /// # Errors
-    /// Why they cannot be told from others.
+    /// Says why the strings cannot be told from others.
     fn of(strings: &Strings) -> Result<Self, String> {
         let mut like = Vec::new();
         for format in &strings.formats {
@@ -769,13 +771,14 @@ impl OtherTexts {
         }
         let unlike = strings.unlike.iter().map(|text| pattern::whole(text)).collect::<Result<Vec<String>, _>>()?;
         let most = strings.most.map(|most| most.to_string()).unwrap_or_default();
-        // Expressions that are not to match are read in several ways beyond these.
+        // Readers disagree about how expressions match other characters, so texts that must not match are limited to
+        // these.
         let one = if unlike.is_empty() { r#"[^"\\\x00-\x1f\x7f]"# } else { r"[ !#-\[\]-~]" };
         Ok(Self { any: format!("{one}{{{},{most}}}", strings.least), like, unlike })
     }
 }
 
-/// How many names beside the required ones there have to be, and may be.
+/// How many properties besides the required ones are needed and allowed.
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     needed: u64,
@@ -791,19 +794,20 @@ impl Counts {
         }
     }
 
-    /// Up to how many it is counted, of so many optional ones.
+    /// Largest count that has to be told apart, given the number of `optional` properties.
     fn tracked(self, optional: usize) -> usize {
         let most = self.room.unwrap_or(self.needed);
         usize::try_from(most).unwrap_or(usize::MAX).min(optional)
     }
 
-    /// The count after one more; none where that is one too many.
+    /// The count after one more property; `None` if that is too many.
     fn after(self, count: usize, tracked: usize) -> Option<usize> {
         let next = count + 1;
         if self.room.is_some_and(|room| next as u64 > room) { None } else { Some(next.min(tracked)) }
     }
 
-    /// What may follow so many optional ones: pairs with other names. Nothing is an empty text, where that may be.
+    /// Returns an expression for what may follow `count` optional properties: unlisted ones. An empty text means that
+    /// the object may end; `None` that it cannot.
     fn end(self, other: Option<&str>, count: usize, is_first: bool) -> Option<String> {
         let needed = self.needed.saturating_sub(count as u64);
         let room = self.room.map(|room| room.saturating_sub(count as u64));
@@ -820,9 +824,9 @@ impl Counts {
     }
 }
 
-/// `group` so often.
+/// Repeats an expression at least `least` and at most `most` times.
 fn repeated(group: &str, least: u64, most: Option<u64>) -> String {
-    // More of them than fit into any answer.
+    // No answer is long enough for a larger limit to matter.
     let most = most.filter(|&most| most < 1 << 30);
     match (least, most) {
         (_, Some(0)) => String::new(),
@@ -834,7 +838,7 @@ fn repeated(group: &str, least: u64, most: Option<u64>) -> String {
     }
 }
 
-/// Names that an object's properties list, in their order, then those that are only required.
+/// The names in an object's `properties` in order, then names that are only in `required`.
 fn listed_names(objects: &Objects) -> Vec<&String> {
     let mut names: Vec<&String> = objects.properties.iter().map(|(name, _)| name).collect();
     let known: HashSet<&String> = names.iter().copied().collect();
@@ -842,12 +846,12 @@ fn listed_names(objects: &Objects) -> Vec<&String> {
     names
 }
 
-/// A JSON string.
+/// Encodes a text as a JSON string.
 fn json_text(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// An expression of all forms of a JSON string.
+/// Returns an expression for all encodings of a text as a JSON string.
 fn forms(text: &str) -> String {
     let mut forms = String::from("\"");
     for one in text.chars() {
@@ -878,18 +882,18 @@ fn forms(text: &str) -> String {
     forms + "\""
 }
 
-/// A digit of a base above ten, as it may be written.
+/// Returns an expression for a hexadecimal digit in either case.
 fn either_case(digit: char) -> String {
     if digit.is_ascii_digit() { digit.to_string() } else { format!("[{digit}{}]", digit.to_ascii_uppercase()) }
 }
 
-/// A JSON string as it stands, in Lark's quotes.
+/// Returns a terminal for a text as a JSON string, quoted for Lark.
 pub(super) fn literal(text: &str) -> String {
     Value::from(json_text(text)).to_string()
 }
 
-/// A pattern of formats that the library does not know, or not so: days are those of the calendar, times have no leap
-/// seconds, which few readers know, and addresses are those that all readers take for such.
+/// The pattern of a `format` that the library does not know, or defines differently: dates have to exist in the
+/// calendar, times have no leap seconds, which few readers accept, and addresses are those that all readers accept.
 pub(super) fn format_pattern(format: &str) -> Option<String> {
     let part = "([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-F]{2})";
     let (scheme, host) = ("[A-Za-z][A-Za-z0-9+.-]*:", "//[A-Za-z0-9._~-]+(:[0-9]{1,4})?");
@@ -922,7 +926,7 @@ pub(super) fn format_pattern(format: &str) -> Option<String> {
     }
 }
 
-/// An expression as it stands between slashes.
+/// Escapes an expression for use between slashes.
 fn expression(text: &str) -> String {
     text.replace('/', "\\/")
 }

@@ -1,20 +1,20 @@
-//! What a value has to be: one of some parts, each of one type.
+//! Shapes of JSON values: a shape is a union of parts, each of one type.
 
 use std::ops::Deref;
 use std::rc::Rc;
 
 use super::numbers::Numbers;
 
-/// What a value has to be.
+/// The set of values that a schema describes.
 #[derive(Debug, Clone)]
 pub(super) enum Shape {
     /// Any value.
     Any,
-    /// What one of these describes; nothing if there are none.
+    /// The values of any of these parts; no value if there are none.
     OneOf(Vec<Part>),
 }
 
-/// A shape within others, which knows how many levels of shapes are in it.
+/// A shape that is part of others, with its nesting depth.
 #[derive(Debug)]
 pub(super) struct Node {
     shape: Shape,
@@ -25,77 +25,77 @@ pub(super) struct Node {
 #[derive(Debug, Clone)]
 pub(super) enum Part {
     Null,
-    /// One of the two, or both.
+    /// Only `true`, only `false`, or both if `None`.
     Bool(Option<bool>),
     Number(Numbers),
     Text(Strings),
     List(Lists),
     Object(Objects),
-    /// What the schema at this place, `#/…`, describes.
+    /// The values of the schema at this place, `#/…`.
     Definition(String),
 }
 
-/// What a string has to be.
+/// Constraints on a string.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Strings {
-    /// If it is one of these.
+    /// The listed strings, if the schema lists them.
     pub(super) literals: Option<Rc<Vec<String>>>,
-    /// Characters.
+    /// Shortest length in characters.
     pub(super) least: u64,
     pub(super) most: Option<u64>,
     pub(super) patterns: Vec<String>,
     pub(super) formats: Vec<String>,
-    /// If it is none of these.
+    /// Strings that are excluded.
     pub(super) excluded: Option<Rc<Vec<String>>>,
-    /// Patterns that it does not match.
+    /// Patterns that the string must not match.
     pub(super) unlike: Vec<String>,
 }
 
-/// What a list has to be.
+/// Constraints on an array.
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
-    /// The first entries.
+    /// Shapes of the first items.
     pub(super) first: Vec<Rc<Node>>,
-    /// Those behind them.
+    /// Shape of all later items.
     pub(super) rest: Rc<Node>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
-    /// Where the schema says that no entry comes twice, if it does.
+    /// The place of `uniqueItems` in the schema, if it has that keyword.
     pub(super) unique: Option<Rc<str>>,
-    /// What some entries have to be.
+    /// The `contains` constraint.
     pub(super) some: Option<Contained>,
-    /// Whether there are other lists that are not told from those which are excluded: these are only some.
+    /// Whether the shape leaves out arrays that cannot be told from excluded ones.
     pub(super) is_part: bool,
 }
 
-/// What some entries of a list have to be, and how many.
+/// A `contains` constraint: which items count, and how many are allowed.
 #[derive(Debug, Clone)]
 pub(super) struct Contained {
     pub(super) shape: Rc<Node>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
-    /// Where the schema says it.
+    /// Place of the keyword in the schema.
     pub(super) place: Rc<str>,
 }
 
-/// What an object has to be.
+/// Constraints on an object.
 #[derive(Debug, Clone)]
 pub(super) struct Objects {
     pub(super) properties: Vec<(String, Rc<Node>)>,
-    /// Of names that match these expressions, and are none of those.
+    /// Shapes of unlisted properties whose names match a pattern.
     pub(super) patterns: Vec<(String, Rc<Node>)>,
-    /// Of all other names.
+    /// Shape of all other properties.
     pub(super) others: Rc<Node>,
-    /// Patterns that all names match which `properties` does not list.
+    /// Patterns that all names outside of `properties` have to match.
     pub(super) names: Vec<String>,
     pub(super) required: Vec<String>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
-    /// Whether there may be other objects that keep to what the schema says.
+    /// Whether the shape leaves out some objects that the schema allows.
     pub(super) is_narrowed: bool,
-    /// Whether there are other objects that are not told from those which are excluded: these are only some.
+    /// Whether the shape leaves out objects that cannot be told from excluded ones.
     pub(super) is_part: bool,
-    /// Where the schema says it.
+    /// Place of the constraints in the schema.
     pub(super) place: Rc<str>,
 }
 
@@ -108,12 +108,12 @@ impl Shape {
         Self::OneOf(vec![part])
     }
 
-    /// Whether it is certain that there are no values, without a look at parts.
+    /// Whether the shape has no parts, and so certainly no values.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self, Self::OneOf(parts) if parts.is_empty())
     }
 
-    /// Values of either.
+    /// The union of two shapes.
     pub(super) fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::OneOf(mut parts), Self::OneOf(more)) => {
@@ -124,7 +124,7 @@ impl Shape {
         }
     }
 
-    /// How much a copy takes, in units of some 100 bytes.
+    /// Weight of a copy, in units of some 100 bytes.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Any => 0,
@@ -144,7 +144,7 @@ impl Node {
         Rc::new(Self { shape, levels: levels + 1 })
     }
 
-    /// Levels of shapes, this one among them.
+    /// Depth of the shape, counting itself.
     pub(super) fn levels(&self) -> usize {
         self.levels
     }
@@ -159,20 +159,20 @@ impl Deref for Node {
 }
 
 impl Part {
-    /// All values, by type.
+    /// One part for each type, which together have all values.
     pub(super) fn all(place: &Rc<str>) -> Vec<Self> {
         let mut parts = Self::all_but_objects();
         parts.push(Self::Object(Objects::any(place.clone())));
         parts
     }
 
-    /// All values that are no objects.
+    /// One part for each type but objects.
     pub(super) fn all_but_objects() -> Vec<Self> {
         let (number, text) = (Numbers::any(false), Strings::default());
         vec![Self::Null, Self::Bool(None), Self::Number(number), Self::Text(text), Self::List(Lists::any())]
     }
 
-    /// The shapes of a list's entries, or of an object's values.
+    /// The shapes of an array's items, or of an object's properties.
     pub(super) fn inner(&self) -> impl Iterator<Item = &Rc<Node>> {
         let (lists, objects) = match self {
             Self::List(lists) => (Some(lists), None),
@@ -190,7 +190,7 @@ impl Part {
         entries.chain(values)
     }
 
-    /// How much a copy takes, in units of some 100 bytes: texts and numbers that are listed are shared.
+    /// Weight of a copy, in units of some 100 bytes. Listed strings and numbers are shared and weigh nothing.
     pub(super) fn weight(&self) -> usize {
         let of = |text: &String| 1 + text.len() / 64;
         match self {
@@ -223,7 +223,7 @@ impl Lists {
         }
     }
 
-    /// What the entry at `index` has to be.
+    /// The shape of the item at `index`.
     pub(super) fn entry(&self, index: usize) -> &Rc<Node> {
         self.first.get(index).unwrap_or(&self.rest)
     }
@@ -237,7 +237,7 @@ impl Objects {
         Self { properties, patterns, others, names, required, least, most, is_narrowed, is_part, place }
     }
 
-    /// These objects, where the property `name` has this shape.
+    /// Sets the shape of the property `name`.
     pub(super) fn with(mut self, name: &str, shape: Rc<Node>) -> Self {
         match self.properties.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = shape,
@@ -246,7 +246,7 @@ impl Objects {
         self
     }
 
-    /// These objects, where the property `name` is required.
+    /// Makes the property `name` required.
     pub(super) fn requiring(mut self, name: &str) -> Self {
         if !self.required.iter().any(|known| known == name) {
             self.required.push(name.to_owned());
@@ -254,13 +254,13 @@ impl Objects {
         self
     }
 
-    /// What `properties` says of a name.
+    /// The shape that `properties` has for a name; `None` if it does not list it.
     pub(super) fn property(&self, name: &str) -> Option<&Rc<Node>> {
         self.properties.iter().find(|(known, _)| known == name).map(|(_, shape)| shape)
     }
 }
 
-/// The smaller of two limits, of which each may be missing.
+/// The smaller of two limits; `None` is no limit.
 pub(super) fn smaller(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }

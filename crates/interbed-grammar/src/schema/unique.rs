@@ -1,7 +1,7 @@
-//! Lists in which no entry comes twice.
+//! Arrays with `uniqueItems`.
 //!
-//! A grammar does not remember entries: whoever follows an answer does ([`Entries`](crate::entries::Entries)), by the
-//! [`Places`](super::places::Places) of such lists.
+//! A grammar cannot remember items, so [`Entries`](crate::entries::Entries) notes them while an answer is generated, by
+//! the [`Places`](super::places::Places) of such arrays.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use super::meet::Definitions;
 use super::rules::{LISTED, Writer, literal};
 use super::shape::{Lists, Node, Part, Shape, smaller};
 
-/// Most lists and objects of a shape that are counted.
+/// Maximum number of arrays and objects of a shape that are counted.
 const COMBINED_MAX: usize = 1024;
 
 impl Writer<'_, '_> {
-    /// Lists without repeated entries as the grammar has them: with no more entries than there are values. That none is
-    /// repeated is watched while an answer comes.
+    /// Limits a `uniqueItems` array to as many items as there are distinct values. Repetitions are detected later,
+    /// while an answer is generated.
     pub(super) fn watched(&mut self, lists: &Lists) -> Result<Lists, GrammarError> {
         if let Some(some) = lists.some.as_ref().filter(|some| some.least > 1) {
             return Err(GrammarError::Schema {
@@ -31,14 +31,14 @@ impl Writer<'_, '_> {
         Ok(Lists { unique: None, most, ..lists.clone() })
     }
 
-    /// How many values the entries of lists can have, if the schema lists them.
+    /// The number of values that the items of an array can have, if the schema lists them all.
     pub(super) fn count_of_values(&mut self, lists: &Lists) -> Result<Option<u64>, GrammarError> {
         let mut values = HashSet::new();
         let are_listed = lists.first.is_empty() && self.add_values(&lists.rest, &mut values)?;
         Ok(are_listed.then_some(values.len() as u64))
     }
 
-    /// Adds the values of a shape, as JSON, if the schema lists them; returns whether it does.
+    /// Adds the values of a shape, as JSON, to `values`; returns false if the schema does not list them all.
     fn add_values(&mut self, shape: &Rc<Node>, values: &mut HashSet<String>) -> Result<bool, GrammarError> {
         let Shape::OneOf(parts) = &***shape else { return Ok(false) };
         let mut are_listed = true;
@@ -56,7 +56,7 @@ impl Writer<'_, '_> {
                     _ => are_listed = false,
                 },
                 Part::Number(listed) => match listed.kept() {
-                    // Numbers that are one in floating point are the same to some readers.
+                    // Some readers treat numbers with the same floating-point value as equal.
                     Some(texts) => values.extend(texts.into_iter().map(|text| match text.parse::<f64>() {
                         Ok(number) => (number + 0.0).to_string(),
                         Err(_) => text.to_owned(),
@@ -92,7 +92,8 @@ impl Writer<'_, '_> {
         Ok(are_listed)
     }
 
-    /// Adds what is of `kind` and has one value of each of `shapes`, if the schema lists these and they are not many.
+    /// Adds the arrays or objects (`kind`) that combine one value of each of `shapes`; returns false if the schema does
+    /// not list these values, or there are too many.
     fn add_combined(
         &mut self,
         shapes: &[Rc<Node>],

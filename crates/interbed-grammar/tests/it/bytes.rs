@@ -1,4 +1,4 @@
-//! The definition: a token is allowed exactly where its bytes are, one after the other.
+//! Tests the definition of masks: a token is allowed exactly where its bytes are, one after the other.
 
 use interbed_grammar::testing::{Dice, random_schema};
 use interbed_grammar::{Constraint, GrammarSource, Standing, Vocabulary};
@@ -6,18 +6,18 @@ use proptest::prelude::*;
 
 use crate::{CALL, EOS, PIECES, bytes_and};
 
-/// Whether this is a token with a text. No text has the byte 0xFF, so the token of that byte has none.
+/// Whether this is a token with text. The byte 0xFF is in no text, so its token has none.
 fn is_text(vocabulary: &Vocabulary, token: u32) -> bool {
     token != EOS && token != CALL && !vocabulary.text(token).is_empty()
 }
 
-/// Whether `state`, which knows bytes only, goes on with all of `bytes`.
+/// Whether `state`, whose vocabulary has only bytes, can advance by all of `bytes`.
 fn goes_on(state: &Constraint, bytes: &[u8]) -> bool {
     let mut state = state.clone();
     bytes.iter().all(|&byte| state.advance(u32::from(byte)).is_ok())
 }
 
-/// Walks at random through `source`, and compares the masks of all tokens with what their bytes do.
+/// Walks randomly through `source`, and compares the masks of all tokens with the effect of their bytes.
 fn compare(source: &GrammarSource, seed: u64) -> Result<(), TestCaseError> {
     let (tokens, bytes) = (bytes_and(&PIECES), bytes_and(&[]));
     let (mut by_tokens, mut by_bytes) = (tokens.compile(source).unwrap(), bytes.compile(source).unwrap());
@@ -33,7 +33,7 @@ fn compare(source: &GrammarSource, seed: u64) -> Result<(), TestCaseError> {
             prop_assert_eq!(mask.allows(token), goes_on(&by_bytes, text), "{:?}", String::from_utf8_lossy(text));
             allowed.extend(mask.allows(token).then_some(token));
         }
-        // Long tokens are rare, and so are chosen more often.
+        // Long tokens are rare, so they are chosen more often.
         let longest = allowed.iter().copied().max_by_key(|&token| tokens.text(token).len());
         let Some(longest) = longest else { return Ok(()) };
         let token = if dice.below(3) == 0 { longest } else { allowed[dice.below(allowed.len())] };

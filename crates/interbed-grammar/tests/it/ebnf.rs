@@ -1,4 +1,4 @@
-//! Grammars with `::=`: their texts are those that a plain matcher finds.
+//! Tests grammars with `::=`: their texts are those that a simple matcher finds.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ const LETTERS: &str = "ab\u{e9}";
 
 enum Item {
     Text(&'static str),
-    /// As it is written, and the letters that it allows.
+    /// A character class as it is written, and the letters that it allows.
     Class(&'static str, &'static str),
     Rule(usize),
     Group(Vec<Vec<Item>>),
@@ -66,7 +66,7 @@ fn written_item(item: &Item) -> String {
     }
 }
 
-/// The texts of the rules, up to [`LONGEST`] characters, by repeating their definitions until nothing is added.
+/// The texts of the rules, up to [`LONGEST`] characters, found by expanding definitions until nothing is added.
 fn texts(rules: &[Vec<Vec<Item>>]) -> Vec<BTreeSet<String>> {
     let mut found = vec![BTreeSet::new(); rules.len()];
     loop {
@@ -148,7 +148,7 @@ proptest! {
                     prop_assert_eq!(takes(&fresh, &text), expected.contains(&text), "{:?} of {}", text, grammar);
                 }
             }
-            // A grammar that has no text, or none but the empty one, may be refused.
+            // A grammar without texts, or with only the empty one, may be refused.
             Err(error) => prop_assert!(expected.iter().all(String::is_empty), "{}: {}", grammar, error),
         }
     }
@@ -169,7 +169,7 @@ fn what_users_write_is_read() {
     let fresh = compiled(escapes).expect("a grammar");
     assert!(takes(&fresh, "A\u{e9}\u{1f600}\"\\-xy") && takes(&fresh, "A\u{e9}\u{1f600}\"\\^xy"));
     assert!(!takes(&fresh, "A\u{e9}\u{1f600}\"\\-x-") && !takes(&fresh, "A\u{e9}\u{1f600}\"\\-x"));
-    // Lark's form may have a text with "::=".
+    // A grammar in Lark's syntax may contain the text "::=".
     assert!(matches!(GrammarSource::of_grammar("start: \"a ::= b\"".into()), GrammarSource::Lark(_)));
 }
 
@@ -210,7 +210,7 @@ fn a_grammar_has_limits() {
     for grammar in [format!("root ::= \"{}\"", "ab".repeat(8_000)), format!("root ::= {}", "[a-c] ".repeat(16_000))] {
         compiled(&grammar).expect("a grammar");
     }
-    // Repetitions take little.
+    // Nested repetitions use little memory.
     let fresh = compiled("root ::= ((\"a\"{1000}){1000}){1000}").expect("a grammar");
     assert!(!takes(&fresh, "aaaa"));
 }

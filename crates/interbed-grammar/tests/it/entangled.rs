@@ -1,15 +1,15 @@
-//! Schemas whose parts are in each other many times, or lead to each other far: they are read with little stack and
-//! time, or refused.
+//! Tests schemas whose parts contain or reference each other many times: they are read with little stack and time, or
+//! refused.
 
 use interbed_grammar::{GrammarError, checked_schema};
 use serde_json::{Map, Value, json};
 
-/// Stack of threads that read schemas: what a thread has if nobody says.
+/// Stack size of threads that read schemas: the default of a thread.
 const STACK_BYTES: usize = 2 << 20;
 
 fn read(schema: Value) -> Result<(), GrammarError> {
     let read = move || checked_schema(&schema).map(drop);
-    // Without limits, some of these would not end, or not before they had taken all memory.
+    // Without limits, some of these would never end, or only after exhausting memory.
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(read).unwrap().join().unwrap()
 }
 
@@ -18,7 +18,7 @@ fn refused(schema: Value, problem: &str) {
     assert!(message.contains(problem), "{message}");
 }
 
-/// Definitions, each of which `nests` the next one, whose type stands beside the reference.
+/// Definitions, each of which uses `nests` to contain the next one, whose type is beside the reference.
 fn chain(count: usize, nests: impl Fn(Value) -> Value) -> Map<String, Value> {
     let link = |n: usize| json!({"type": "array", "$ref": format!("#/$defs/d{}", n + 1)});
     let mut all: Map<_, _> = (0..count).map(|n| (format!("d{n}"), nests(link(n)))).collect();
@@ -35,17 +35,17 @@ fn levels_of_all_that_is_put_together_are_limited() {
     let deep = |count| chain(count, |link| nested(40, "items", link));
     refused(json!({"$ref": "#/$defs/d0", "$defs": deep(60)}), "levels deep");
     read(json!({"$ref": "#/$defs/d0", "$defs": deep(2)})).expect("a schema");
-    // From the last on: none is read within another, but each has all of the next one.
+    // From the last definition on: none is read within another, but each contains all of the next one.
     let known: Vec<Value> = (0..60).rev().map(|n| json!({"type": "array", "$ref": format!("#/$defs/d{n}")})).collect();
     refused(json!({"prefixItems": known, "$defs": deep(60)}), "levels deep");
-    // By values of objects, and by alternatives.
+    // Nesting by values of objects, and by alternatives.
     let objects = chain(100, |link| json!({"properties": {"a": nested(9, "additionalProperties", link)}}));
     refused(json!({"type": "object", "$ref": "#/$defs/d0", "$defs": objects}), "levels deep");
     let any = |inner: Value| (0..30).fold(inner, |inner, _| json!({"anyOf": [inner, {"allOf": [{"const": 1}]}]}));
     refused(json!({"$ref": "#/$defs/d0", "type": "array", "$defs": chain(60, any)}), "levels deep");
 }
 
-/// As deep as is allowed, in each of the ways: all that is done with it fits into a small stack.
+/// Tests every kind of nesting up to its limit: all processing fits into a small stack.
 #[test]
 fn what_is_as_deep_as_is_allowed_is_read_with_little_stack() {
     for count in 1..=6 {
@@ -91,7 +91,7 @@ fn what_is_copied_is_counted() {
     let any = vec![json!({"$ref": "#/$defs/a"}); 300];
     let all: Vec<Value> = (0..300).map(|least| json!({"minLength": least})).collect();
     let _ = read(json!({"allOf": all, "anyOf": any, "$defs": {"a": {"enum": texts}}}));
-    // Each of many objects has a long name, is at a place with one, or has many names.
+    // Each of many objects has a long name, is at a place with a long name, or has many names.
     let objects = vec![json!({"properties": {"a": {}}}); 2000];
     refused(json!({"properties": {"n".repeat(100_000): {"anyOf": objects}}}), "combinations of its parts");
     let names: Map<String, Value> = (0..3000).map(|n| (format!("n{n}"), json!({}))).collect();
@@ -156,7 +156,7 @@ fn many_of_one_thing_are_read_in_time() {
     let properties = many(9000, &|n| (format!("a{n}"), json!({})));
     let _ = read(bytes(json!({"type": "object", "required": names[..9000], "properties": properties})));
     let _ = read(bytes(json!({"enum": (0..40_000).collect::<Vec<_>>(), "type": ["integer", "number"]})));
-    // Each refers to the next, in an order in which no end is known before all others were looked at.
+    // Each definition refers to the next, in an order in which no end is known before all others were visited.
     let link = |n: usize| {
         (format!("d{n:05}"), json!({"prefixItems": [{"$ref": format!("#/$defs/d{:05}", n + 1)}], "minItems": 1}))
     };

@@ -1,5 +1,5 @@
-//! Values of schemas that others published, of which they say whether they are valid: `instances.jsonl` in the folder
-//! that `INTERBED_SCHEMAS` names. No invalid one may be an answer. Without the file, this test says so and passes.
+//! Tests published schemas with values that are marked as valid or invalid, in `instances.jsonl` in the folder that
+//! `INTERBED_SCHEMAS` names. No invalid value may be an answer. Without the file, this test says so and passes.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::bytes_and;
 
-/// Names and values that are tried for one value before that is given up.
+/// Maximum number of names and values that are tried for one value.
 const TRIES_MAX: usize = 300;
 
 #[test]
@@ -30,7 +30,7 @@ fn published_values_are_answers_only_if_they_are_valid() {
     let file = |name: &str| Mutex::new(File::create(folder.join(name)).expect("a file"));
     let (wrong, refused) = (file("instances_wrong.jsonl"), file("instances_refused.jsonl"));
     let next = AtomicUsize::new(0);
-    // Schemas; then valid and invalid values, those that are answers, and those that were given up.
+    // Counts of schemas; then of valid and invalid values, those that are answers, and those that were given up.
     let counts: [AtomicUsize; 7] = std::array::from_fn(|_| AtomicUsize::new(0));
     let remarks = AtomicUsize::new(0);
     let count = |index: usize| counts[index].fetch_add(1, Ordering::Relaxed);
@@ -47,7 +47,7 @@ fn published_values_are_answers_only_if_they_are_valid() {
                 let is_valid = test["valid"] == true;
                 count(1 + usize::from(!is_valid));
                 let mut tries = Tries { order: &order, left: TRIES_MAX };
-                // Mostly the order of the schema is right.
+                // Usually the schema's own order of names is right.
                 let mut state = fresh.clone();
                 let is_right = push(&mut state, &tries.ordered(&test["data"]).to_string()).is_some() && state.may_end();
                 let is_answer = is_right || tries.value(&fresh, &test["data"]).is_some_and(|mut state| state.may_end());
@@ -59,7 +59,7 @@ fn published_values_are_answers_only_if_they_are_valid() {
                 }
                 let line = json!({"place": place, "schema": bench["schema"], "data": test["data"]});
                 match (is_answer, is_valid) {
-                    // Who checks what the standard takes for a remark calls some invalid that are not.
+                    // Validators that check `format` reject some values that are valid by the standard.
                     (true, false) if schema_has_remark(&bench["schema"]) => {
                         remarks.fetch_add(1, Ordering::Relaxed);
                     }
@@ -85,12 +85,12 @@ fn published_values_are_answers_only_if_they_are_valid() {
     assert_eq!(wrong_count, remarks, "invalid values are answers: instances_wrong.jsonl");
 }
 
-/// Whether a schema has a `format` that is no more than a remark.
+/// Whether a schema has a `format` that is only an annotation.
 fn schema_has_remark(schema: &Value) -> bool {
     interbed_grammar::check_formats(schema).is_err()
 }
 
-/// Gives names of properties their order in the schema.
+/// Collects the order of property names in the schema.
 fn names_of<'a>(schema: &'a Value, order: &mut HashMap<&'a str, usize>) {
     match schema {
         Value::Array(values) => values.iter().for_each(|value| names_of(value, order)),
@@ -128,7 +128,7 @@ impl Tries<'_> {
         pairs
     }
 
-    /// The state behind a value, with its names in an order that is allowed.
+    /// The state after a value, with its names in an order that is allowed.
     fn value(&mut self, state: &Constraint, value: &Value) -> Option<Constraint> {
         match value {
             Value::Array(values) => {
@@ -167,14 +167,14 @@ impl Tries<'_> {
     }
 }
 
-/// The state behind a text, if all of it may come.
+/// The state after a text, if all of it is allowed.
 fn pushed(state: &Constraint, text: &str) -> Option<Constraint> {
     let mut state = state.clone();
     push(&mut state, text)?;
     Some(state)
 }
 
-/// Lets a text come, if all of it may.
+/// Advances by a text; returns `None` if some of it is not allowed.
 fn push(state: &mut Constraint, text: &str) -> Option<()> {
     text.bytes().try_for_each(|byte| state.advance(u32::from(byte)).map(drop)).ok()
 }

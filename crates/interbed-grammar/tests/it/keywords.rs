@@ -1,4 +1,4 @@
-//! Keywords that exclude values or count them: random answers keep to them, and texts that do not are no answers.
+//! Tests keywords that exclude values or count them: random answers satisfy them, and texts that do not are no answers.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ fn allows(fresh: &Constraint, text: &str) -> bool {
         && state.mask().unwrap().is_none_or(|mask| mask.allows(EOS))
 }
 
-/// Each schema has these texts, and not those; what random walks find is what `keeps` says.
+/// Each schema allows the first texts and not the second; random answers satisfy `keeps`.
 #[test]
 fn what_is_excluded_or_counted_is_kept_to() {
     type Keeps = fn(&Value) -> bool;
@@ -139,14 +139,14 @@ fn what_is_excluded_or_counted_is_kept_to() {
     }
 }
 
-/// Whether no entry comes twice, numbers as floating point.
+/// Whether all items are distinct, with numbers compared in floating point.
 fn is_unique(value: &Value) -> bool {
     let entries = value.as_array().unwrap();
     let text = |entry: &Value| entry.as_f64().map_or_else(|| entry.to_string(), |number| (number + 0.0).to_string());
     entries.iter().map(text).collect::<HashSet<_>>().len() == entries.len()
 }
 
-/// In a class of all but quotes or backslashes there is neither, escaped or not.
+/// A negated class of quotes or backslashes contains neither, escaped or not.
 #[test]
 fn classes_of_all_but_quotes_and_backslashes_have_none() {
     let vocabulary = bytes_and(&PIECES);

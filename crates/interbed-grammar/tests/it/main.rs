@@ -1,4 +1,4 @@
-//! The crate from outside.
+//! Tests the crate's public interface.
 
 mod bytes;
 mod ebnf;
@@ -13,12 +13,12 @@ mod walks;
 
 use interbed_grammar::{TokenText, Vocabulary};
 
-/// Ends a text in [`bytes_and`].
+/// The token that ends a text in [`bytes_and`].
 pub const EOS: u32 = 256;
 /// A special token in [`bytes_and`].
 pub const CALL: u32 = 257;
 
-/// All bytes, two special tokens, and `more` from 258 on.
+/// A vocabulary of all bytes, two special tokens, and `more` from id 258 on.
 pub fn bytes_and(more: &[&str]) -> Vocabulary {
     let bytes = (0..=255).map(|byte| TokenText::Text(vec![byte]));
     let special = [TokenText::Special("<end>".into()), TokenText::Special("<call>".into())];
@@ -27,7 +27,7 @@ pub fn bytes_and(more: &[&str]) -> Vocabulary {
     Vocabulary::new(&tokens, &[EOS]).expect("a vocabulary")
 }
 
-/// Tokens of several bytes, across all borders of JSON.
+/// Tokens of several bytes that cross all kinds of boundaries in JSON.
 pub const PIECES: [&str; 40] = [
     "{\"",
     "\":",

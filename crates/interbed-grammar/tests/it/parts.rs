@@ -1,4 +1,4 @@
-//! Answers of which only parts are bound, and grammars that name special tokens.
+//! Tests answers of which only parts are constrained, and grammars that name special tokens.
 
 use interbed_grammar::{Constraint, GrammarError, GrammarSource, Marker, Preface, Standing, Trigger};
 
@@ -52,7 +52,7 @@ fn a_token_may_reach_into_the_bound_part() {
     let mut state = fresh.clone();
     state.advance(258).unwrap();
     assert!(state.mask().unwrap().expect("bound").allows(u32::from(b'!')));
-    // What is no beginning of a part would be a part that nothing binds.
+    // A beginning that no part can have would be a part that the grammar does not constrain.
     for text in ["", "any ", "x", "xx"] {
         let mut state = fresh.clone();
         push(&mut state, text);
@@ -107,7 +107,7 @@ fn a_marker_at_the_start_counts_again_behind_a_part() {
         state.advance(260).unwrap();
         push(&mut state, "\"a\"}");
     }
-    // Behind a text it is text.
+    // In the middle of a text, the marker is text.
     push(&mut state, "and {b");
     assert!(state.is_free() && state.mask().unwrap().is_none());
 }
@@ -144,7 +144,7 @@ fn digits(pieces: &[&str], preface: Preface) -> Constraint {
     bytes_and(pieces).compile(&GrammarSource::Regex("[0-9]{2}".into())).unwrap().behind(preface)
 }
 
-/// Which of these bytes, and of the tokens behind them, may come.
+/// Whether each of these bytes, and of the tokens after them, is allowed.
 fn may(state: &mut Constraint, bytes: &str, tokens: &[u32]) -> Vec<bool> {
     let mask = state.mask().unwrap().expect("not free");
     bytes.bytes().map(u32::from).chain(tokens.iter().copied()).map(|token| mask.allows(token)).collect()
@@ -154,10 +154,10 @@ fn may(state: &mut Constraint, bytes: &str, tokens: &[u32]) -> Vec<bool> {
 fn what_is_bound_may_come_behind_a_preface() {
     let mut state = digits(&[], Preface::optional(Some(CALL), "</t>", 2));
     assert_eq!(may(&mut state, "4x ", &[CALL, EOS]), [true, false, false, true, false]);
-    // Without it.
+    // Without the preface.
     let mut without = state.clone();
     assert_eq!(push(&mut without, "42"), [Standing::Open, Standing::Complete]);
-    // With it: then the answer cannot end in it, and white space may follow, so much and no more.
+    // With the preface: the answer cannot end in it, and a limited amount of white space may follow it.
     state.advance(CALL).unwrap();
     for text in ["4", "2 is it, </t", "no </ </t"] {
         push(&mut state, text);
@@ -180,7 +180,7 @@ fn a_preface_that_has_begun_may_end_within_a_token() {
     state.advance(258).unwrap();
     assert_eq!(may(&mut state, "4x ", &[EOS]), [true, false, false, false]);
     assert_eq!(push(&mut state, "2"), [Standing::Complete]);
-    // What cannot follow it does not end it.
+    // A marker whose rest cannot follow does not end the preface.
     let mut state = fresh.clone();
     state.advance(259).unwrap();
     assert_eq!(may(&mut state, "4x ", &[EOS]), [true, true, true, false]);

@@ -1,6 +1,6 @@
-//! Schemas that others published, and those that `tools/schemas/generate.py` combines at random, in files of the folder
-//! that `INTERBED_SCHEMAS` names: which are refused, and why.
-//! Without it, this test says so and passes. The answers that it writes down, `tools/schemas/validate.py` validates.
+//! Tests published schemas, and those that `tools/schemas/generate.py` combines at random, from files in the folder
+//! that `INTERBED_SCHEMAS` names: which are refused, and why. Without it, this test says so and passes.
+//! `tools/schemas/validate.py` validates the answers that it writes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ use serde_json::json;
 use crate::walks::try_answer;
 use crate::{PIECES, bytes_and};
 
-/// The files, if they are there.
+/// Names of the files, which need not exist.
 const FILES: [&str; 3] = ["schemas", "benchmark", "generated"];
-/// Longest answer, and answers to each schema if `INTERBED_WALKS` does not say.
+/// Longest answer in tokens; the number of answers to each schema may be set by `INTERBED_WALKS`.
 const TOKENS_MAX: usize = 1500;
 const WALKS: u64 = 4;
-/// Reasons, and slowest schemas, that are shown.
+/// Number of reasons, and of slowest schemas, that are shown.
 const SHOWN: usize = 60;
 
 #[test]
@@ -39,7 +39,7 @@ fn refusals_are_counted_by_reason() {
         let (answers, outcomes) = (file("answered"), file("outcomes"));
         let reasons = Mutex::new(BTreeMap::<String, usize>::new());
         let slowest = Mutex::new(Vec::<(Duration, String)>::new());
-        // Two keywords may be to blame, neither of which is so alone.
+        // Two keywords may be to blame together, but neither of them alone.
         let whole = AtomicUsize::new(0);
         let (next, accepted, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || {
@@ -59,7 +59,7 @@ fn refusals_are_counted_by_reason() {
                     Err(error) => {
                         *reasons.lock().unwrap().entry(reason(&error)).or_default() += 1;
                         assert!(names_its_place(&error), "{place}: {error}");
-                        // That a schema is too long is the fault of no keyword.
+                        // No keyword is to blame for a schema that is too long.
                         let told = error.to_string();
                         let is_whole = told.starts_with("# ") && !told.contains(" bytes, but at most ");
                         whole.fetch_add(usize::from(is_whole), Ordering::Relaxed);
@@ -110,7 +110,7 @@ fn names_its_place(error: &GrammarError) -> bool {
     matches!(error, GrammarError::Schema { place, .. } if place.starts_with('#'))
 }
 
-/// What is wrong, without what differs from schema to schema.
+/// The reason of an error, without what differs from schema to schema.
 fn reason(error: &GrammarError) -> String {
     let (place, problem) = match error {
         GrammarError::Schema { place, problem } => (place.rsplit('/').next().unwrap_or_default(), problem.clone()),

@@ -1,4 +1,4 @@
-//! What cannot be enforced is refused, by keyword and place.
+//! Tests that keywords which cannot be enforced are refused, by keyword and place.
 
 use interbed_grammar::{GrammarError, GrammarSource, TokenText, Vocabulary};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{PIECES, bytes_and};
 
 fn refused(source: GrammarSource) -> String {
-    // As its callers do.
+    // Compiles on a large stack, as callers do.
     let compile = move || bytes_and(&PIECES).compile(&source).map(drop).expect_err("refused").to_string();
     let thread = std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES);
     thread.spawn(compile).unwrap().join().unwrap()
@@ -65,7 +65,7 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
         (json!({"items": {"$id": "https://e.x/a", "items": {"$ref": "#/x"}}, "x": {}}), "#/items/items/$ref"),
         (json!(false), "#"),
         (json!({"minItems": 9_000_000, "type": "array"}), "#/minItems"),
-        // Nobody keeps to these: the keyword is named without which there are values.
+        // No value satisfies these schemas: the error names a keyword without which there are values.
         (json!({"type": "integer", "minimum": 3, "maximum": 2}), "#/minimum"),
         (json!({"items": {"const": {"a": [1]}}, "minItems": 2, "type": "array", "uniqueItems": true}), "#/items/const"),
         (json!({"properties": {"a": {"enum": []}}, "required": ["a"], "type": "object"}), "#/properties/a/enum"),
@@ -96,7 +96,7 @@ fn what_references_lead_to_is_checked_wherever_it_is() {
                 "#/components/schemas/A",
             ),
             (json!({"items": {"$ref": "#/x/y"}, "x": {"y": within(asks.clone())}}), &*format!("#/x/y/{at}")),
-            // By way of another, in a list, in what is data elsewhere, and within another one's place.
+            // References through another one, into a list, to data elsewhere, and within another reference's target.
             (json!({"$ref": "#/x/0", "x": [{"items": {"$ref": "#/x/1"}}, asks]}), "#/x/1"),
             (json!({"$ref": "#/default", "default": asks}), "#/default"),
             (json!({"allOf": [{"$ref": "#/x"}, {"$ref": "#/x/a/b"}], "x": {"a": {"b": asks}}}), "#/x/a/b"),
@@ -105,7 +105,7 @@ fn what_references_lead_to_is_checked_wherever_it_is() {
             assert_eq!(place_of(&schema), format!("{place}/{keyword}"), "{schema}");
         }
     }
-    // What nothing leads to is not read; what refers to itself is read once.
+    // Schemas that nothing refers to are not read; a schema that refers to itself is read once.
     for schema in [
         json!({"x": {"$dynamicRef": "#"}, "type": "null"}),
         json!({"$ref": "#/x/y", "x": {"y": {"items": {"$ref": "#/x/y"}, "uniqueItems": false}}}),
@@ -169,7 +169,7 @@ fn there_are_limits() {
     assert!(refused(GrammarSource::Lark(brackets)).contains("nested brackets"));
 }
 
-/// A short source may become many rules: what these take is counted before it is taken.
+/// A short source may become many rules: their memory is counted before it is used.
 #[test]
 fn rules_are_counted_as_memory() {
     let names: serde_json::Map<_, _> = (0..60).map(|n| (n.to_string(), json!(true))).collect();
@@ -224,7 +224,7 @@ fn hostile_grammars_fail_or_work_and_end_in_time() {
     }
 }
 
-/// The library follows names and references by recursion: chains of them are the deepest that a text can ask for.
+/// The library follows names and references by recursion: chains of them are the deepest nesting that a text can cause.
 #[test]
 fn chains_of_names_are_refused_before_they_fill_the_stack() {
     let rules = |rule: fn(usize) -> String| move |count: usize| (0..count).map(rule).collect::<String>();
@@ -249,7 +249,7 @@ fn chains_of_names_are_refused_before_they_fill_the_stack() {
         &|n| GrammarSource::JsonSchema(definitions(n)),
     ];
     for (index, chain) in chains.into_iter().enumerate() {
-        // From short to as long as the limit of bytes has them: none may end the process.
+        // Chains from short ones to the limit of bytes: none may crash the process.
         let mut refused = false;
         for count in [10, 100, 500, 1000, 1600, 4000, 8000, 10_000] {
             let source = chain(count);

@@ -1,4 +1,4 @@
-//! Lists without repeated entries, of values that no schema lists.
+//! Tests arrays with `uniqueItems` whose values no schema lists.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::walks::try_answer;
 use crate::{EOS, PIECES, bytes_and};
 
-/// Whether `text` is an answer, byte by byte: what the mask has may come, and nothing else.
+/// Whether `text` is an answer, byte by byte; checks that exactly the tokens in the mask are accepted.
 fn allows(source: &GrammarSource, text: &str) -> bool {
     let mut state = bytes_and(&[]).compile(source).unwrap_or_else(|error| panic!("{error}"));
     let mut may_come = |token: u32| {
@@ -20,7 +20,7 @@ fn allows(source: &GrammarSource, text: &str) -> bool {
     text.bytes().all(|byte| may_come(u32::from(byte))) && may_come(EOS)
 }
 
-/// The entries as values: numbers as floating point, and objects whatever their order.
+/// Whether the items differ as values: numbers in floating point, and objects whatever their order.
 fn are_different(entries: &[Value]) -> bool {
     fn text(value: &Value) -> String {
         match value {
@@ -101,7 +101,7 @@ fn lists_are_found_wherever_they_are() {
     assert!(error.to_string().contains("uniqueItems"), "{error}");
 }
 
-/// Where few values are left, an entry goes on to one of them.
+/// Where few values are left, an item continues to one of them.
 #[test]
 fn no_way_ends_where_values_are_left() {
     let closed = |properties: Value, required: Value| {
@@ -139,7 +139,7 @@ fn no_way_ends_where_values_are_left() {
     }
 }
 
-/// Of many tokens few are looked at for a mask: those that it leaves out are those that may not come, one by one.
+/// Few of many tokens are checked for a mask: those that it excludes are those that are refused one by one.
 #[test]
 fn masks_have_what_may_come() {
     let pieces = [
@@ -184,7 +184,7 @@ fn masks_have_what_may_come() {
         for walk in 0..3 {
             let mut dice = Dice::new(index as u64 * 10 + walk);
             let mut state = vocabulary.compile(&GrammarSource::JsonSchema(schema.clone())).expect("a grammar");
-            // In the same list, but for what it says of repeated entries.
+            // The same array without `uniqueItems`.
             let plain = json!({"anyOf": [{"type": "array"}, {"type": "object"}]});
             let mut plain = vocabulary.compile(&GrammarSource::JsonSchema(plain)).expect("a grammar");
             for _ in 0..60 {
@@ -198,7 +198,7 @@ fn masks_have_what_may_come() {
                     refused += usize::from(any.allows(token) && !comes);
                     may_come.extend((comes && token != EOS && any.allows(token)).then_some(token));
                 }
-                // Mostly what has come before, so that there is something to leave out.
+                // Prefers bytes that have come before, so that there is something to exclude.
                 let likely = |&token: &u32| vocabulary.text(token).iter().all(|byte| b"a1\",[]{}:tru\\".contains(byte));
                 let likely: Vec<u32> = may_come.iter().copied().filter(likely).collect();
                 let list = if likely.is_empty() { &may_come } else { &likely };

@@ -1,4 +1,4 @@
-//! Random answers: what is complete validates, and copies go their own ways.
+//! Tests random answers: complete ones are valid, and clones advance independently.
 
 use interbed_grammar::testing::{Dice, is_valid, random_combination, random_number, random_schema};
 use interbed_grammar::{Constraint, GrammarError, GrammarSource, Standing, TokenMask, Vocabulary, json_value};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{CALL, EOS, PIECES, bytes_and};
 
-/// An allowed token, mostly a short way to an end: letters and white space are rare.
+/// Chooses an allowed token, usually one that leads to an early end: letters and white space are rare.
 fn choose(vocabulary: &Vocabulary, mask: &TokenMask, dice: &mut Dice) -> u32 {
     let all: Vec<u32> = (0..vocabulary.num_tokens() as u32).filter(|&token| mask.allows(token)).collect();
     let is_plain = |&token: &u32| token == EOS || vocabulary.text(token).iter().all(|byte| b"\"}],:1a".contains(byte));
@@ -16,12 +16,12 @@ fn choose(vocabulary: &Vocabulary, mask: &TokenMask, dice: &mut Dice) -> u32 {
     list[dice.below(list.len())]
 }
 
-/// An answer, if it ends within `most` tokens.
+/// Generates a random answer; `None` if it does not end within `most` tokens.
 fn answer(vocabulary: &Vocabulary, state: Constraint, dice: &mut Dice, most: usize) -> Option<String> {
     try_answer(vocabulary, state, dice, most).unwrap()
 }
 
-/// The same, or why it cannot go on.
+/// Generates a random answer, or returns why it cannot continue.
 pub(crate) fn try_answer(
     vocabulary: &Vocabulary,
     mut state: Constraint,
@@ -70,7 +70,7 @@ proptest! {
         let mut dice = Dice::new(seed);
         for _ in 0..40 {
             let before = state.mask().unwrap().expect("bound");
-            // Drafts: some that may come, then anything.
+            // Draft tokens: some that are allowed, then arbitrary ones.
             let mut ahead = state.clone();
             let mut drafts = Vec::new();
             for _ in 0..dice.below(4) {
@@ -94,7 +94,7 @@ proptest! {
                     prop_assert_eq!(alone.advance(drafts[index]), Ok(Standing::Open));
                 }
             }
-            // What was refused changes nothing either.
+            // A refused token changes nothing.
             if let Some(refused) = (0..256).find(|&token| !before.allows(token)) {
                 prop_assert!(state.clone().advance(refused).is_err());
                 prop_assert!(state.advance(refused).is_err());
@@ -107,7 +107,7 @@ proptest! {
     }
 }
 
-/// Two hundred schemas of which nobody knows whether they have values: they are refused, or what they allow is valid.
+/// Tests two hundred schemas that may have no values: they are refused, or everything that they allow is valid.
 #[test]
 fn combinations_are_kept_to_or_refused() {
     let vocabulary = bytes_and(&PIECES);
@@ -128,7 +128,7 @@ fn combinations_are_kept_to_or_refused() {
     assert!(kept > 120 && ended > kept * 3, "{ended} answers of {kept} schemas ended");
 }
 
-/// Numbers that are listed come as they are written there, at any depth.
+/// Listed numbers keep the spelling of the schema, at any depth.
 #[test]
 fn listed_numbers_are_written_as_in_the_schema() {
     let vocabulary = bytes_and(&PIECES);
@@ -159,7 +159,7 @@ fn listed_numbers_are_written_as_in_the_schema() {
     }
 }
 
-/// Patterns may leave no name to others: those are not begun.
+/// Patterns may leave no name for other properties: those are not begun.
 #[test]
 fn names_that_there_are_not_lead_nowhere() {
     let vocabulary = bytes_and(&PIECES);
@@ -174,12 +174,12 @@ fn names_that_there_are_not_lead_nowhere() {
     for schema in [
         object(json!(["a"]), json!({"^a$": {"minimum": 0}}), json!({"properties": {"a": one}})),
         object(json!(["x"]), json!({"^x$": one}), none()),
-        // Each name is that of two patterns, or has to be written with an escape.
+        // Each name matches two patterns, or needs an escape.
         object(json!([]), json!({"^x": one, "^[x]": one}), none()),
         object(json!([]), json!({"^\"$": one}), none()),
         object(json!(["a", "b"]), json!({"^(a|b)$": one}), none()),
         object(json!(["a"]), json!({"^a$": one, "^[^a]": false, "^$": false, "^a.": false}), none()),
-        // Others are all that no pattern matches: there are none.
+        // Every name matches a pattern, so there are no other properties.
         object(json!([]), json!({"^[^b]": false, "^$": false, "^b": false}), json!({"additionalProperties": one})),
         object(
             json!(["a"]),
@@ -206,7 +206,7 @@ fn names_that_there_are_not_lead_nowhere() {
     }
 }
 
-/// A bound that is excluded is kept away from as floating point has it, in numbers of any size.
+/// An excluded bound is avoided as floating point sees it, for numbers of any size.
 #[test]
 fn bounds_that_are_excluded_are_what_floating_point_makes_of_them() {
     let vocabulary = bytes_and(&PIECES);

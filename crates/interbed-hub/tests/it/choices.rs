@@ -1,4 +1,4 @@
-//! Which files are taken.
+//! Tests the choice of files.
 
 use std::collections::BTreeSet;
 
@@ -91,7 +91,7 @@ fn of_gguf_files_the_usual_one_or_that_of_the_tag() {
     assert_eq!(weights(&all, None), ["m-Q4_K_M.gguf"]);
     assert_eq!(weights(&all[..2], None), ["m-IQ4_0.gguf"]);
     assert_eq!(weights(&["m-Q2_K.gguf", "m-Q8_0.gguf"], None), ["m-Q8_0.gguf"]);
-    // Whatever the case; a whole word rather than a part of one; the part if there is nothing else.
+    // Case is ignored; a whole word is preferred to a part of one; a part matches if there is nothing else.
     assert_eq!(weights(&all, Some("q4_0")), ["m-Q4_0.gguf"]);
     assert_eq!(weights(&all[..2], Some("Q4_0")), ["m-IQ4_0.gguf"]);
     assert_eq!(weights(&all, Some("ud-q4_k_xl")), ["UD/m-UD-Q4_K_XL.gguf"]);
@@ -102,7 +102,7 @@ fn of_gguf_files_the_usual_one_or_that_of_the_tag() {
         unknown.contains("no GGUF file for \"Q5_K_M\"") && unknown.contains("IQ4_0, Q2_K, Q4_0, Q4_K_M"),
         "{unknown}"
     );
-    // Nothing beside a GGUF file is needed.
+    // A GGUF file needs no other files.
     assert_eq!(of(&["config.json", "m-Q8_0.gguf"], None).unwrap().small, [""; 0]);
 }
 
@@ -113,7 +113,7 @@ fn gguf_files_that_llama_cpp_leaves_out_are_left_out() {
         {
             assert_eq!(weights(&[&name, "m-q4_k_m.gguf"], None), ["m-q4_k_m.gguf"], "{name}");
         }
-        // A folder's name and other letters mean nothing.
+        // Names of folders, and the case of letters, do not matter.
         let others = [format!("a-{part}/m-q4_k_m.gguf"), format!("a-{}q4_k_m.gguf", part.to_uppercase())];
         others.iter().for_each(|name| assert_eq!(weights(&[name], None), [name.as_str()]));
     }

@@ -1,4 +1,4 @@
-//! What crashes of the machine leave in a cache, and what listings that lie must not take from it.
+//! Tests caches after crashes of the machine, and listings with wrong digests or sizes.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use interbed_hub::testing::Mischief;
 
 use crate::place::{Place, WEIGHTS, fetch, named, open, problem};
 
-/// Makes one byte of a file another, whose length stays.
+/// Changes one byte of a file, but not its length.
 fn damage(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     bytes[0] ^= 1;
@@ -27,7 +27,7 @@ fn small_files_that_were_damaged_are_fetched_again() {
     assert_eq!(fs::read_to_string(&config).unwrap(), "{}");
     assert_eq!((place.asked_for("config.json"), place.asked_for("tokenizer.json")), (1, 0));
 
-    // Without the link, too, and where the file system had no links.
+    // Also without the link, and where the file system has no links.
     damage(&config);
     let snapshot = open(&place.settings()).find(&named("org/name")).unwrap().folder();
     fs::remove_file(snapshot.join("config.json")).unwrap();
@@ -60,17 +60,17 @@ fn an_index_that_is_none_blames_the_file_and_not_the_network() {
     fetch(&place.settings(), "org/name").unwrap();
     let snapshot = open(&place.offline()).find(&named("org/name")).unwrap().folder();
     let index = snapshot.join("model.safetensors.index.json");
-    // A copy, whose name says no digest.
+    // A copy, whose name contains no digest.
     fs::remove_file(&index).unwrap();
     fs::write(&index, "{").unwrap();
     let problem = problem(fetch(&place.offline(), "org/name"));
     assert!(matches!(&problem, HubProblem::DamagedInCache { path, .. } if *path == index), "{problem}");
-    // With network it is fetched again.
+    // Online, the file is downloaded again.
     fetch(&place.settings(), "org/name").unwrap();
     fetch(&place.offline(), "org/name").unwrap();
 }
 
-/// A model of two shards.
+/// A model with two shards.
 pub fn sharded() -> Place {
     let place = Place::empty();
     place.add("config.json", "{}");

@@ -1,4 +1,4 @@
-//! Downloads over real sockets, from a Hub that misbehaves.
+//! Tests downloads over real sockets, from a Hub that misbehaves.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn everything_is_fetched_once_and_the_token_goes_to_the_hub_alone() {
     assert!(storage.iter().all(|seen| seen.authorization.is_none()), "{storage:?}");
     assert!(own.iter().all(|seen| seen.authorization.as_deref() == Some("Bearer hf_secret")), "{own:?}");
     assert_eq!(place.hub.sent("/blob/"), WEIGHTS);
-    // The address that the Hub led to is used for the other ranges too.
+    // The address that the Hub redirected to is used for the other ranges too.
     assert_eq!(own.iter().filter(|seen| seen.target.contains("model.safetensors")).count(), 1, "{own:?}");
     place.hub.forget();
     place.fetches();
@@ -63,7 +63,7 @@ fn servers_without_ranges_send_all() {
     let place = Place::new();
     place.hub.does(Mischief { ignores_ranges: true, ..Mischief::default() });
     place.fetches();
-    // Also to whoever has a part of it.
+    // Also for a client that has downloaded a part of it.
     let place = Place::new();
     begin(&place, 2 << 20);
     place.hub.does(Mischief { ignores_ranges: true, ..Mischief::default() });
@@ -77,7 +77,7 @@ fn signatures_that_run_out_are_asked_for_again() {
     place.fetches();
 }
 
-/// Leaves the first bytes of the weights, as a process that was killed does.
+/// Leaves the first bytes of the weights, like a process that was killed.
 fn begin(place: &Place, bytes: u64) {
     place.fetches();
     let whole = fs::read(place.blob()).unwrap();
@@ -93,7 +93,7 @@ fn what_was_fetched_is_not_fetched_again() {
     begin(&place, have);
     place.fetches();
     assert_eq!(place.hub.sent("/blob/"), WEIGHTS - have);
-    // All of it was there, but for the name.
+    // All bytes were there, but under the name of an unfinished download.
     begin(&place, WEIGHTS);
     place.fetches();
     assert_eq!(place.hub.sent("/blob/"), 0);
@@ -106,11 +106,11 @@ fn what_was_left_damaged_is_fetched_from_its_beginning() {
     fs::write(place.blob().with_extension("incomplete"), vec![0; 1 << 20]).unwrap();
     place.fetches();
     assert_eq!(place.hub.sent("/blob/"), WEIGHTS - (1 << 20) + WEIGHTS);
-    // Too long.
+    // The unfinished file is too long.
     begin(&place, WEIGHTS);
     fs::write(place.blob().with_extension("incomplete"), vec![0; WEIGHTS as usize + 1]).unwrap();
     place.fetches();
-    // A whole file of another length is named, and fetched again.
+    // A complete file with another length is reported, and downloaded again.
     fs::write(place.blob(), b"short").unwrap();
     place.fetches();
 }
@@ -127,7 +127,7 @@ fn damage_is_found_and_named_and_not_kept() {
         assert!(text.contains("org/name") && error.problem.hint().contains("run it again"), "{text}");
         let left = fs::read_dir(place.folder.path().join("models--org--name/blobs")).unwrap().flatten();
         assert!(left.map(|entry| entry.file_name()).all(|name| !name.to_string_lossy().contains(expected.as_str())));
-        // Nothing leads offline to half a model.
+        // Offline, no revision leads to half a model.
         assert!(!place.folder.path().join("models--org--name/refs/main").exists());
     }
 }
@@ -179,7 +179,7 @@ fn what_says_which_model_it_is_comes_first_and_alone() {
     found.fetch_small().unwrap();
     assert_eq!(asked(), [1, 1, 0]);
     assert_eq!(found.index(), None);
-    // An index beside a file that has all weights says nothing.
+    // An index beside a file with all weights is ignored.
     place.add("model.safetensors.index.json", r#"{"weight_map": {"x": "a.safetensors"}}"#);
     assert_eq!(hub.find(&named("org/name")).unwrap().index(), None);
     let place = sharded();
@@ -199,7 +199,7 @@ fn headers_that_may_not_be_read_say_what_to_do() {
     assert!(matches!(problem, HubProblem::Denied { status: 401, .. }), "{problem}");
     assert!(problem.hint().contains("licence") && problem.hint().contains("HF_TOKEN"), "{}", problem.hint());
 
-    // The beginning is here then, and what fails later is still what it is.
+    // The beginnings are in memory now, and later failures are still reported.
     place.hub.does(Mischief::default());
     let headers = found.headers().unwrap();
     place.hub.goes_away();
@@ -234,7 +234,7 @@ fn offline_the_cache_is_what_there_is() {
     place.hub.goes_away();
     fetch(&offline, "org/name").unwrap();
     fetch(&offline, &format!("org/name@{COMMIT}")).unwrap();
-    // Without the switch too, where nothing answers.
+    // The cache is also used without the option when the Hub does not respond.
     place.fetch().unwrap();
     let text = fetch(&offline, "org/name@v1").unwrap_err().to_string();
     assert!(text.contains("its revision v1 is not in the cache"), "{text}");

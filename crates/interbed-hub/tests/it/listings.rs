@@ -1,4 +1,4 @@
-//! What the Hub says of a model, where that cannot be.
+//! Tests malformed responses of the Hub.
 
 use interbed_hub::testing::{COMMIT, Mischief};
 use interbed_hub::{ChoiceProblem, HubProblem, HubSettings};

@@ -1,4 +1,4 @@
-//! Names, choices and answers by themselves; downloads over real sockets, from a Hub that misbehaves.
+//! Tests names, choices and responses by themselves, and downloads over real sockets from a Hub that misbehaves.
 
 mod cache;
 mod choices;

@@ -1,4 +1,4 @@
-//! Names, ranges, and what headers say.
+//! Tests names, ranges, and response headers.
 
 use std::time::Duration;
 

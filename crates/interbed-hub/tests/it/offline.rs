@@ -1,4 +1,4 @@
-//! Caches as they are found: with holes, and without permission to write.
+//! Tests incomplete and read-only caches.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn contents_that_were_removed_are_missed_only_by_who_needs_them() {
     }
     fs::remove_file(place.blob_of("m-Q4_K_M.gguf")).unwrap();
     fetch(&place.offline(), "org/name:Q8_0").unwrap();
-    // Without a tag it is the same file as with network.
+    // Without a tag, the same file is chosen as online.
     for name in ["org/name:q4_k_m", "org/name"] {
         let problem = problem(fetch(&place.offline(), name));
         assert!(matches!(problem, HubProblem::NotCached { .. }), "{problem}");
@@ -39,7 +39,7 @@ fn contents_that_were_removed_are_missed_only_by_who_needs_them() {
 fn what_is_complete_is_used_without_writing() {
     let place = sharded();
     fetch(&place.settings(), "org/name").unwrap();
-    // A folder that is a file cannot be written, by nobody.
+    // A folder that is replaced by a file cannot be written by any user.
     let locks = place.folder.path().join(".locks");
     fs::remove_dir_all(&locks).unwrap();
     fs::write(&locks, "").unwrap();

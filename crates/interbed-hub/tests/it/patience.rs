@@ -1,4 +1,4 @@
-//! Networks that are gone for a while, and servers that are busy.
+//! Tests networks that fail for a while, and servers that are busy.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ fn where_the_hub_is_busy_the_cache_is_what_there_is() {
     }
 }
 
-/// A model whose weights are one range.
+/// A model whose weights fit one range.
 fn one_range() -> Place {
     let place = Place::empty();
     place.add("config.json", "{}");
@@ -37,7 +37,7 @@ fn one_range() -> Place {
     place
 }
 
-/// Fetches weights of one range while the server does this.
+/// Downloads weights of one range with this fault.
 fn fetches_during(mischief: Mischief) {
     let place = one_range();
     let hub = open(&place.settings());
@@ -65,13 +65,13 @@ fn servers_that_stay_busy_are_given_up_in_time() {
     let hub = open(&place.settings());
     let found = hub.find(&named("org/name")).unwrap();
     found.fetch_small().unwrap();
-    // Each answer asks for a second.
+    // Each response asks to wait for a second.
     place.hub.does(Mischief { busy: 1000, busy_status: 429, retry_after: 1, ..Mischief::default() });
     let begun = Instant::now();
     let problem = found.fetch(&|_| ()).unwrap_err().problem;
     assert!(matches!(problem, HubProblem::Status { status: 429, .. }), "{problem}");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    // Who asks for minutes is not asked again.
+    // A server that asks to wait for minutes gets no further request.
     place.hub.does(Mischief { busy: 1000, busy_status: 503, retry_after: 300, ..Mischief::default() });
     let problem = found.fetch(&|_| ()).unwrap_err().problem;
     assert!(matches!(problem, HubProblem::Later { status: 503, seconds: 300, .. }), "{problem}");

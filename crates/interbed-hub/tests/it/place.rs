@@ -1,4 +1,4 @@
-//! A Hub and a cache for a test.
+//! A Hub and a cache for tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use interbed_hub::testing::{FileContent, LocalHub};
 use interbed_hub::{Hub, HubError, HubName, HubPatience, HubProblem, HubSettings, RANGE_BYTES};
 use tempfile::TempDir;
 
-/// Several ranges, and an end within one.
+/// Size of the weights: several ranges, and an end within one.
 pub const WEIGHTS: u64 = 3 * RANGE_BYTES + 12_345;
 
-/// A Hub with `org/name`, and a cache without anything.
+/// A Hub with `org/name`, and an empty cache.
 pub struct Place {
     pub hub: LocalHub,
     pub folder: TempDir,
@@ -25,7 +25,7 @@ impl Place {
         place
     }
 
-    /// The same with a model that has no files yet.
+    /// Creates a Hub with a model that has no files yet.
     pub fn empty() -> Self {
         Self { hub: LocalHub::start(), folder: tempfile::tempdir().unwrap() }
     }
@@ -39,12 +39,12 @@ impl Place {
         HubSettings { offline: true, ..self.settings() }
     }
 
-    /// Where the cache has the model.
+    /// The model's folder in the cache.
     pub fn model(&self) -> PathBuf {
         self.folder.path().join("models--org--name")
     }
 
-    /// Where the content of a file lies.
+    /// Path of a file's content in the cache.
     pub fn blob_of(&self, path: &str) -> PathBuf {
         self.model().join("blobs").join(self.hub.digest("org/name", path))
     }
@@ -54,18 +54,18 @@ impl Place {
         self.hub.add("org/name", path, FileContent::Bytes(text.into()), false);
     }
 
-    /// Adds a large one.
+    /// Adds a large file.
     pub fn add_weights(&self, path: &str, bytes: u64) {
         self.hub.add("org/name", path, FileContent::Made(bytes), true);
     }
 
-    /// How many requests there were for a file.
+    /// Number of requests for a file.
     pub fn asked_for(&self, path: &str) -> usize {
         let end = format!("/{path}");
         self.hub.seen().iter().filter(|seen| seen.target.ends_with(&end)).count()
     }
 
-    /// Where the content of the weights lies.
+    /// Path of the weights' content in the cache.
     pub fn blob(&self) -> PathBuf {
         self.blob_of("model.safetensors")
     }
@@ -74,7 +74,7 @@ impl Place {
         fetch(&self.settings(), "org/name")
     }
 
-    /// Fetches, and finds what the Hub has.
+    /// Downloads the model, and checks that the weights are complete.
     pub fn fetches(&self) {
         self.fetch().unwrap();
         assert_eq!(fs::metadata(self.blob()).unwrap().len(), WEIGHTS);
@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-/// Waits that tests can bear.
+/// Waits short enough for tests.
 pub const SHORT: HubPatience = HubPatience {
     wait: Duration::from_millis(1),
     wait_max: Duration::from_millis(5),

@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Tests settings from environment variables.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn a_tilde_is_the_home() {
     assert_eq!(cache("HF_HOME", "/~/a"), Path::new("/~/a/hub"));
     assert_eq!(of(&[("HF_HOME", "~/a")]).unwrap().cache, Path::new("~/a/hub"));
     assert_eq!(of(&[("HF_TOKEN_PATH", "~/secret"), home]).unwrap().token.as_deref(), Some("hf_mine"));
-    // What is no text is no token.
+    // A file that is not text contains no token.
     fs::write(Path::new(home.1).join("secret"), [0xff]).unwrap();
     assert_eq!(of(&[("HF_TOKEN_PATH", "~/secret"), home]).unwrap().token, None);
 }

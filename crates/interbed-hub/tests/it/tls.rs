@@ -1,4 +1,4 @@
-//! A system without certificates.
+//! Tests a system without root certificates.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::place::{Place, fetch, problem};
 fn without_certificates_http_and_the_cache_are_what_there_is() {
     const INSIDE: &str = "INTERBED_HUB_TEST_WITHOUT_CERTIFICATES";
     if std::env::var_os(INSIDE).is_none() {
-        // Where certificates are is said to a whole process.
+        // The location of certificates is set for a whole process.
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "tls::without_certificates_http_and_the_cache_are_what_there_is"]);
         command.env(INSIDE, "1").env("SSL_CERT_FILE", "/nonexistent").env("SSL_CERT_DIR", "/nonexistent");

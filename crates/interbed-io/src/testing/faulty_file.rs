@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{DirectRead, FileChange, IoError};
 
-/// What a failed read leaves in its buffer, so that using it gives wrong results rather than right ones by chance.
+/// Byte that a failed read leaves in its buffer, so that using it gives wrong results rather than right ones by chance.
 const RUBBISH: u8 = 0xee;
 
-/// Forwards reads to another file, except those chosen to fail, and records all of them. Engines can use only
-/// [`DirectRead::read_aligned_at`] on it.
+/// Forwards reads to another file, except those chosen to fail, and records all of them. It has no file descriptor, so
+/// engines can use only [`DirectRead::read_aligned_at`].
 pub struct FaultyFile {
     inner: Arc<dyn DirectRead>,
     state: Mutex<State>,
@@ -22,44 +22,44 @@ pub struct FaultyFile {
 /// Which reads fail, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The reads.
+    /// The reads that the fault applies to.
     pub reads: Which,
-    /// What happens to them.
+    /// What happens to the reads.
     pub effect: Effect,
-    /// How many of the reads are affected; `None` for all.
+    /// Number of reads that are affected; `None` for all.
     pub times: Option<u32>,
 }
 
-/// A choice of reads.
+/// A selection of reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
     /// All reads.
     All,
-    /// The read of this number, counted from 0 since the file was created.
+    /// The read with this index, counted from 0 since the file was created.
     Nth(u64),
-    /// Reads that touch this range of the file's bytes.
+    /// Reads that overlap this range of the file's bytes.
     Touching(Range<u64>),
 }
 
-/// What happens to a chosen read.
+/// What happens to a selected read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// [`IoError::Read`] with this error number, for instance 5 for EIO.
+    /// Fails with [`IoError::Read`] and this error number, for instance 5 for EIO.
     Errno(i32),
-    /// [`IoError::Ended`] after this many bytes, which are read correctly.
+    /// Fails with [`IoError::Ended`] after this many bytes, which are read correctly.
     EndAfter(usize),
-    /// A panic, as if the file had a bug.
+    /// Panics, as if the file had a bug.
     Panic,
 }
 
-/// A requested read.
+/// A recorded read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedRead {
-    /// Where the read began, in bytes from the file's start.
+    /// Offset at which the read began, in bytes.
     pub offset: u64,
-    /// The buffer's length in bytes.
+    /// Length of the buffer in bytes.
     pub len: usize,
-    /// Bytes that were required.
+    /// Number of bytes that were required.
     pub needed: usize,
     /// Whether the read was made to fail.
     pub failed: bool,
@@ -73,12 +73,12 @@ struct State {
 }
 
 impl FaultyFile {
-    /// A file without faults.
+    /// Wraps a file, without faults.
     pub fn new(inner: Arc<dyn DirectRead>) -> Self {
         Self { inner, state: Mutex::default() }
     }
 
-    /// Adds a fault. A read is subject to the first fault, in the order of adding, that matches it.
+    /// Adds a fault. The first matching fault, in the order of adding, applies to a read.
     pub fn inject(&self, fault: Fault) {
         self.lock().faults.push(fault);
     }
@@ -88,7 +88,7 @@ impl FaultyFile {
         self.lock().faults.clear();
     }
 
-    /// What [`DirectRead::check_unchanged`] reports from now on; with `None`, what the underlying file reports.
+    /// Sets what [`DirectRead::check_unchanged`] reports from now on; `None` restores the underlying file's report.
     pub fn pretend_changed(&self, change: Option<FileChange>) {
         self.lock().change = change;
     }

@@ -12,23 +12,23 @@ use crate::{DirectRead, DirectWrite, IoError};
 /// Forwards reads and writes to another file, except those chosen to fail.
 pub struct FaultySpace {
     inner: Arc<dyn DirectWrite>,
-    /// The file that reads go through: inject read faults here.
+    /// The file that reads go through, in which read faults can be injected.
     pub reads: FaultyFile,
     writes: Mutex<Writes>,
 }
 
-/// What happens to chosen writes.
+/// What happens to selected writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteEffect {
-    /// [`IoError::Write`] with this error number, for instance 28 for a full disk.
+    /// Fails with [`IoError::Write`] and this error number, for instance 28 for a full disk.
     Errno(i32),
-    /// The write seems to succeed, but nothing is written: reads return the old bytes.
+    /// Reports success but writes nothing: reads return the old bytes.
     Lost,
-    /// A panic, as if the file had a bug.
+    /// Panics, as if the file had a bug.
     Panic,
 }
 
-/// See [`FaultySpace::hold_writes`].
+/// A guard from [`FaultySpace::hold_writes`]: writes wait until it is dropped.
 pub struct HeldWrites<'a> {
     _lock: MutexGuard<'a, Writes>,
 }
@@ -36,31 +36,31 @@ pub struct HeldWrites<'a> {
 #[derive(Default)]
 struct Writes {
     count: u64,
-    /// Number of the first affected write, how many are affected, and how.
+    /// Index of the first affected write, the number of affected writes, and their effect.
     fault: Option<(u64, u64, WriteEffect)>,
 }
 
 impl FaultySpace {
-    /// A file without faults.
+    /// Wraps a file, without faults.
     pub fn new(inner: Arc<dyn DirectWrite>) -> Self {
         let reads = FaultyFile::new(inner.clone());
         Self { inner, reads, writes: Mutex::default() }
     }
 
-    /// Spares the next `spared` writes and gives the `times` writes after them this effect. Replaces any earlier
-    /// choice.
+    /// Lets the next `spared` writes succeed and applies the effect to the `times` writes after them. Replaces any
+    /// earlier setting.
     pub fn fail_writes(&self, spared: u64, times: u64, effect: WriteEffect) {
         let mut writes = self.lock();
         let first = writes.count.saturating_add(spared);
         writes.fault = Some((first, times, effect));
     }
 
-    /// Makes writes wait while the returned value lives; they are counted only afterwards.
+    /// Blocks writes while the returned value lives; they are counted only afterwards.
     pub fn hold_writes(&self) -> HeldWrites<'_> {
         HeldWrites { _lock: self.lock() }
     }
 
-    /// Writes requested so far, whether they failed or not.
+    /// Number of writes requested so far, including failed ones.
     pub fn num_writes(&self) -> u64 {
         self.lock().count
     }

@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use crate::{DirectRead, IoError};
 
-/// A disk of given bandwidth and latency, shared by the files on it. The bytes of all reads are transferred one after
-/// the other; the latencies of reads overlap.
+/// A simulated disk with a given bandwidth and latency, shared by the files on it. The bytes of all reads are
+/// transferred one after the other; the latencies of reads overlap.
 #[derive(Debug)]
 pub struct Throttle {
     bytes_per_s: f64,
     latency: Duration,
     began: Instant,
-    /// When all bytes requested so far will have been transferred, counted from `began`.
+    /// Time at which all bytes requested so far will have been transferred, counted from `began`.
     busy_until: Mutex<Duration>,
 }
 
-/// Forwards reads to another file, and returns from each when a slower disk would have. Engines can use only
-/// [`DirectRead::read_aligned_at`] on it.
+/// Forwards reads to another file, and returns from each when a slower disk would have. It has no file descriptor, so
+/// engines can use only [`DirectRead::read_aligned_at`].
 pub struct ThrottledFile {
     inner: Arc<dyn DirectRead>,
     disk: Arc<Throttle>,
@@ -33,7 +33,7 @@ impl Throttle {
         Self { bytes_per_s, latency, began: Instant::now(), busy_until: Mutex::default() }
     }
 
-    /// Returns when the disk would have read `bytes`.
+    /// Blocks until the disk would have read `bytes`.
     fn pass(&self, bytes: usize) {
         let finish = {
             let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +45,7 @@ impl Throttle {
 }
 
 impl ThrottledFile {
-    /// Puts a file on a disk.
+    /// Puts a file on a simulated disk.
     pub fn new(inner: Arc<dyn DirectRead>, disk: Arc<Throttle>) -> Self {
         Self { inner, disk }
     }
@@ -85,7 +85,7 @@ impl fmt::Debug for ThrottledFile {
     }
 }
 
-/// When a disk that is busy until `busy_until` has transferred bytes that are requested at `now`.
+/// Time at which a disk that is busy until `busy_until` has transferred bytes that are requested at `now`.
 fn transferred(busy_until: Duration, now: Duration, bytes: usize, bytes_per_s: f64) -> Duration {
     let takes = Duration::try_from_secs_f64(bytes as f64 / bytes_per_s).unwrap_or(Duration::ZERO);
     busy_until.max(now).saturating_add(takes)

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex};
 
 use interbed_io::{DirectRead, IoError};
 
-/// Reads return without bytes, one for each ticket.
+/// A file whose reads return without bytes, one for each ticket.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<GateState>,

@@ -72,7 +72,7 @@ fn a_probe_finds_settings_within_its_limits() {
     let reads = recorded.reads();
     assert!(reads.iter().all(|read| read.offset >= 4096 && read.needed <= read.len && read.len <= MIB));
     let bytes: usize = reads.iter().map(|read| read.needed).sum();
-    // Each trial reads a twelfth of what may be read, and one buffer for each worker beyond it at most.
+    // Each trial reads at most a twelfth of the limit, plus one buffer for each worker.
     assert!(bytes <= 12 * (2 * MIB + MIB), "{bytes}");
 }
 

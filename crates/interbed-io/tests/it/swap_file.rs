@@ -55,7 +55,7 @@ fn sizes_and_directories_that_cannot_be_are_refused() {
         matches!(&error, SwapFileError::Io(IoError::Open { .. })) && error.to_string().contains("absent"),
         "{error}"
     );
-    // Root may write anywhere.
+    // Root may write anywhere, so this is tested only for other users.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o500)).unwrap();
     if fs::write(dir.path().join("try"), b"x").is_err() {
         assert!(matches!(SwapFile::create(dir.path(), BLOCK as u64), Err(SwapFileError::Io(_))));

@@ -1,28 +1,30 @@
-//! How the elements of a slot become f32 lanes. Every widening is exact.
+//! Widens the elements of a KV slot to f32 lanes, exactly.
 
 use super::lanes::Lanes;
 use crate::KvDType;
 use crate::simd::{Bf16, Element, F16, F32, LANES, load_part};
 
-/// Integers with a scale for each [`KvDType::SCALED`]. An integer of 8 bits times a scale of 8 bits is exact in f32.
+/// 8-bit integers with one scale for each [`KvDType::SCALED`] elements. The product of an 8-bit integer and a scale
+/// with 8 significant bits is exact in f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Q8;
 
-/// One of the types that keys and values are kept in.
+/// One of the types in which keys and values are stored.
 pub(crate) trait KvElement: Copy {
-    /// Elements of 16 bytes.
+    /// Number of elements in 16 bytes.
     const COLUMNS: usize;
 
-    /// Where element `d` lies in a slot, in bytes.
+    /// Byte offset of element `d` in a slot.
     fn offset(head_dim: usize, d: usize) -> usize;
 
-    /// Elements `d .. d + count`, the other lanes zero; `d` is a multiple of [`LANES`].
+    /// Loads elements `d .. d + count`; the other lanes are zero. `d` is a multiple of [`LANES`].
     ///
     /// # Safety
     /// `slot` is a readable slot of `head_dim` elements, `count <= LANES` and `d + count <= head_dim`.
     unsafe fn load<S: Lanes>(s: S, slot: *const u8, head_dim: usize, d: usize, count: usize) -> S::V;
 
-    /// Writes elements `d .. d + COLUMNS` of sixteen slots, given as `words`, to `[COLUMNS]` vectors `stride` apart.
+    /// Writes elements `d .. d + COLUMNS` of sixteen slots, given as `words`, to `[COLUMNS]` vectors that are `stride`
+    /// elements apart.
     ///
     /// # Safety
     /// The slots are readable and the vectors writable; `d < head_dim` is a multiple of `COLUMNS`.
@@ -46,7 +48,7 @@ impl KvElement for F32 {
 
     #[inline(always)]
     unsafe fn load<S: Lanes>(s: S, slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { plain::<S, F32>(s, slot.cast::<<F32 as Element>::Bits>().wrapping_add(d), count) }
     }
 
@@ -60,7 +62,7 @@ impl KvElement for F32 {
         stride: usize,
     ) {
         for word in 0..4 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { s.store_at(words[word], columns.add(word * stride)) };
         }
     }
@@ -76,7 +78,7 @@ impl KvElement for F16 {
 
     #[inline(always)]
     unsafe fn load<S: Lanes>(s: S, slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { plain::<S, F16>(s, slot.cast::<<F16 as Element>::Bits>().wrapping_add(d), count) }
     }
 
@@ -90,7 +92,7 @@ impl KvElement for F16 {
         stride: usize,
     ) {
         for word in 0..4 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let pair = s.f16_of_words(words[word]);
                 s.store_at(pair[0], columns.add(2 * word * stride));
@@ -110,7 +112,7 @@ impl KvElement for Bf16 {
 
     #[inline(always)]
     unsafe fn load<S: Lanes>(s: S, slot: *const u8, _head_dim: usize, d: usize, count: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { plain::<S, Bf16>(s, slot.cast::<<Bf16 as Element>::Bits>().wrapping_add(d), count) }
     }
 
@@ -124,7 +126,7 @@ impl KvElement for Bf16 {
         stride: usize,
     ) {
         for word in 0..4 {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let pair = s.bf16_of_words(words[word]);
                 s.store_at(pair[0], columns.add(2 * word * stride));
@@ -144,7 +146,7 @@ impl KvElement for Q8 {
 
     #[inline(always)]
     unsafe fn load<S: Lanes>(s: S, slot: *const u8, head_dim: usize, d: usize, count: usize) -> S::V {
-        // SAFETY: the caller's promise; 16 lanes from a multiple of 16 lie under one scale.
+        // SAFETY: guaranteed by the caller; 16 lanes from a multiple of 16 share one scale.
         unsafe {
             let scale = f32::from_bits(u32::from(scale_bits(slot, d)) << 16);
             let integers = slot.add(Self::offset(head_dim, d)).cast::<i8>();
@@ -169,7 +171,7 @@ impl KvElement for Q8 {
         stride: usize,
     ) {
         let mut scales = [[0; 2]; LANES];
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             for slot in 0..LANES {
                 scales[slot] = scale_bits(slots[slot], d).to_ne_bytes();
@@ -185,18 +187,22 @@ impl KvElement for Q8 {
     }
 }
 
+/// Bits of the bf16 scale of element `d`.
+///
 /// # Safety
 /// `slot` is a readable slot of [`Q8`], and has an element `d`.
 #[inline(always)]
 unsafe fn scale_bits(slot: *const u8, d: usize) -> u16 {
-    // SAFETY: the caller's promise; unaligned.
+    // SAFETY: guaranteed by the caller; the read is unaligned.
     unsafe { slot.cast::<u16>().add(d / KvDType::SCALED).read_unaligned() }
 }
 
+/// Loads `count` elements of a plain type; the other lanes are zero.
+///
 /// # Safety
 /// `count <= LANES` elements are readable at `from`, at any address.
 #[inline(always)]
 unsafe fn plain<S: Lanes, E: Element>(s: S, from: *const E::Bits, count: usize) -> S::V {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { if count == LANES { E::load(s, &*from.cast()) } else { load_part::<S, E>(s, from, count) } }
 }

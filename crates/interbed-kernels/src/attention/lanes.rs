@@ -1,7 +1,8 @@
-//! What attention needs of a level beyond [`Simd`]: turning rows into columns, and widening elements packed in 32 bits.
+//! Vector operations that attention needs of a level beyond [`Simd`]: transposing rows into columns, and widening
+//! elements packed in 32 bits.
 //!
-//! Each method has a plain form, which a level without a faster one inherits. All are exact, or round as IEEE says, so
-//! levels cannot differ.
+//! Each method has a portable default for levels without a faster one. All are exact, or round as IEEE 754 says, so all
+//! levels give the same bits.
 
 use half::f16;
 
@@ -9,8 +10,8 @@ use crate::simd::{LANES, Portable, Simd};
 
 /// Moves, widenings and narrowings of one level.
 pub(crate) trait Lanes: Simd {
-    /// The 16 bytes of each of sixteen rows, as four vectors of 32-bit words: lane `r` of vector `c` is word `c` of row
-    /// `r`.
+    /// Transposes 16 bytes of each of sixteen rows into four vectors of 32-bit words: lane `r` of vector `c` is word
+    /// `c` of row `r`.
     #[inline(always)]
     fn words_of_rows(self, rows: [&[u8; 16]; LANES]) -> [Self::V; 4] {
         let mut words = [[[0; 4]; LANES]; 4];
@@ -23,7 +24,7 @@ pub(crate) trait Lanes: Simd {
         words.map(|words| self.load_bits(&words))
     }
 
-    /// The two bf16 of each word, lower half first.
+    /// Widens the two bf16 of each word, lower half first.
     #[inline(always)]
     fn bf16_of_words(self, words: Self::V) -> [Self::V; 2] {
         let (mut low, mut high) = ([0.0f32; LANES], [0.0f32; LANES]);
@@ -36,7 +37,7 @@ pub(crate) trait Lanes: Simd {
         [self.load(&low), self.load(&high)]
     }
 
-    /// The two f16 of each word, lower half first.
+    /// Widens the two f16 of each word, lower half first.
     #[inline(always)]
     fn f16_of_words(self, words: Self::V) -> [Self::V; 2] {
         let mut lanes = [0.0f32; LANES];
@@ -50,7 +51,7 @@ pub(crate) trait Lanes: Simd {
         [self.load_f16(&low), self.load_f16(&high)]
     }
 
-    /// The four signed bytes of each word, lowest first.
+    /// Widens the four signed bytes of each word, lowest first.
     #[inline(always)]
     fn i8_of_words(self, words: Self::V) -> [Self::V; 4] {
         let mut lanes = [0.0f32; LANES];
@@ -65,13 +66,13 @@ pub(crate) trait Lanes: Simd {
         bytes.map(|bytes| self.load(&bytes))
     }
 
-    /// Sixteen signed bytes.
+    /// Loads sixteen signed bytes.
     #[inline(always)]
     fn load_i8(self, from: &[i8; LANES]) -> Self::V {
         self.load(&from.map(f32::from))
     }
 
-    /// Sixteen f16, rounded to nearest, ties to even.
+    /// Stores sixteen lanes as f16, rounded to nearest, ties to even.
     #[inline(always)]
     fn store_f16(self, v: Self::V, to: &mut [[u8; 2]; LANES]) {
         let mut lanes = [0.0f32; LANES];
@@ -89,20 +90,20 @@ mod x86 {
     use super::{LANES, Lanes};
     use crate::simd::{Avx2, Avx512, load128};
 
-    /// The 16 bytes of a row.
+    /// Loads the 16 bytes of a row.
     #[inline(always)]
     fn row(s: Avx2, bytes: &[u8; 16]) -> __m128 {
         s._mm_castsi128_ps(load128(bytes))
     }
 
-    /// Rows `first` and `first + 4`, 16 bytes of each.
+    /// Loads 16 bytes of rows `first` and `first + 4`.
     #[inline(always)]
     fn two_rows(s: Avx2, rows: [&[u8; 16]; LANES], first: usize) -> __m256 {
         let low = s._mm256_castps128_ps256(row(s, rows[first]));
         s._mm256_insertf128_ps::<1>(low, row(s, rows[first + 4]))
     }
 
-    /// The four words of rows `first .. first + 8`.
+    /// Transposes the four words of rows `first .. first + 8`.
     #[inline(always)]
     fn words_of_eight(s: Avx2, rows: [&[u8; 16]; LANES], first: usize) -> [__m256; 4] {
         let a = two_rows(s, rows, first);
@@ -123,7 +124,7 @@ mod x86 {
     fn f16_of_eight(s: Avx2, words: __m256) -> [__m256; 2] {
         let words = s._mm256_castps_si256(words);
         let low = s._mm256_and_si256(words, s._mm256_set1_epi32(0xffff));
-        // Four low and four high halves in each 128 bits; then all low ones before all high ones.
+        // Each 128-bit lane has four low and four high halves; the permutation puts all low ones before all high ones.
         let packed = s._mm256_packus_epi32(low, s._mm256_srli_epi32::<16>(words));
         let sorted = s._mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
         [
@@ -194,7 +195,7 @@ mod x86 {
         }
     }
 
-    /// Rows `first`, `first + 4`, `first + 8` and `first + 12`, 16 bytes of each.
+    /// Loads 16 bytes of rows `first`, `first + 4`, `first + 8` and `first + 12`.
     #[inline(always)]
     fn four_rows(s: Avx512, rows: [&[u8; 16]; LANES], first: usize) -> __m512 {
         let all = s._mm512_castps128_ps512(row(*s, rows[first]));

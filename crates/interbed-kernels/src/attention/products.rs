@@ -1,7 +1,7 @@
-//! The two products of attention, blocked in registers: queries with keys, weights with values.
+//! The two products of attention, blocked in registers: queries with keys, and softmax weights with values.
 //!
-//! A score is one chain over the elements of a head; a weighted value is one chain over the keys. Blocks only decide
-//! which chains run side by side.
+//! A score is one chain of multiply-adds over the elements of a head; a weighted value is one chain over the keys.
+//! Blocking only decides which chains run side by side.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use super::{CHUNK, RUN};
 use crate::simd::{Bf16, F16, F32, LANES, Simd, dispatch, load_part, store_few};
 use crate::{KvDType, Level};
 
-/// Adds to the scores of `queries.len()` rows the products over the elements `chunk` of a head; the first chunk starts
-/// them.
+/// Adds the products over the elements `chunk` of a head to the scores of `queries.len()` rows; the first chunk
+/// initializes the scores.
 ///
 /// - `queries`: `[head_dim]` each
 /// - `columns`: `[chunk, RUN]`, the chunk's elements of the run's keys
-/// - `keys`: the keys that the rows see, of the run
+/// - `keys`: the keys of the run that the rows see
 /// - `scores`: `[rows, RUN]`
 ///
 /// # Safety
-/// The pointers are readable and writable as said.
+/// The pointers are readable and writable in these shapes.
 pub(super) unsafe fn add_scores(
     level: Level,
     queries: &[*const f32],
@@ -29,14 +29,16 @@ pub(super) unsafe fn add_scores(
     keys: &Range<usize>,
     scores: *mut f32,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     dispatch!(level, unsafe score_kernel::<_>(
         queries: &[*const f32], columns: *const f32, chunk: Range<usize>, keys: &Range<usize>, scores: *mut f32
     ));
 }
 
+/// Implements [`add_scores`] for one level.
+///
 /// # Safety
-/// As for [`add_scores`].
+/// The conditions of [`add_scores`] hold.
 #[inline(always)]
 unsafe fn score_kernel<S: Simd>(
     s: S,
@@ -49,7 +51,7 @@ unsafe fn score_kernel<S: Simd>(
     let (first, end) = (keys.start / LANES, keys.end.div_ceil(LANES));
     let rows = queries.len();
     let mut row = 0;
-    // SAFETY: rows and vectors are within what the caller promises.
+    // SAFETY: rows and vectors are within the memory that the caller guarantees.
     unsafe {
         while row < rows {
             let (queries, scores) = (queries.as_ptr().add(row), scores.add(row * RUN));
@@ -65,10 +67,10 @@ unsafe fn score_kernel<S: Simd>(
     }
 }
 
-/// [`add_scores`] of `ROWS` rows, `VECTORS` vectors of keys at a time. Returns `ROWS`.
+/// Computes [`add_scores`] for `ROWS` rows, `VECTORS` vectors of keys at a time. Returns `ROWS`.
 ///
 /// # Safety
-/// As for [`add_scores`].
+/// The conditions of [`add_scores`] hold.
 #[inline(always)]
 unsafe fn score_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
     s: S,
@@ -79,7 +81,7 @@ unsafe fn score_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
     scores: *mut f32,
 ) -> usize {
     let mut vector = vectors.start;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         while vector + VECTORS <= vectors.end {
             let at = vector * LANES;
@@ -95,8 +97,10 @@ unsafe fn score_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
     ROWS
 }
 
+/// Adds the products of `ROWS` queries with `VECTORS` vectors of keys to the scores.
+///
 /// # Safety
-/// As for [`add_scores`], for `ROWS` rows and `VECTORS` vectors of keys.
+/// The conditions of [`add_scores`] hold, for these rows and vectors.
 #[inline(always)]
 unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
     s: S,
@@ -105,7 +109,7 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
     chunk: Range<usize>,
     scores: *mut f32,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut query = [std::ptr::null::<f32>(); ROWS];
         let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
@@ -137,27 +141,27 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
     }
 }
 
-/// The keys or values of a run: where they are, and which of their elements are wanted.
+/// The keys or values of a run: their addresses, and which of their elements are wanted.
 #[derive(Clone, Copy)]
 pub(super) struct RowSlots<'a> {
     /// A slot for each key of the run; only slots of visible keys are read.
     pub slots: &'a [*const u8; RUN],
-    /// Elements of a slot.
+    /// Number of elements of a slot.
     pub head_dim: usize,
-    /// The first dimension wanted, a multiple of [`LANES`].
+    /// The first element wanted, a multiple of [`LANES`].
     pub first: usize,
-    /// Number of dimensions wanted, up to [`CHUNK`].
+    /// Number of elements wanted, up to [`CHUNK`].
     pub count: usize,
 }
 
-/// Adds to each row's sums the values of the keys that it sees, weighted.
+/// Adds to each row's sums the weighted values of the keys that the row sees.
 ///
 /// - `weights`: `[rows, RUN]`
-/// - `keys`: the keys that each row sees, of the run
-/// - `sums`: `[head_dim]` each, of which elements from `at` on are meant
+/// - `keys`: the keys of the run that each row sees
+/// - `sums`: `[head_dim]` each, updated from element `at` on
 ///
 /// # Safety
-/// The slots of keys that are seen are readable, and hold elements of `dtype`; the sums are writable.
+/// The slots of visible keys are readable, and hold elements of `dtype`; the sums are writable.
 pub(super) unsafe fn add_values(
     level: Level,
     dtype: KvDType,
@@ -169,7 +173,7 @@ pub(super) unsafe fn add_values(
 ) {
     macro_rules! add {
         ($element:ident) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             dispatch!(level, unsafe value_kernel::<_, $element>(
                 weights: *const f32, keys: &[Range<usize>], values: RowSlots<'_>, sums: &[*mut f32], at: usize
             ))
@@ -183,11 +187,12 @@ pub(super) unsafe fn add_values(
     }
 }
 
-/// Rows are taken in blocks: first what only some of a block's rows see before the others, row by row; then what they
-/// all see, together; then what only some see after it. So each row's chain goes through its keys in ascending order.
+/// Implements [`add_values`] for one level. Rows are processed in blocks: first the keys that only some rows of a block
+/// see before the others, row by row; then the keys that all of them see, together; then those that only some see
+/// afterwards. So each row's chain goes through its keys in ascending order.
 ///
 /// # Safety
-/// As for [`add_values`].
+/// The conditions of [`add_values`] hold.
 #[inline(always)]
 unsafe fn value_kernel<S: Lanes, E: KvElement>(
     s: S,
@@ -211,9 +216,10 @@ unsafe fn value_kernel<S: Lanes, E: KvElement>(
         for keys in block {
             common = common.start.max(keys.start)..common.end.min(keys.end);
         }
-        // Without common keys, all that rows see comes before them.
+        // If the rows have no key in common, all of their keys count as early ones.
         common = if common.is_empty() { RUN..RUN } else { common };
-        // Steps 0 .. count are what single rows see early, then comes the block, then what they see late.
+        // The first `count` steps are the early keys of single rows, then comes the block, then the late keys of single
+        // rows.
         let steps = if count == 1 { 0..1 } else { 0..2 * count + 1 };
         for step in steps {
             let (row, size, keys) = match step {
@@ -226,7 +232,7 @@ unsafe fn value_kernel<S: Lanes, E: KvElement>(
                 continue;
             }
             let row = first + row;
-            // SAFETY: rows are within what the caller promises.
+            // SAFETY: rows are within the memory that the caller guarantees.
             unsafe {
                 let (weights, sums) = (weights.add(row * RUN), sums.as_ptr().add(row));
                 match (size, S::MANY_REGISTERS) {
@@ -243,10 +249,10 @@ unsafe fn value_kernel<S: Lanes, E: KvElement>(
     }
 }
 
-/// The values of `keys`, weighted, to `ROWS` rows.
+/// Adds the weighted values of `keys` to `ROWS` rows.
 ///
 /// # Safety
-/// As for [`add_values`].
+/// The conditions of [`add_values`] hold.
 #[inline(always)]
 unsafe fn value_span<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: usize>(
     s: S,
@@ -257,7 +263,7 @@ unsafe fn value_span<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: u
     at: usize,
 ) {
     let mut d = 0;
-    // SAFETY: elements `d ..` end at `values.count`.
+    // SAFETY: guaranteed by the caller; elements from `d` on end at `values.count`.
     unsafe {
         while d + VECTORS * LANES <= values.count {
             value_block::<S, E, ROWS, VECTORS>(s, weights, keys.clone(), values, d, LANES, sums, at);
@@ -271,8 +277,10 @@ unsafe fn value_span<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: u
     }
 }
 
+/// Adds `VECTORS` vectors of elements from `d` on, of which `count` elements are in the last one.
+///
 /// # Safety
-/// As for [`add_values`]; `d + count` and whole vectors end within `values.count`.
+/// The conditions of [`add_values`] hold; `d + count` and whole vectors end within `values.count`.
 #[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: usize>(
@@ -285,7 +293,7 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
     sums: *const *mut f32,
     at: usize,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut block = [[s.splat(0.0); VECTORS]; ROWS];
         for row in 0..ROWS {
@@ -322,7 +330,7 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
     }
 }
 
-/// Writes the wanted elements of the run's keys as `columns`, `[CHUNK, RUN]`, for the vectors of keys that `run`
+/// Transposes the wanted elements of the run's keys into `columns`, `[CHUNK, RUN]`, for the vectors of keys that `run`
 /// touches.
 ///
 /// # Safety
@@ -336,7 +344,7 @@ pub(super) unsafe fn turn_keys(
 ) {
     macro_rules! turn {
         ($element:ident) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             dispatch!(level, unsafe turn_kernel::<_, $element>(
                 keys: RowSlots<'_>, run: &Range<usize>, columns: *mut f32
             ))
@@ -350,8 +358,10 @@ pub(super) unsafe fn turn_keys(
     }
 }
 
+/// Implements [`turn_keys`] for one level.
+///
 /// # Safety
-/// As for [`turn_keys`].
+/// The conditions of [`turn_keys`] hold.
 #[inline(always)]
 unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: RowSlots<'_>, run: &Range<usize>, columns: *mut f32) {
     const { assert!(CHUNK.is_multiple_of(LANES)) };
@@ -376,14 +386,14 @@ unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: RowSlots<'_>, run: &Ra
     }
 }
 
-/// The words between `offset` and `end`, which are not 16 bytes, and zeros.
+/// Loads the words between `offset` and `end`, which are less than 16 bytes, padded with zeros.
 ///
 /// # Safety
 /// Slots are readable up to `end`.
 #[inline(always)]
 unsafe fn last_words<S: Lanes>(s: S, slots: &[*const u8; LANES], offset: usize, end: usize) -> [S::V; 4] {
     let mut rest = [[0u8; 16]; LANES];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for slot in 0..LANES {
             std::ptr::copy_nonoverlapping(slots[slot].add(offset), rest[slot].as_mut_ptr(), end - offset);
@@ -392,7 +402,7 @@ unsafe fn last_words<S: Lanes>(s: S, slots: &[*const u8; LANES], offset: usize, 
     s.words_of_rows(rest.each_ref())
 }
 
-/// Writes the wanted elements of the run's values as `rows`, `[RUN, CHUNK]`, for the keys in `run`.
+/// Widens the wanted elements of the run's values into `rows`, `[RUN, CHUNK]`, for the keys in `run`.
 ///
 /// # Safety
 /// The slots of `run` are readable, and hold elements of `dtype`; `rows` is writable.
@@ -405,7 +415,7 @@ pub(super) unsafe fn widen_values(
 ) {
     macro_rules! widen {
         ($element:ident) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             dispatch!(level, unsafe widen_kernel::<_, $element>(
                 values: RowSlots<'_>, run: &Range<usize>, rows: *mut f32
             ))
@@ -419,14 +429,16 @@ pub(super) unsafe fn widen_values(
     }
 }
 
+/// Implements [`widen_values`] for one level.
+///
 /// # Safety
-/// As for [`widen_values`].
+/// The conditions of [`widen_values`] hold.
 #[inline(always)]
 unsafe fn widen_kernel<S: Lanes, E: KvElement>(s: S, values: RowSlots<'_>, run: &Range<usize>, rows: *mut f32) {
     for key in run.clone() {
         for d in (0..values.count).step_by(LANES) {
             let count = LANES.min(values.count - d);
-            // SAFETY: the caller's promise; a whole vector ends within the chunk.
+            // SAFETY: guaranteed by the caller; a whole vector ends within the chunk.
             unsafe {
                 let vector = E::load(s, values.slots[key], values.head_dim, values.first + d, count);
                 s.store_at(vector, rows.add(key * CHUNK + d));

@@ -1,4 +1,4 @@
-//! Softmax that is never held as a whole: weights relative to the greatest score so far, and their total.
+//! Online softmax: weights relative to the greatest score so far, and their total.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use super::RUN;
 use crate::Level;
 use crate::simd::{LANES, Simd, dispatch, exp, load_few, store_few};
 
-/// The softmax state of a row. Its sum of weighted values is kept elsewhere, relative to the same greatest score.
+/// The softmax state of a row. Its sum of weighted values is stored elsewhere, relative to the same greatest score.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// The greatest score.
+    /// The greatest score so far.
     pub greatest: f32,
-    /// The sum of `e^(score - greatest)`. NaN once a score was not finite: an overflow must show, and the weights alone
-    /// would hide it.
+    /// The sum of `e^(score - greatest)`. It is NaN once a score was not finite, since an overflow must show and the
+    /// weights alone would hide it.
     pub total: f32,
 }
 
@@ -20,14 +20,14 @@ impl Seen {
     pub const NOTHING: Self = Self { greatest: f32::NEG_INFINITY, total: 0.0 };
 }
 
-/// [`weigh_row`] of all rows, whose sums shrink as their greatest scores grow.
+/// Calls [`weigh_row`] for all rows, and scales down a row's sums when its greatest score grows.
 ///
 /// - `scores`: `[rows, RUN]`
-/// - `keys`: the keys that each row sees, of the run
+/// - `keys`: the keys of the run that each row sees
 /// - `sums`: `[count]` each
 ///
 /// # Safety
-/// The pointers are writable as said; the scores of keys that a row sees hold products.
+/// The pointers are writable in these shapes; the scores of keys that a row sees hold products.
 pub(super) unsafe fn weigh_rows(
     level: Level,
     scores: *mut f32,
@@ -37,13 +37,13 @@ pub(super) unsafe fn weigh_rows(
     sums: &[*mut f32],
     count: usize,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     dispatch!(level, unsafe weigh_kernel::<_>(
         scores: *mut f32, keys: &[Range<usize>], scale: f32, seen: &mut [Seen], sums: &[*mut f32], count: usize
     ));
 }
 
-/// Merges `from` into `into`, and their `sums` likewise.
+/// Merges the state `from` with its sums `others` into `into` with its `sums`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -52,29 +52,31 @@ pub(super) fn merge(level: Level, into: &mut Seen, sums: &mut [f32], from: Seen,
     dispatch!(level, merge_kernel::<_>(into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]));
 }
 
-/// Divides `sums` by the total, to which a `sink` adds its weight: a score that comes with no value.
+/// Divides `sums` by the total. A `sink` is a score without a value: it adds its weight to the total.
 pub(super) fn finish(level: Level, seen: &Seen, sink: Option<f32>, sums: &mut [f32]) {
     let mut factor = 1.0 / seen.total;
     if let Some(sink) = sink.filter(|&sink| sink != f32::NEG_INFINITY) {
         let factor = &mut factor;
         dispatch!(level, sunk::<_>(seen: &Seen, sink: f32, factor: &mut f32));
     }
-    // A NaN has many bit patterns; the answer has one.
+    // NaN has many bit patterns; the result always has the same one.
     let factor = if factor.is_nan() { f32::NAN } else { factor };
     dispatch!(level, multiply::<_>(sums: &mut [f32], factor: f32));
 }
 
-/// The factor of sums whose total a sink adds to. Neither exponential is above 1, whichever score is the greater.
+/// Computes the factor of sums whose total includes a sink. Neither exponential exceeds 1, whichever score is greater.
 #[inline(always)]
 fn sunk<S: Simd>(s: S, seen: &Seen, sink: f32, factor: &mut f32) {
     let greatest = seen.greatest.max(sink);
     let own = shrinking(s, seen.greatest, greatest);
-    // Adds nothing to the weight of a finite sink, and NaN to any other.
+    // The product adds nothing to the weight of a finite sink, and NaN to any other.
     *factor = own / (seen.total * own + (sink * 0.0 + shrinking(s, sink, greatest)));
 }
 
+/// Implements [`weigh_rows`] for one level.
+///
 /// # Safety
-/// As for [`weigh_rows`].
+/// The conditions of [`weigh_rows`] hold.
 #[inline(always)]
 unsafe fn weigh_kernel<S: Simd>(
     s: S,
@@ -89,7 +91,7 @@ unsafe fn weigh_kernel<S: Simd>(
         if keys[row].is_empty() {
             continue;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (scores, sums) = unsafe { (scores.add(row * RUN), std::slice::from_raw_parts_mut(sums[row], count)) };
         // SAFETY: as above.
         let correction = unsafe { weigh_row(s, scores, &keys[row], scale, &mut seen[row]) };
@@ -100,7 +102,7 @@ unsafe fn weigh_kernel<S: Simd>(
 }
 
 /// Turns the products of one row with a run's keys into weights relative to the greatest score so far, and returns the
-/// factor by which what was summed before must shrink. Keys outside `keys` get no weight, as if they did not exist.
+/// factor by which earlier sums have to be multiplied. Keys outside `keys` get weight zero.
 ///
 /// # Safety
 /// [`RUN`] elements are writable at `scores`; those that `keys` names hold products; `keys` is not empty and ends
@@ -124,7 +126,7 @@ unsafe fn weigh_row<S: Simd>(s: S, scores: *mut f32, keys: &Range<usize>, scale:
         let (shift, zero) = (s.splat(-seen.greatest), s.splat(0.0));
         for i in vectors.clone().step_by(LANES) {
             let score = s.load_at(scores.add(i));
-            // Adds nothing to the weight of a finite score, and NaN to any other.
+            // The product adds nothing to the weight of a finite score, and NaN to any other.
             let weight = s.fma(score, zero, exp(s, s.add(score, shift)));
             s.store_at(weight, scores.add(i));
         }
@@ -167,7 +169,7 @@ fn multiply<S: Simd>(s: S, sums: &mut [f32], factor: f32) {
     }
 }
 
-/// `e^(before - now)`, and exactly 1 where nothing changed or nothing was there.
+/// Computes `e^(before - now)`; exactly 1 if nothing has changed or there was nothing before.
 #[inline(always)]
 fn shrinking<S: Simd>(s: S, before: f32, now: f32) -> f32 {
     if before == now || before == f32::NEG_INFINITY {
@@ -178,13 +180,15 @@ fn shrinking<S: Simd>(s: S, before: f32, now: f32) -> f32 {
     lanes[0]
 }
 
+/// Fills a range of scores with a value.
+///
 /// # Safety
 /// The range is writable.
 #[inline(always)]
 unsafe fn fill(scores: *mut f32, range: Range<usize>, value: f32) {
     debug_assert!(range.end <= RUN);
     for i in range {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { *scores.add(i) = value };
     }
 }

@@ -1,24 +1,25 @@
-//! One tile: consecutive tokens of a sequence, with the query heads that share a KV head, over a range of positions.
+//! One tile of attention: consecutive tokens of a sequence, with the query heads that share a KV head, over a range of
+//! positions.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::products::{RowSlots, add_scores, add_values, turn_keys, widen_values};
 use super::softmax::{Seen, finish, merge, weigh_rows};
-use super::{CHUNK, RUN, SEGMENT};
+use super::{CHUNK, RUN, STRETCH};
 use crate::simd::{LANES, Simd, dispatch};
 use crate::{KvDType, KvLayer, KvView, Level, Matrix};
 
-/// Rows (tokens times query heads) of a tile: what reads of keys and values are shared among.
+/// Rows (tokens times query heads) of a tile, which share each read of keys and values.
 pub(super) const ROWS: usize = 64;
 
-/// Elements of the sums of a tile's rows.
+/// Maximum number of elements of the sums of a tile's rows.
 const SUMS: usize = 16 << 10;
 
-/// Tiles of at least this many rows widen values once for all rows rather than for each block of rows.
+/// Tiles with at least this many rows widen values once for all rows rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
 
-/// Rows that a tile of heads with `head_dim` elements has at most.
+/// Maximum number of rows of a tile for heads of `head_dim` elements.
 pub(super) const fn rows_max(head_dim: usize) -> usize {
     let fitting = SUMS / head_dim;
     if fitting < ROWS { fitting } else { ROWS }
@@ -28,22 +29,23 @@ pub(super) const fn rows_max(head_dim: usize) -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     pub layer: KvLayer,
-    /// Where the sequence's keys and values lie.
+    /// Location of the sequence's keys and values.
     pub kv: KvView<'a>,
     /// Slot 0 of this layer's and head's keys in block 0.
     pub keys: *const u8,
-    /// The first token's query of the tile's first head. Heads follow each other, tokens are `token_stride` apart.
+    /// The query of the tile's first head for its first token. Heads are adjacent, and tokens are `token_stride`
+    /// elements apart.
     pub queries: *const f32,
     pub token_stride: usize,
-    /// Query heads of the tile.
+    /// Number of query heads of the tile.
     pub heads: usize,
     /// Position of the first token.
     pub first_position: usize,
-    /// Consecutive tokens; with `heads`, no more rows than [`rows_max`].
+    /// Number of consecutive tokens; times `heads`, at most [`rows_max`].
     pub tokens: usize,
     pub window: Option<usize>,
     pub scale: f32,
-    /// A vector of the heads' sinks, if they have any; those of the tile's heads.
+    /// The sinks of the tile's heads, one score each, if the model has sinks.
     pub sinks: Option<Matrix<'a>>,
 }
 
@@ -52,7 +54,7 @@ impl Tile<'_> {
         self.tokens * self.heads
     }
 
-    /// Positions that a token of the tile sees.
+    /// Positions that one token of the tile sees.
     fn seen_by(&self, token: usize) -> Range<usize> {
         seen_from(self.first_position + token, self.window)
     }
@@ -63,25 +65,25 @@ impl Tile<'_> {
     }
 }
 
-/// Positions that a token at `position` sees: itself and those before it, as far as the window reaches.
+/// Positions that a token at `position` sees: its own and those before it within the sliding window.
 pub(super) fn seen_from(position: usize, window: Option<usize>) -> Range<usize> {
     window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
 }
 
-/// Segments that these positions lie in.
-pub(super) fn segments_of(positions: &Range<usize>) -> Range<usize> {
-    positions.start / SEGMENT..positions.end.div_ceil(SEGMENT)
+/// Stretches that contain these positions.
+pub(super) fn stretches_of(positions: &Range<usize>) -> Range<usize> {
+    positions.start / STRETCH..positions.end.div_ceil(STRETCH)
 }
 
-/// Memory that a thread works in; lives on its stack, and is not cleared.
+/// A thread's working memory for one tile. It lies on the stack and is not initialized.
 pub(super) struct Workspace {
-    /// Keys turned to `[CHUNK, RUN]`, or values widened to `[RUN, CHUNK]`.
+    /// Keys transposed to `[CHUNK, RUN]`, or values widened to `[RUN, CHUNK]`.
     chunk: MaybeUninit<Aligned<{ CHUNK * RUN }>>,
-    /// Scores, then weights: `[row, RUN]`.
+    /// Scores, later weights: `[row, RUN]`.
     scores: MaybeUninit<Aligned<{ ROWS * RUN }>>,
-    /// Sums of a segment that is not a row's first: `[row, head_dim]`.
+    /// Sums of a stretch that is not a row's first: `[row, head_dim]`.
     sums: MaybeUninit<Aligned<SUMS>>,
-    /// The keys of a run that each row sees.
+    /// The keys of the current run that each row sees.
     keys: [Range<usize>; ROWS],
 }
 
@@ -95,60 +97,60 @@ impl Workspace {
     }
 }
 
-/// Where the outcome of a tile goes, row by row; rows are `[token, head]`.
+/// Destination of a tile's results, by row; rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
-    /// `[head_dim]` each, or null if it is not wanted. Their initial contents do not matter where a row's first segment
-    /// is among those computed.
+    /// Sums of `[head_dim]` each, or null if they are not wanted. Their initial contents do not matter if a row's first
+    /// stretch is among those computed.
     pub sums: &'a [*mut f32],
-    /// As many; what a row saw, of segments before as well.
+    /// Softmax state of each row, which includes earlier stretches.
     pub seen: &'a mut [Seen],
 }
 
-/// What the outcome of some segments is.
+/// What the results of some stretches stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One segment's part, to be merged with others.
+    /// One stretch's part, which is merged later.
     Part,
-    /// These segments merged into what was in the outcome before, with more to come.
+    /// These stretches merged into earlier results; more stretches follow.
     Continued,
-    /// The same, and the last: the outcome is final.
+    /// These stretches merged into earlier results; the result is final.
     Last,
 }
 
-/// Attention over `segments`, each computed by itself and, but for [`Kind::Part`], merged in ascending order. Those
-/// that are not the first that a row sees are merged into what the outcome holds of it.
+/// Computes attention over `stretches`, each by itself. Merges them in ascending order, except for [`Kind::Part`].
+/// Stretches that are not the first that a row sees are merged into the row's earlier results.
 ///
 /// # Safety
-/// The tile's queries, and the slots of the positions it sees, are readable; the outcome is writable and as long as the
-/// tile has rows.
+/// The tile's queries, and the slots of the positions it sees, are readable; the results are writable and have the
+/// tile's rows.
 pub(super) unsafe fn attend(
     level: Level,
     tile: &Tile<'_>,
-    segments: Range<usize>,
+    stretches: Range<usize>,
     kind: Kind,
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
     let (head_dim, rows) = (tile.layer.head_dim(), tile.rows());
     let own = work.sums.as_mut_ptr().cast::<f32>();
-    for segment in segments.clone() {
+    for stretch in stretches.clone() {
         let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
         let mut seen = [Seen::NOTHING; ROWS];
         for row in 0..rows {
-            // The first segment of a row needs no merging.
-            let first = kind == Kind::Part || tile.seen_by(row / tile.heads).start / SEGMENT == segment;
+            // The first stretch of a row needs no merging.
+            let first = kind == Kind::Part || tile.seen_by(row / tile.heads).start / STRETCH == stretch;
             let wanted = first && !outcome.sums[row].is_null();
             sums[row] = if wanted { outcome.sums[row] } else { own.wrapping_add(row * head_dim) };
         }
         let mut part = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
-        // SAFETY: the caller's promise; `work.sums` has room for the rows of a tile.
-        unsafe { attend_segment(level, tile, segment, work, &mut part) };
+        // SAFETY: guaranteed by the caller; `work.sums` has room for the rows of a tile.
+        unsafe { attend_stretch(level, tile, stretch, work, &mut part) };
         for row in 0..rows {
             let token = tile.seen_by(row / tile.heads);
             if sums[row] == outcome.sums[row] {
                 outcome.seen[row] = seen[row];
-            } else if token.start < segment * SEGMENT && token.end > segment * SEGMENT {
-                // SAFETY: as above; the workspace is another's memory than the outcome.
+            } else if token.start < stretch * STRETCH && token.end > stretch * STRETCH {
+                // SAFETY: as above; the workspace does not overlap the results.
                 let (into, others) = unsafe { (numbers(outcome.sums[row], head_dim), numbers(sums[row], head_dim)) };
                 merge(level, &mut outcome.seen[row], into, seen[row], others);
             }
@@ -157,38 +159,41 @@ pub(super) unsafe fn attend(
     if kind == Kind::Last {
         for row in 0..rows {
             let sink = tile.sinks.map(|sinks| sinks.element(row % tile.heads));
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             finish(level, &outcome.seen[row], sink, unsafe { numbers(outcome.sums[row], head_dim) });
         }
     }
 }
 
+/// The `count` elements at `first` as a slice.
+///
 /// # Safety
-/// The numbers are writable, and nothing else touches them while they are in use.
+/// The elements are writable, and nothing else touches them while they are in use.
 unsafe fn numbers<'a>(first: *mut f32, count: usize) -> &'a mut [f32] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts_mut(first, count) }
 }
 
-/// Attention over one segment of [`SEGMENT`] positions; zeros and [`Seen::NOTHING`] for rows that see nothing there.
+/// Computes attention over one stretch of [`STRETCH`] positions; writes zeros and [`Seen::NOTHING`] for rows that see
+/// nothing of it.
 ///
 /// # Safety
-/// As for [`attend`].
-unsafe fn attend_segment(
+/// The conditions of [`attend`] hold.
+unsafe fn attend_stretch(
     level: Level,
     tile: &Tile<'_>,
-    segment: usize,
+    stretch: usize,
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
     let (head_dim, rows) = (tile.layer.head_dim(), tile.rows());
-    let bounds = segment * SEGMENT..(segment + 1) * SEGMENT;
+    let bounds = stretch * STRETCH..(stretch + 1) * STRETCH;
     let seen = tile.seen();
     let end = seen.end.min(bounds.end);
     let mut queries = [std::ptr::null::<f32>(); ROWS];
     for row in 0..rows {
         outcome.seen[row] = Seen::NOTHING;
-        // SAFETY: the outcome is writable, and the queries readable, by the caller's promise.
+        // SAFETY: guaranteed by the caller: results are writable, and queries readable.
         unsafe {
             numbers(outcome.sums[row], head_dim).fill(0.0);
             queries[row] = tile.queries.add(row / tile.heads * tile.token_stride + row % tile.heads * head_dim);
@@ -196,14 +201,16 @@ unsafe fn attend_segment(
     }
     let mut run_start = seen.start.max(bounds.start) / RUN * RUN;
     while run_start < end {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { attend_run(level, tile, run_start, &queries[..rows], work, outcome) };
         run_start += RUN;
     }
 }
 
+/// Computes attention over one run of [`RUN`] positions.
+///
 /// # Safety
-/// As for [`attend`]; the tile sees some of the run.
+/// The conditions of [`attend`] hold; the tile sees some of the run.
 unsafe fn attend_run(
     level: Level,
     tile: &Tile<'_>,
@@ -227,7 +234,7 @@ unsafe fn attend_run(
     let dtype = tile.layer.dtype();
     for first in (0..head_dim).step_by(CHUNK) {
         let keys = RowSlots { slots: &slots, head_dim, first, count: CHUNK.min(head_dim - first) };
-        // SAFETY: `slots` are readable by the caller's promise; the workspace has room for a chunk and a tile's rows.
+        // SAFETY: `slots` are readable, as the caller guarantees; the workspace has room for a chunk and a tile's rows.
         unsafe {
             turn_keys(level, dtype, keys, &run, chunk);
             add_scores(level, queries, chunk, first..first + keys.count, &run, scores);
@@ -239,7 +246,7 @@ unsafe fn attend_run(
     for first in (0..head_dim).step_by(CHUNK) {
         let count = CHUNK.min(head_dim - first);
         let values = RowSlots { slots: &values, head_dim, first, count };
-        // SAFETY: values lie behind their keys in the same block; the rest as above.
+        // SAFETY: values lie after their keys in the same block; the rest as above.
         unsafe {
             if rows < ROWS_TO_WIDEN {
                 add_values(level, dtype, scores, keys, values, outcome.sums, first);
@@ -253,8 +260,8 @@ unsafe fn attend_run(
     }
 }
 
-/// The slots of a run's keys. Where the tile sees none, the slot of one that it does see: readable, and of no effect.
-/// The values are asked for from memory on the way, while the keys are at work.
+/// The slots of a run's keys. Keys that the tile does not see get the slot of one that it does, which is readable and
+/// has no effect. Prefetches the values, which are needed after the keys.
 fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
     let (bytes, offset) = (tile.layer.slot_bytes(), tile.layer.value_offset());
     let mut slots = [std::ptr::null::<u8>(); RUN];
@@ -279,7 +286,7 @@ fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>)
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for `bytes` at `offset` of each slot.
+/// Prefetches `bytes` bytes at `offset` of each slot.
 #[inline(always)]
 fn ask_kernel<S: Simd>(s: S, slots: &[*const u8], offset: usize, bytes: usize) {
     for slot in slots {

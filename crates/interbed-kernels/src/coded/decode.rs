@@ -1,4 +1,4 @@
-//! Decoding a row: whole, or some columns after the others.
+//! Decodes a coded row: as a whole, or some columns at a time.
 
 use super::{BLOCK, BLOCK_BYTES, PATCH, PLANES, TABLE, number_at, row_bytes};
 use crate::Level;
@@ -6,10 +6,10 @@ use crate::simd::Vectors;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 
-/// The bits of a bf16 number's sign and mantissa, around its exponent.
+/// Mask of a bf16 number's sign and mantissa, which surround its exponent.
 const REST: u16 = 0x807f;
 
-/// Widens a coded row to f32.
+/// Decodes a coded row to f32.
 ///
 /// # Panics
 /// If the bytes are not those of a row as long as `out`.
@@ -21,7 +21,7 @@ pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
 /// Decodes the next columns of a coded row of `cols`: whole blocks, from where `progress` stands.
 ///
 /// # Panics
-/// If the bytes are not those of a row of `cols`, or there are fewer columns left.
+/// If the bytes are not those of a row of `cols`, or fewer columns are left.
 pub(crate) fn decode_columns<N: Number>(
     level: Level,
     row: &[u8],
@@ -33,7 +33,7 @@ pub(crate) fn decode_columns<N: Number>(
     CodedRow::new(row, patches, cols).decode(level, progress, out);
 }
 
-/// A bf16 number as f32. A NaN keeps its bits, which a library may not promise.
+/// Converts a bf16 number to f32. A NaN keeps its bits, which library functions may not guarantee.
 pub(crate) fn widened(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
@@ -49,10 +49,11 @@ pub(super) fn decode_row(level: Level, row: &[u8], patches: u16, out: &mut [u16]
 /// How far a row has been decoded.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Progress {
-    /// Numbers.
+    /// Numbers decoded so far.
     numbers: usize,
-    /// Patches used so far, and the index of the number that the last one was for.
+    /// Number of patches used so far.
     patches: usize,
+    /// Index of the number that the last patch was for.
     patched: usize,
 }
 
@@ -64,6 +65,8 @@ struct CodedRow<'a> {
 }
 
 impl<'a> CodedRow<'a> {
+    /// Splits a coded row into its parts.
+    ///
     /// # Panics
     /// If the bytes are not those of a row of `cols`.
     fn new(row: &'a [u8], patches: u16, cols: usize) -> Self {
@@ -78,13 +81,13 @@ impl<'a> CodedRow<'a> {
     /// Decodes the next blocks.
     ///
     /// # Panics
-    /// If there are fewer left.
+    /// If fewer blocks are left.
     fn decode<N: Number>(&self, level: Level, progress: &mut Progress, out: &mut [N]) {
         let first = progress.numbers;
         progress.numbers += out.len();
         let blocks = &self.blocks[first / BLOCK..progress.numbers / BLOCK];
         let (numbers, _) = out.as_chunks_mut::<BLOCK>();
-        // Behind a piece, other rows come first, and their pieces are asked for by who wants them.
+        // After a piece of a row come other rows, whose pieces are prefetched elsewhere.
         #[cfg(target_arch = "x86_64")]
         let ahead = blocks.len() == self.blocks.len();
         match Vectors::of(level) {
@@ -98,8 +101,8 @@ impl<'a> CodedRow<'a> {
         }
         let Some(last) = (self.blocks.len() * BLOCK).checked_sub(1) else { return };
         while let Some(&[gap, exponent]) = self.patches.get(progress.patches) {
-            // In a damaged file, some number of the row. Patches left for later belong to numbers after those decoded
-            // so far.
+            // In a damaged file, this may be any number of the row. Patches that are left for later belong to numbers
+            // after those decoded so far.
             let patched = (progress.patched + usize::from(gap)).min(last);
             let Some(number) = out.get_mut(patched - first) else { break };
             *number = number.with_exponent(exponent);
@@ -109,14 +112,14 @@ impl<'a> CodedRow<'a> {
     }
 }
 
-/// What a row is decoded to: bf16 as its bits, or f32.
+/// Element type that a row is decoded to: bf16 as its bits, or f32.
 pub(crate) trait Number: bytemuck::Pod {
     fn of(bits: u16) -> Self;
     fn with_exponent(self, exponent: u8) -> Self;
-    /// Stores 16 numbers, of which these are the bits.
+    /// Stores 16 numbers with these bits.
     #[cfg(target_arch = "x86_64")]
     fn store_16(s: Avx2, to: &mut [Self; 16], bits: std::arch::x86_64::__m256i);
-    /// Stores 32 numbers, of which these are the bits.
+    /// Stores 32 numbers with these bits.
     #[cfg(target_arch = "x86_64")]
     fn store_32(s: Avx512, to: &mut [Self; 32], bits: std::arch::x86_64::__m512i);
 }
@@ -182,14 +185,15 @@ mod x86 {
     use super::{BLOCK, BLOCK_BYTES, Number, PLANES, TABLE};
     use crate::simd::{Avx2, Avx512, prefetch_second};
 
-    /// How far ahead of what is decoded is asked for, in bytes: a core's own prefetch ends at each page. Far enough
-    /// that something is still under way while what was decoded is multiplied; measured.
+    /// Prefetch distance in bytes: a core's own prefetcher stops at the end of each page. Far enough that reads are
+    /// still in flight while decoded numbers are multiplied; measured.
     const AHEAD: usize = 128 * BLOCK_BYTES;
 
     /// Offset of a block's bytes, after the planes.
     const BYTES: usize = PLANES * size_of::<u64>();
 
-    /// Asks for the memory that is decoded a while after `block`: a block is longer than a cache line.
+    /// Prefetches the memory that is decoded some time after `block`: two lines, as a block is longer than a cache
+    /// line.
     #[inline(always)]
     fn ask_ahead(block: &[u8; BLOCK_BYTES]) {
         for half in [0, BLOCK_BYTES / 2] {
@@ -234,7 +238,7 @@ mod x86 {
         ahead: bool,
     ) {
         let table = s._mm256_set1_epi64x(i64::from_le_bytes(exponents));
-        // Each of 4 bytes eight times, and then one bit of it in each.
+        // Spreads each of 4 bytes over eight lanes, then selects one of its bits in each.
         let (first, second) = (0, 0x0101_0101_0101_0101);
         let spread = s._mm256_setr_epi64x(first, second, 2 * second, 3 * second);
         let bit = s._mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);

@@ -1,41 +1,41 @@
-//! A thread's place for rows that are decoded before they are multiplied.
+//! A thread's buffer for rows that are decoded before they are multiplied.
 
 use std::ops::Range;
 
 use super::decode::decode_row;
 use crate::{DType, Level, Matrix, fp8};
 
-/// Rows of bf16 that are decoded at a time at most: what the largest tile takes.
+/// Maximum number of bf16 rows that are decoded at a time: as many as the largest tile takes.
 const PANEL_ROWS: usize = 32;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Rows stored as `weights` that are decoded at a time at most.
+/// Maximum number of rows of type `weights` that are decoded at a time.
 pub(crate) const fn panel_rows(weights: DType) -> usize {
     PANEL_ROWS * size_of::<u16>() / weights.decoded().block_bytes()
 }
 
-/// Numbers of f32 that [`Panel`] takes for rows of `cols`: for its rows, and for room to begin at a cache line.
+/// Elements of f32 that a [`Panel`] for rows of `cols` needs, including room to align it to a cache line.
 pub(crate) const fn panel_len(cols: usize) -> usize {
     (PANEL_ROWS * cols * size_of::<u16>() + LINE).div_ceil(size_of::<f32>())
 }
 
-/// A thread's place for decoded rows, of unspecified content.
+/// A thread's buffer for decoded rows, of unspecified content.
 pub(crate) struct Panel<'a> {
     numbers: &'a mut [u16],
     cols: usize,
 }
 
 impl<'a> Panel<'a> {
-    /// In `area`, which has [`panel_len`].
+    /// Creates a panel in `area`, which has [`panel_len`] elements.
     pub(crate) fn new(area: &'a mut [f32], cols: usize) -> Self {
         let line = area.as_ptr().align_offset(LINE);
         let (_, area) = area.split_at_mut(line);
         Self { numbers: &mut bytemuck::cast_slice_mut(area)[..PANEL_ROWS * cols], cols }
     }
 
-    /// Decodes `rows` of `weights`, at most [`panel_rows`].
+    /// Decodes `rows` of `weights`, at most [`panel_rows`] of them.
     pub(crate) fn decode(&mut self, level: Level, weights: Matrix<'_>, rows: Range<usize>) -> Matrix<'_> {
         let count = rows.len();
         if weights.dtype() == DType::Fp8 {
@@ -51,7 +51,7 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Decodes `rows` of a coded matrix into `out` `[rows, cols]`, bf16.
+/// Decodes `rows` of a coded matrix into `out`, `[rows, cols]` in bf16.
 ///
 /// # Panics
 /// If the matrix is not coded, has no such rows, or `out` has another length.

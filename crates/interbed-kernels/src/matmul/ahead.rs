@@ -1,4 +1,4 @@
-//! Weights that are wanted soon: asked for while others are multiplied, so that memory is never idle.
+//! Prefetches weights that are needed soon while others are multiplied, so that memory is never idle.
 
 use crate::Matrix;
 
@@ -7,31 +7,31 @@ use crate::Matrix;
 pub(crate) struct Ahead {
     first: *const u8,
     row_bytes: usize,
-    /// Bytes of 8 columns, about.
+    /// Approximate bytes of 8 columns.
     step_bytes: usize,
-    /// Whether they are later rows of the same matrix: [`Ahead::further`] says how much later.
+    /// Whether these are later rows of the same matrix; [`Ahead::further`] sets how much later.
     in_place: bool,
 }
 
 impl Ahead {
-    /// For weights that are read in place; [`Ahead::further`] then sets the first row to ask for.
+    /// For weights that are read in place; [`Ahead::further`] then sets the first row to prefetch.
     pub fn in_place(w: Matrix<'_>) -> Self {
         Self { in_place: true, ..Self::decoded_next(w, 0) }
     }
 
-    /// For weights that are decoded first: those from row `row` on are decoded next, of which there may be none.
+    /// For weights that are decoded first: the rows from `row` on are decoded next, which may not exist.
     pub fn decoded_next(w: Matrix<'_>, row: usize) -> Self {
         let row_bytes = w.row_bytes();
         let first = w.bytes().as_ptr().wrapping_add(row * row_bytes);
         Self { first, row_bytes, step_bytes: row_bytes * 8 / w.cols(), in_place: false }
     }
 
-    /// Nothing but a line that is in the cache, to ask for which costs less than to decide.
+    /// Prefetches a line that is in the cache already, which costs less than deciding whether to prefetch.
     pub fn nothing<T>(cached: *const T) -> Self {
         Self { first: cached.cast(), row_bytes: 0, step_bytes: 0, in_place: false }
     }
 
-    /// Whether these are weights that are read in place.
+    /// Whether the weights are read in place.
     #[inline(always)]
     pub fn is_in_place(self) -> bool {
         self.in_place
@@ -43,13 +43,13 @@ impl Ahead {
         Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }
     }
 
-    /// The rows `rows` further on, if weights are read in place; decoded ones are left as they are.
+    /// Moves the prefetch `rows` rows further, if weights are read in place; leaves decoded ones unchanged.
     #[inline(always)]
     pub fn further(self, rows: usize) -> Self {
         if self.in_place { self.from(rows) } else { self }
     }
 
-    /// Where the part of row `row` (counted from the first) begins that corresponds to column `col`. It need not be
+    /// Address of the part of row `row` (counted from the first) that corresponds to column `col`. It need not be
     /// readable.
     #[inline(always)]
     pub fn at(&self, row: usize, col: usize) -> *const u8 {

@@ -1,7 +1,7 @@
 //! Products of bf16 weights with activations rounded to bf16, by AVX-512's dot products of pairs.
 //!
-//! Sums are those of [`super::vector`]; a lane adds up pairs of `k`. Activations are rounded once per operation.
-//! Weights are read in place, or, for many tokens, a panel at a time.
+//! The order of sums is that of [`super::vector`], where a lane adds up pairs of `k`. Activations are rounded once per
+//! operation. Weights are read in place or, for many tokens, a panel at a time.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{DType, Level, Matrix};
 
-/// Numbers of one vector of pairs; activations are padded to whole vectors by zeros.
+/// Elements of one vector of pairs; activations are padded to whole vectors with zeros.
 #[cfg(target_arch = "x86_64")]
 const STEP: usize = 32;
 
-/// Whether `level` has these instructions. (AMX is faster still.)
+/// Whether `level` has the instructions of these kernels. (AMX is faster still.)
 pub(crate) fn runs_at(level: Level) -> bool {
     level.instructions() >= Instructions::Avx512Bf16 && cfg!(target_arch = "x86_64")
 }
 
-/// The proof that `level` has them.
+/// The token that proves that `level` has the instructions.
 ///
 /// # Panics
-/// If it has not.
+/// If the level does not have them.
 #[cfg(target_arch = "x86_64")]
 fn token(level: Level) -> crate::simd::Bf16Dots {
     crate::simd::Bf16Dots::of(level).expect("a level that multiplies bf16")
@@ -49,7 +49,7 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
     let _ = (pool, x, cols, packed);
 }
 
-/// Rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared.
+/// Computes rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -77,18 +77,18 @@ pub(super) unsafe fn rows(
             cols,
             ahead,
         };
-        // SAFETY: the shapes were just checked; the output is the caller's promise.
+        // SAFETY: the shapes were just checked; the output is guaranteed by the caller.
         unsafe { x86::rows_kernel(token(level), &operands, rows.start, rows.end) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (x, tokens, out, ahead);
 }
 
-/// The same for many tokens and at most [`super::panel::ROWS`] rows, which may be coded; `work` has
-/// [`super::panel::WORK_LEN`].
+/// Computes at most [`super::panel::ROWS`] rows for many tokens; the rows may be coded, and `work` has
+/// [`super::panel::WORK_LEN`] elements.
 ///
 /// # Safety
-/// As for [`rows`].
+/// The conditions of [`rows`] hold.
 pub(super) unsafe fn panel_rows(
     level: Level,
     x: &[u16],
@@ -103,8 +103,8 @@ pub(super) unsafe fn panel_rows(
     {
         let padded = w.cols().next_multiple_of(STEP);
         let mut operands = super::panel::PanelOperands::new(level, (&x[..tokens * padded], padded), w, rows, out, work);
-        // SAFETY: the type of weights was just tested, rows of activations are padded; the output is the
-        // caller's promise.
+        // SAFETY: the weights' type was just tested, rows of activations are padded; the output is guaranteed by the
+        // caller.
         unsafe { x86::panel_kernel(token(level), &mut operands) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -120,6 +120,8 @@ mod x86 {
     use crate::matmul::vector::{self, CHAIN, RowOperands, Unit};
     use crate::simd::{Bf16Dots, Simd, prefetch, prefetch_second};
 
+    /// Rounds one row to bf16 and pads it with zeros.
+    ///
     /// # Panics
     /// If `to` is shorter than the row in whole steps.
     pub(super) fn pack_row(s: Bf16Dots, from: &[f32], to: &mut [u16]) {
@@ -135,7 +137,7 @@ mod x86 {
         }
     }
 
-    /// Up to 32 numbers as bf16, zeros behind them.
+    /// Rounds up to 32 elements to bf16, padded with zeros.
     #[inline(always)]
     pub(crate) fn round(s: Bf16Dots, from: &[f32]) -> __m512i {
         let lanes = |count: usize| u16::MAX.checked_shr(16 - count.min(16) as u32).unwrap_or(0);
@@ -149,7 +151,7 @@ mod x86 {
 
     #[inline(always)]
     fn bits(pairs: __m512bh) -> __m512i {
-        // SAFETY: both are 64 bytes without invalid values.
+        // SAFETY: both types are 64 bytes without invalid values.
         unsafe { std::mem::transmute(pairs) }
     }
 
@@ -159,23 +161,28 @@ mod x86 {
         unsafe { std::mem::transmute(bits) }
     }
 
+    /// Instantiates [`vector::rows_kernel`] for pairs of bf16.
+    ///
     /// # Safety
-    /// As for [`vector::rows_kernel`].
+    /// The conditions of [`vector::rows_kernel`] hold.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
     pub(super) unsafe fn rows_kernel(s: Bf16Dots, o: &RowOperands<u16, u16>, first: usize, end: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { vector::rows_kernel(Pairs(s), o, first, end) };
     }
 
+    /// Instantiates [`panel::rows_kernel`] for pairs of bf16.
+    ///
     /// # Safety
-    /// As for [`panel::rows_kernel`].
+    /// The conditions of [`panel::rows_kernel`] hold.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
     pub(super) unsafe fn panel_kernel(s: Bf16Dots, o: &mut panel::PanelOperands<'_, u16>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { panel::rows_kernel(Pairs(s), o) };
     }
 
-    /// Pairs of bf16, multiplied and added to one lane. Activations are padded, so that a part is read whole.
+    /// Pairs of bf16, multiplied and added to one lane. Activations are padded, so that a partial vector is read as a
+    /// whole one.
     #[derive(Clone, Copy)]
     struct Pairs(Bf16Dots);
 
@@ -185,7 +192,7 @@ mod x86 {
         type Vector = __m512bh;
         type Sums = __m512;
         const STEP: usize = STEP;
-        // As many bytes as a chain in f32 has.
+        // A chain covers as many bytes as a chain in f32.
         const CHAIN: usize = 2 * CHAIN;
         const MANY_REGISTERS: bool = true;
         #[inline(always)]
@@ -194,22 +201,23 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load(self, from: *const u16) -> __m512bh {
-            // SAFETY: the caller's promise; bytes may lie anywhere.
+            // SAFETY: guaranteed by the caller; the bytes may have any alignment.
             pairs(self.0.load512(unsafe { &*from.cast::<[[u8; 2]; STEP]>() }))
         }
         #[inline(always)]
         unsafe fn load_part(self, from: *const u16, _count: usize) -> __m512bh {
-            // SAFETY: the caller's promise, for rows are padded.
+            // SAFETY: guaranteed by the caller, as rows are padded.
             unsafe { self.load(from) }
         }
         #[inline(always)]
         unsafe fn weights(self, from: *const u16) -> __m512bh {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.load(from) }
         }
         #[inline(always)]
         unsafe fn weights_part(self, from: *const u16, count: usize) -> __m512bh {
-            // SAFETY: masked lanes are not read, the others are the caller's promise; the token proves the instruction.
+            // SAFETY: masked lanes are not read, the others are guaranteed by the caller; the token proves the
+            // instruction.
             pairs(unsafe { _mm512_maskz_loadu_epi16(u32::MAX >> (STEP - count), from.cast()) })
         }
         #[inline(always)]

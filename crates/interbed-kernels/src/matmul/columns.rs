@@ -1,8 +1,8 @@
-//! Where a product's results go.
+//! The destination of a product's results.
 
 use std::marker::PhantomData;
 
-/// Results of a product, `[tokens, columns]`, to be written: all columns of a buffer, or those that a band of the
+/// Destination of a product's results, `[tokens, columns]`: all columns of a buffer, or those that a band of the
 /// weights' rows computes.
 #[derive(Debug)]
 pub struct Columns<'a> {
@@ -14,7 +14,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// All of `out`, `[tokens, columns]`.
+    /// All columns of `out`, `[tokens, columns]`.
     ///
     /// # Panics
     /// If `out` is not whole rows.
@@ -24,22 +24,22 @@ impl<'a> Columns<'a> {
         Self { first: out.as_mut_ptr(), tokens, columns, stride: columns, buffer: PhantomData }
     }
 
-    /// The first `count` columns, and the rest.
+    /// Splits off the first `count` columns; returns them and the rest.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If there are fewer columns.
     pub fn split_at(self, count: usize) -> (Self, Self) {
         assert!(count <= self.columns);
         let behind = Self { first: self.first.wrapping_add(count), columns: self.columns - count, ..self };
         (Self { columns: count, ..self }, behind)
     }
 
-    /// Rows.
+    /// Number of tokens (rows).
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Columns.
+    /// Number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }
@@ -49,15 +49,15 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Results that threads write together: each writes disjoint columns, those of its own rows of the weights.
+/// Results that several threads write: each writes different columns, those of its rows of the weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Output {
     first: *mut f32,
-    /// Numbers from one token to the next.
+    /// Elements from one token to the next.
     pub stride: usize,
 }
 
-// SAFETY: threads write disjoint elements, as the functions that are given one ask of their callers.
+// SAFETY: threads write disjoint elements, as the functions that take an `Output` require.
 unsafe impl Send for Output {}
 // SAFETY: as above.
 unsafe impl Sync for Output {}
@@ -68,7 +68,7 @@ impl Output {
         Self { first: self.first.wrapping_add(first), ..self }
     }
 
-    /// Where the result of `row` for `token` belongs. The pointer may be used if [`Columns`] has that place.
+    /// Address of the result of `row` for `token`. It may be dereferenced only if [`Columns`] has that element.
     #[inline(always)]
     pub fn at(&self, token: usize, row: usize) -> *mut f32 {
         self.first.wrapping_add(token * self.stride + row)
@@ -77,10 +77,10 @@ impl Output {
     /// The results of `count` rows from `row` on for `token`.
     ///
     /// # Safety
-    /// [`Columns`] has these places, and nothing else touches them while they are in use.
+    /// [`Columns`] has these elements, and nothing else touches them while they are in use.
     #[inline(always)]
     pub unsafe fn of<'a>(self, token: usize, row: usize, count: usize) -> &'a mut [f32] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.at(token, row), count) }
     }
 }

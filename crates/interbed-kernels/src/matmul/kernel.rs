@@ -1,4 +1,4 @@
-//! Which kernel computes a product: the one table of weights' type, level and number of tokens.
+//! Selects the kernel of a product by the weights' type, the level and the number of tokens.
 //!
 //! | weights | level | tokens | kernel | activations |
 //! |---|---|---|---|---|
@@ -7,29 +7,29 @@
 //! | bf16, coded bf16 | with bf16 dot products | many | [`Kernel::DotPanels`] | [`Form::Bf16`] |
 //! | f32, f16, bf16, coded bf16, fp8 | any other | few | [`Kernel::Rows`] | [`Form::Plain`] |
 //! | f32, f16, bf16, coded bf16, fp8 | any other | many | [`Kernel::Panels`] | [`Form::Plain`] |
-//! | quantised | any | as [`Layout::of`] says | [`Kernel::Bytes`] | [`Form::Bytes`] |
+//! | quantized | any | by [`Layout::of`] | [`Kernel::Bytes`] | [`Form::Bytes`] |
 //!
-//! Few and many are apart at [`panel::tokens_min`].
+//! [`panel::tokens_min`] is the number of tokens that separates few from many.
 
 use super::{bf16, panel, tiles, vector};
 use crate::quantized::Layout;
 use crate::{DType, Level, cache, coded};
 
-/// Tokens from which a product is bound by arithmetic rather than by reading weights.
+/// Number of tokens from which a product is limited by arithmetic rather than by reading weights.
 const MANY_TOKENS: usize = 64;
 
-/// Rows of a chunk of work where tokens are many, so that its outputs stay in the cache.
+/// Rows of a chunk of work for many tokens, so that its outputs stay in the cache.
 const CHUNK_ROWS: usize = panel::ROWS;
 
-/// Bytes of weights in a chunk of work where tokens are few: enough to be read at full speed.
+/// Bytes of weights in a chunk of work for few tokens: enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// How activations lie while they are multiplied.
+/// Form of the activations that a kernel reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As they came, in f32.
+    /// Unchanged, in f32.
     Plain,
-    /// Rounded to bf16, `[tokens, cols]` with rows padded by zeros.
+    /// Rounded to bf16, `[tokens, cols]` with rows padded with zeros.
     Bf16,
     /// Rounded to bf16, in the order in which AMX reads its second operand.
     Tiles,
@@ -40,7 +40,7 @@ pub(crate) enum Form {
 impl Form {
     /// The form that products with weights of `dtype` read.
     pub(crate) fn of(level: Level, dtype: DType) -> Self {
-        // However many tokens there are.
+        // The form does not depend on the number of tokens.
         Kernel::of(level, dtype, 1).form()
     }
 }
@@ -52,9 +52,9 @@ pub(crate) enum Kernel {
     Rows,
     /// Panels of weights that are widened once for all tokens, in f32.
     Panels,
-    /// As [`Kernel::Rows`], with dot products of pairs of bf16.
+    /// Like [`Kernel::Rows`], with dot products of pairs of bf16.
     DotRows,
-    /// As [`Kernel::Panels`], with dot products of pairs of bf16.
+    /// Like [`Kernel::Panels`], with dot products of pairs of bf16.
     DotPanels,
     /// AMX tiles of bf16.
     Tiles,
@@ -63,7 +63,7 @@ pub(crate) enum Kernel {
 }
 
 impl Kernel {
-    /// The kernel for products of `tokens` with weights of this type.
+    /// The kernel for products of `tokens` tokens with weights of this type.
     pub fn of(level: Level, weights: DType, tokens: usize) -> Self {
         let many = tokens >= panel::tokens_min(level, weights.is_decoded());
         match weights.decoded() {
@@ -76,7 +76,7 @@ impl Kernel {
         }
     }
 
-    /// The form in which it reads activations.
+    /// The form in which the kernel reads activations.
     pub fn form(self) -> Form {
         match self {
             Self::Rows | Self::Panels => Form::Plain,
@@ -86,18 +86,18 @@ impl Kernel {
         }
     }
 
-    /// Whether it reads coded weights as they are; for the others they are decoded first.
+    /// Whether the kernel reads coded weights directly; for other kernels they are decoded first.
     pub fn decodes(self) -> bool {
         matches!(self, Self::Panels | Self::DotPanels)
     }
 
-    /// Rows of `row_bytes` that a thread computes at a time.
+    /// Number of rows of `row_bytes` bytes that a thread computes at a time.
     pub fn chunk_rows(self, tokens: usize, row_bytes: usize) -> usize {
         if self.decodes() || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
     }
 
-    /// Rows of `cols` weights that are stored as `weights` to decode at a time. Weights for few tokens are used once:
-    /// they should still be in the first-level cache then.
+    /// Number of rows of `cols` weights, stored as `weights`, to decode at a time. Weights for few tokens are used only
+    /// once, so the decoded rows should still be in the L1 cache then.
     pub fn rows_decoded(self, weights: DType, tokens: usize, cols: usize) -> usize {
         let most = coded::panel_rows(weights);
         if tokens > vector::TILE_TOKENS || self == Self::Tiles {

@@ -1,9 +1,9 @@
-//! Products of many tokens: weights are widened or decoded once, for all tokens.
+//! Products for many tokens: weights are widened or decoded once, for all tokens.
 //!
-//! The sums are those of [`super::vector`], whatever the batch. A panel of weights, as many columns as a chain has
-//! ([`Unit::CHAIN`]), lies in the second-level cache while all tokens pass by, a tile of their activations at a time in
-//! the first level's. Meanwhile the next panel's weights come from memory. Rows of panel and tile are a cache line
-//! longer than a chain: at a distance of a power of two all would share a few sets of the cache.
+//! The order of sums is that of [`super::vector`], whatever the batch. A panel of weights, with the columns of one
+//! chain ([`Unit::CHAIN`]), stays in the L2 cache while all tokens are multiplied with it, a tile of their activations
+//! at a time in the L1 cache. Meanwhile the next panel's weights come from memory. Rows of panel and tile are a cache
+//! line longer than a chain: at a distance of a power of two all would map to a few sets of the cache.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -14,43 +14,46 @@ use super::wanted::{LINE, Wanted};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
 use crate::{DType, Level, Matrix, coded, fp8};
 
-/// Tokens from which on panels pay. Where registers are many and weights need no decoding, tiles that read weights in
-/// place keep up for longer.
+/// Number of tokens from which panels pay. With many registers and weights that need no decoding, tiles that read
+/// weights in place stay faster for longer.
 pub(super) fn tokens_min(level: Level, coded: bool) -> usize {
     if level.has_many_registers() && !coded { 81 } else { 19 }
 }
 
-/// Rows of a panel: 264 KiB, beside which the next panel's weights just about fit a second-level cache of 512 KiB.
+/// Rows of a panel: 264 KiB, beside which the next panel's weights just about fit an L2 cache of 512 KiB.
 pub(super) const ROWS: usize = 128;
 
-/// Weight rows and token columns of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers,
-/// 2 x 3 sums, each in halves, 12 of AVX2's 16.
+/// Weight rows of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers.
 const TILE_ROWS: usize = 4;
+/// Token columns of a tile.
 const TILE_TOKENS: usize = 6;
+/// Weight rows of a tile with few registers: 2 x 3 sums, each in halves, fill 12 of AVX2's 16 registers.
 const TILE_ROWS_FEW: usize = 2;
+/// Token columns of a tile with few registers.
 const TILE_TOKENS_FEW: usize = 3;
 
-/// Bytes of a chain's numbers, and from one row of a panel or of a tile's activations to the next.
+/// Bytes of a chain's elements.
 const CHAIN_BYTES: usize = CHAIN * size_of::<f32>();
+/// Bytes from one row of a panel or tile to the next.
 const STRIDE_BYTES: usize = CHAIN_BYTES + LINE;
 
-/// How many rows ahead weights are asked for while a panel is filled.
+/// Number of rows ahead for which weights are prefetched while a panel is filled.
 const ROWS_AHEAD: usize = 4;
 
-/// Steps of a sum after which a line of each row is asked for.
+/// Steps of a sum after which a line of each row is prefetched.
 const STEPS_A_LINE: usize = 2;
 
-/// Numbers of a thread's work area: a panel, a tile's activations, and room to begin at a cache line.
+/// Elements of a thread's work area: a panel, a tile's activations, and room to align them to a cache line.
 pub(crate) const WORK_LEN: usize = ((ROWS + TILE_TOKENS) * STRIDE_BYTES + LINE) / size_of::<f32>();
 
-/// Cuts `tokens` into tiles of about the same size, which is `most` at most.
+/// Splits `tokens` into tiles of about equal size, at most `most` each.
 fn tiles(tokens: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let count = tokens.div_ceil(most);
     (0..count).map(move |i| tokens * i / count..tokens * (i + 1) / count)
 }
 
-/// `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32; `work` has
-/// [`WORK_LEN`].
+/// Computes `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32; `work` has
+/// [`WORK_LEN`] elements.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -66,7 +69,7 @@ pub(super) unsafe fn rows(
     let o = &mut operands;
     type Work<'p, 'a> = &'p mut PanelOperands<'a, f32>;
     // SAFETY: each type of weights has its own elements; rows of activations are whole, as these units read them; the
-    // rest is the caller's promise.
+    // rest is guaranteed by the caller.
     match weights.dtype() {
         DType::F32 | DType::Fp8 => dispatch!(level, unsafe lanes_kernel::<_, F32>(o: Work<'_, '_>)),
         DType::F16 => dispatch!(level, unsafe lanes_kernel::<_, F16>(o: Work<'_, '_>)),
@@ -75,37 +78,39 @@ pub(super) unsafe fn rows(
     }
 }
 
+/// Instantiates [`rows_kernel`] for f32 lanes.
+///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: &mut PanelOperands<'_, f32>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { rows_kernel(F32Lanes(s, PhantomData::<E>), o) }
 }
 
 /// A product's operands, and a thread's work area.
 pub(super) struct PanelOperands<'a, X> {
     level: Level,
-    /// `[tokens, x_cols]`
+    /// Shape: `[tokens, x_cols]`.
     x: &'a [X],
     x_cols: usize,
-    /// `[rows, cols]`
+    /// Shape: `[rows, cols]`.
     weights: Matrix<'a>,
     /// Rows to compute.
     rows: Range<usize>,
-    /// `[tokens, rows]`
+    /// Shape: `[tokens, rows]`.
     out: Output,
-    /// Weights of these rows and some columns, rows [`STRIDE_BYTES`] apart, with what pads them to whole vectors.
+    /// Weights of these rows and of one chain's columns, with rows [`STRIDE_BYTES`] apart, padded to whole vectors.
     panel: &'a mut [X],
-    /// Activations of some tokens, likewise.
+    /// Activations of a tile of tokens, in the layout of `panel`.
     tile: &'a mut [X],
 }
 
 impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
-    /// Operands with activations `x`, which has a row of `x_cols` for each token; `work` has [`WORK_LEN`].
+    /// Operands with activations `x`, which has a row of `x_cols` for each token; `work` has [`WORK_LEN`] elements.
     ///
     /// # Panics
-    /// If `x` is not whole rows as long as the weights' at least, there are no such rows of weights or more than
+    /// If `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
     /// [`ROWS`], or `work` is too short.
     pub fn new(
         level: Level,
@@ -128,7 +133,7 @@ impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
     }
 }
 
-/// The whole product, panel by panel.
+/// Computes the whole product, panel by panel.
 ///
 /// # Safety
 /// The unit's weight type is that of the weights, or what they are decoded to, and rows of activations are as long as
@@ -140,7 +145,7 @@ where
 {
     const {
         assert!(U::CHAIN * size_of::<U::X>() == CHAIN_BYTES);
-        // Vectors and blocks of coded numbers end where a chain does.
+        // Vectors, and blocks of coded numbers, end where a chain does.
         assert!(U::CHAIN.is_multiple_of(U::STEP) && U::CHAIN.is_multiple_of(coded::BLOCK));
         assert!(U::CHAIN.is_multiple_of(fp8::BLOCK));
     };
@@ -150,10 +155,10 @@ where
         let columns = first..(first + U::CHAIN).min(cols);
         let next = match columns.end < cols {
             true => Wanted::of::<U>(o.weights, o.rows.clone(), columns.end),
-            // A thread's chunks follow each other.
+            // The thread's next chunk follows this one.
             false => Wanted::of::<U>(o.weights, o.rows.end..o.rows.end + ROWS, 0),
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             fill_panel::<U>(u, o, columns.clone(), &mut progress);
             panel_kernel::<U>(u, o, columns, next);
@@ -161,15 +166,15 @@ where
     }
 }
 
-/// Numbers from one row of a panel to the next.
+/// Elements from one row of a panel to the next.
 const fn stride<U: Unit>() -> usize {
     STRIDE_BYTES / size_of::<U::X>()
 }
 
-/// Fills the panel. What is coded has been decoded up to these columns, as `progress` says.
+/// Fills the panel with the weights of `columns`. Coded rows have been decoded up to these columns, as `progress` says.
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn fill_panel<U: Unit>(
     u: U,
@@ -180,7 +185,7 @@ unsafe fn fill_panel<U: Unit>(
     U::X: coded::Number,
 {
     let (weights, level) = (o.weights, o.level);
-    // Most were asked for while the panel before was multiplied, but not those of another matrix.
+    // Most lines were prefetched during the previous panel, but not those of another matrix.
     let ahead = Wanted::of::<U>(weights, o.rows.clone(), columns.start);
     let ask = |row: usize| (0..ahead.lines_of(row)).for_each(|line| u.prefetch(ahead.at(row, line)));
     (0..ROWS_AHEAD).for_each(ask);
@@ -192,7 +197,7 @@ unsafe fn fill_panel<U: Unit>(
             continue;
         }
         if weights.dtype() == DType::Fp8 {
-            // Its kernel's numbers are f32.
+            // The kernel for FP8 has f32 elements.
             let to = bytemuck::cast_slice_mut(&mut to[..columns.len().next_multiple_of(U::STEP)]);
             fp8::decode_columns(level, bytes, weights.cols(), columns.clone(), to);
             continue;
@@ -209,10 +214,10 @@ unsafe fn fill_panel<U: Unit>(
     }
 }
 
-/// Fills the tile.
+/// Fills the tile with the activations of `tokens`.
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn fill_tile<U: Unit>(u: U, o: &mut PanelOperands<'_, U::X>, tokens: Range<usize>, columns: Range<usize>) {
     for (token, to) in tokens.zip(o.tile.chunks_exact_mut(stride::<U>())) {
@@ -229,10 +234,10 @@ unsafe fn fill_tile<U: Unit>(u: U, o: &mut PanelOperands<'_, U::X>, tokens: Rang
     }
 }
 
-/// The panel for all tokens. `next` are the weights of the panel after it.
+/// Multiplies the panel with all tokens. `next` are the weights of the panel after it.
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn panel_kernel<U: Unit>(u: U, o: &mut PanelOperands<'_, U::X>, columns: Range<usize>, next: Wanted)
 where
@@ -254,10 +259,10 @@ where
         };
         let next = next.part(i, tokens.div_ceil(most));
         let (token, columns) = (tile.start, columns.clone());
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             fill_tile::<U>(u, o, tile.clone(), columns.clone());
-            // With at least this many tokens, no tile has fewer.
+            // With at least `tokens_min` tokens, no tile has fewer than these.
             match (U::MANY_REGISTERS, tile.len()) {
                 (true, 6) => tile_kernel::<U, 6>(u, o, token, columns, next, next_tile),
                 (true, 5) => tile_kernel::<U, 5>(u, o, token, columns, next, next_tile),
@@ -270,11 +275,11 @@ where
     }
 }
 
-/// All rows of the panel for the tile's `T` tokens from `token` on. Meanwhile `next` weights are asked for, and the
+/// Multiplies all rows of the panel with the tile's `T` tokens from `token` on. Prefetches the `next` weights and the
 /// activations of the next tile.
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn tile_kernel<U: Unit, const T: usize>(
     u: U,
@@ -287,10 +292,10 @@ unsafe fn tile_kernel<U: Unit, const T: usize>(
     let rows = o.rows.len();
     let tile_rows = if U::MANY_REGISTERS { TILE_ROWS } else { TILE_ROWS_FEW };
     let mut row = 0;
-    // SAFETY: as the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         while row + tile_rows <= rows {
-            // A share of the lines for every few rows of weights: all have been asked for when these are through.
+            // Each few rows of weights prefetch a share of the lines, so that all are prefetched at the end.
             let (step, steps) = (row / tile_rows, rows / tile_rows);
             for line in next_tile.lines * step / steps..next_tile.lines * (step + 1) / steps {
                 for t in 0..next_tile.rows {
@@ -310,10 +315,10 @@ unsafe fn tile_kernel<U: Unit, const T: usize>(
     }
 }
 
-/// The chains of `R` rows of the panel from `row` on for `T` tokens. Meanwhile the same rows of `next` are asked for.
+/// Computes the chains of `R` rows of the panel from `row` on for `T` tokens. Prefetches the same rows of `next`.
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn sums_kernel<U: Unit, const R: usize, const T: usize>(
     u: U,
@@ -330,8 +335,8 @@ unsafe fn sums_kernel<U: Unit, const R: usize, const T: usize>(
     unsafe {
         let mut sums = [[u.zero(); R]; T];
         for k in (0..columns.len()).step_by(U::STEP) {
-            // A few at a time: a core that has asked for more than it can keep in mind waits for memory, and does not
-            // multiply meanwhile.
+            // Prefetches a few lines at a time: a core with more requests than it can track waits for memory instead of
+            // multiplying.
             let line = k / (STEPS_A_LINE * U::STEP);
             if k.is_multiple_of(STEPS_A_LINE * U::STEP) && line < lines {
                 for r in 0..R {

@@ -1,9 +1,10 @@
 //! Products of bf16 weights with activations rounded to bf16, by AMX tiles.
 //!
-//! Weights are the first operand, 16 rows of 32 columns as the files have them; activations the second, re-laid once
-//! per operation as pairs of `k`; so one token and sixteen take the same instructions, and a single token still reads
-//! weights several times faster than DRAM gives them. Few tokens stream weights in place; for many, a block of a
-//! panel's columns is copied together first, since rows a power of two apart would share a few sets of the cache.
+//! Weights are the first operand, 16 rows of 32 columns as they are in files. Activations are the second, rearranged
+//! once per operation as pairs of `k`; so one token and sixteen take the same instructions, and a single token still
+//! reads weights several times faster than DRAM delivers them. For few tokens weights are streamed in place. For many,
+//! a block of a panel's columns is copied together first, since rows a power of two apart would map to a few sets of
+//! the cache.
 //!
 //! Each output is one chain over steps of 32 columns in ascending order (within a step, the instruction sums even and
 //! odd columns apart), kept in a tile or, between blocks of columns, in f32 memory: neither the number of tokens nor
@@ -30,27 +31,27 @@ const STEP: usize = 32;
 /// Rows of a panel: two tiles.
 const PANEL_ROWS: usize = 32;
 
-/// Rows whose sums are kept at a time where columns are cut into blocks.
+/// Rows whose sums are stored at a time if columns are split into blocks.
 const SUPER_ROWS: usize = 128;
 
-/// Tokens whose sums are kept at a time.
+/// Tokens whose sums are stored at a time.
 const TOKEN_BLOCK: usize = 512;
 
-/// Up to this many tokens, columns are not divided, and weights are read once.
+/// Up to this many tokens, columns are not split, and weights are read once.
 const STREAMED_TOKENS: usize = 4 * GROUP;
 
-/// Most steps of a block of columns.
+/// Maximum number of steps of a block of columns.
 const BLOCK_STEPS_MAX: usize = 16;
 
-/// Steps that are packed as one piece of work.
+/// Steps that one work item packs.
 const PACK_STEPS: usize = 16;
 
-/// Whether `level` has these instructions.
+/// Whether `level` has the instructions of these kernels.
 pub(crate) fn runs_at(level: Level) -> bool {
     level.instructions() >= Instructions::Amx && cfg!(target_arch = "x86_64")
 }
 
-/// Numbers of a thread's work area: the sums of one block of outputs.
+/// Elements of a thread's work area: the sums of one block of outputs.
 pub(crate) const fn work_len(tokens: usize) -> usize {
     let padded = tokens.next_multiple_of(GROUP);
     match padded <= STREAMED_TOKENS {
@@ -59,9 +60,9 @@ pub(crate) const fn work_len(tokens: usize) -> usize {
     }
 }
 
-/// Where packed activations lie: `[block of tokens][block of columns][group of tokens][step][pair of k 16][token][2]`,
-/// so that what is multiplied together lies together. Groups have 16 tokens, the last one of all what is left; columns
-/// are padded to whole steps by zeros.
+/// Layout of packed activations: `[block of tokens][block of columns][group of tokens][step][pair of k 16][token][2]`,
+/// so that what is multiplied together is adjacent. Groups have 16 tokens, the last one the remainder; columns are
+/// padded to whole steps with zeros.
 #[derive(Clone, Copy)]
 struct Layout {
     tokens: usize,
@@ -82,19 +83,19 @@ impl Layout {
     fn block_steps(&self, tokens: usize) -> usize {
         match tokens <= STREAMED_TOKENS {
             true => self.steps,
-            // Weights of a panel, activations of two groups and their sums share the first-level cache.
+            // Weights of a panel, activations of two groups and their sums share the L1 cache.
             false => (cache::sizes().first / 3 / (PANEL_ROWS * STEP * 2)).clamp(4, BLOCK_STEPS_MAX),
         }
     }
 
-    /// The block of columns that `step` is in.
+    /// The block of columns that contains `step`.
     fn columns_of(&self, step: usize, tokens: usize) -> Range<usize> {
         let size = self.block_steps(tokens);
         let first = step / size * size;
         first..(first + size).min(self.steps)
     }
 
-    /// Where the pairs of `step` of the group that begins with `token` begin, in numbers.
+    /// Element offset of the pairs of `step` of the group that begins with `token`.
     fn place(&self, token: usize, step: usize) -> usize {
         let block = self.tokens_from(token / TOKEN_BLOCK * TOKEN_BLOCK);
         let columns = self.columns_of(step, block.len());
@@ -104,7 +105,7 @@ impl Layout {
     }
 }
 
-/// Rounds `x` `[tokens, cols]` to bf16 in `packed`, as [`Layout`] says.
+/// Rounds `x` `[tokens, cols]` to bf16 in `packed`, in the order of [`Layout`].
 pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &mut [u16]) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -117,8 +118,8 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
                 let (first, piece) = (item / pieces * GROUP, item % pieces);
                 let members = GROUP.min(layout.tokens - first);
                 for step in (piece * PACK_STEPS..layout.steps).take(PACK_STEPS) {
-                    // SAFETY: each step of each group has a place of its own and is in one thread's share only; the
-                    // token proves the instructions.
+                    // SAFETY: each step of each group has its own place and is in one thread's share only; the token
+                    // proves the instructions.
                     unsafe {
                         let to = packed.slice(layout.place(first, step), members * STEP);
                         x86::pack_step(dots, &x[first * cols..(first + members) * cols], cols, step, to);
@@ -131,7 +132,8 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
     let _ = (pool, x, cols, packed);
 }
 
-/// Rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared; `work` has [`work_len`].
+/// Computes rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared; `work` has [`work_len`]
+/// elements.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -152,7 +154,7 @@ pub(super) unsafe fn rows(
         let layout = Layout::new(tokens, w.cols());
         for first in (0..tokens).step_by(TOKEN_BLOCK) {
             let block = x86::Block { token, layout, x, w, out, tokens: layout.tokens_from(first) };
-            // SAFETY: the shapes were just checked, the level tested; the output is the caller's promise.
+            // SAFETY: the shapes were just checked, the level tested; the output is guaranteed by the caller.
             unsafe { block.rows(rows.clone(), work) };
         }
     }
@@ -173,13 +175,13 @@ mod x86 {
     use crate::simd::{Amx, Bf16Dots};
     use crate::transpose::transpose;
 
-    /// One step of the columns of a group's tokens `x` `[members, cols]`, as pairs.
+    /// Packs one step of the columns of a group's tokens `x` `[members, cols]` as pairs.
     ///
     /// # Safety
     /// The level's instructions exist.
     ///
     /// # Panics
-    /// If `to` is not the step's pairs.
+    /// If `to` does not have the length of the step's pairs.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
     pub(super) unsafe fn pack_step(s: Bf16Dots, x: &[f32], cols: usize, step: usize, to: &mut [u16]) {
         let members = x.len() / cols;
@@ -187,7 +189,7 @@ mod x86 {
         let columns = step * STEP..((step + 1) * STEP).min(cols);
         let mut pairs = [[0.0f32; GROUP]; GROUP];
         for (row, pairs) in x.chunks_exact(cols).zip(&mut pairs) {
-            // They only pass through as numbers; nothing is computed with them.
+            // The pairs are moved as f32, but no arithmetic is done with them.
             s.store512(round(s, &row[columns.clone()]), pairs);
         }
         let to = to.as_mut_ptr().cast::<f32>();
@@ -214,19 +216,21 @@ mod x86 {
         pub tokens: Range<usize>,
     }
 
-    /// Steps of a panel's weights, one tile after the other, zeros where there are no columns.
+    /// Steps of a panel's weights, tile after tile, with zeros beyond the columns.
     #[repr(align(64))]
     struct Weights([[[[u8; STEP * 2]; GROUP]; BLOCK_STEPS_MAX]; 2]);
 
-    /// The step of a panel's weights that is not whole, with zeros behind.
+    /// The partial step of a panel's weights, padded with zeros.
     #[repr(align(64))]
     struct Tail([[u8; STEP * 2]; PANEL_ROWS]);
 
     impl Block<'_> {
+        /// Computes rows of the product for this block of tokens.
+        ///
         /// # Safety
-        /// As for [`super::rows`].
+        /// The conditions of [`super::rows`] hold.
         pub(super) unsafe fn rows(&self, rows: Range<usize>, work: &mut [f32]) {
-            // SAFETY: as the caller vouches; the level has AMX.
+            // SAFETY: guaranteed by the caller; the level has AMX.
             unsafe {
                 match self.tokens.len() <= STREAMED_TOKENS {
                     true => self.stream(rows, work),
@@ -236,15 +240,15 @@ mod x86 {
             }
         }
 
-        /// Sums of a row of the work area: one a token, to whole groups.
+        /// Sums in a row of the work area: one per token, rounded up to whole groups.
         fn width(&self) -> usize {
             self.tokens.len().next_multiple_of(GROUP)
         }
 
-        /// Panel by panel over all columns, with weights in place: each is read once.
+        /// Multiplies panel by panel over all columns, with weights in place, so that each is read once.
         ///
         /// # Safety
-        /// As for [`super::rows`].
+        /// The conditions of [`super::rows`] hold.
         unsafe fn stream(&self, rows: Range<usize>, sums: &mut [f32]) {
             let whole = self.w.cols() / STEP;
             let mut tail = Tail([[0; STEP * 2]; PANEL_ROWS]);
@@ -274,11 +278,11 @@ mod x86 {
             }
         }
 
-        /// Some panels at a time, block of columns by block of columns: a panel's part is copied together and meets all
-        /// tokens while it is in the first-level cache; activations of the block come from the second level.
+        /// Multiplies some panels at a time, one block of columns after the other: a panel's part is copied together
+        /// and multiplied with all tokens while it is in the L1 cache; activations of the block come from the L2 cache.
         ///
         /// # Safety
-        /// As for [`super::rows`].
+        /// The conditions of [`super::rows`] hold.
         unsafe fn sweep(&self, rows: Range<usize>, work: &mut [f32]) {
             let mut weights = Weights([[[[0; STEP * 2]; GROUP]; BLOCK_STEPS_MAX]; 2]);
             for first in rows.clone().step_by(SUPER_ROWS) {
@@ -322,7 +326,7 @@ mod x86 {
                     }
                     step = columns.end;
                 }
-                // SAFETY: these rows are the caller's.
+                // SAFETY: these rows belong to this caller alone.
                 unsafe { self.write(here, work) };
             }
         }
@@ -335,7 +339,7 @@ mod x86 {
             &self.w.bytes()[row * self.w.row_bytes()..][..self.w.row_bytes()]
         }
 
-        /// A call for one panel and block of columns, but for its weights and tokens.
+        /// Prepares a call for one panel and block of columns, without its weights and tokens.
         fn call(&self, panel: &Range<usize>, columns: Range<usize>) -> TileCall {
             debug_assert!(panel.len() <= PANEL_ROWS);
             TileCall {
@@ -356,11 +360,11 @@ mod x86 {
             }
         }
 
-        /// Runs the call for all tokens, from `step` on: pairs of whole groups first, then the rest. `run` is told
-        /// whether there are two tiles of rows, and two groups of tokens.
+        /// Runs the call for all tokens, from `step` on: pairs of whole groups first, then the rest. The arguments of
+        /// `run` say whether there are two tiles of rows, and two groups of tokens.
         ///
         /// # Safety
-        /// As for [`super::rows`]; `sums` is `[rows, width]`.
+        /// The conditions of [`super::rows`] hold; `sums` is `[rows, width]`.
         unsafe fn multiply(
             &self,
             call: &mut TileCall,
@@ -375,7 +379,7 @@ mod x86 {
             let mut at = 0;
             while at < tokens {
                 let left = tokens - at;
-                // One tile of rows takes group by group.
+                // A single tile of rows is multiplied with one group at a time.
                 let (members, pairs) = match (both_tiles, left / (2 * GROUP)) {
                     (true, 0) if left > GROUP => ([GROUP, left - GROUP], 1),
                     (true, pairs) if pairs > 0 => ([GROUP, GROUP], pairs),
@@ -392,17 +396,17 @@ mod x86 {
             }
         }
 
-        /// Writes the finished sums of `rows` where they belong: `[row, token]` becomes `[token, row]`.
+        /// Writes the finished sums of `rows` to the output: `[row, token]` becomes `[token, row]`.
         ///
         /// # Safety
-        /// As for [`super::rows`].
+        /// The conditions of [`super::rows`] hold.
         unsafe fn write(&self, rows: Range<usize>, sums: &[f32]) {
             let (width, stride) = (self.width(), self.out.stride);
             for row in (0..rows.len()).step_by(GROUP) {
                 for token in (0..self.tokens.len()).step_by(GROUP) {
                     let (height, count) = (GROUP.min(rows.len() - row), GROUP.min(self.tokens.len() - token));
                     let from = &sums[row * width + token..];
-                    // SAFETY: these rows are the caller's; a whole square is readable and writable.
+                    // SAFETY: these rows belong to this caller alone; a whole square is readable and writable.
                     unsafe {
                         let to = self.out.at(self.tokens.start + token, rows.start + row);
                         if height == GROUP && count == GROUP {
@@ -421,7 +425,7 @@ mod x86 {
         }
     }
 
-    /// Columns of `step` of a row, zeros behind its end.
+    /// Copies the columns of `step` of a row, with zeros beyond its end.
     fn copy_step(row: &[u8], step: usize, to: &mut [u8; STEP * 2]) {
         let from = &row[step * STEP * 2..];
         match from.first_chunk() {

@@ -1,12 +1,12 @@
 //! Products by vectors: chains of lanes over `k`, for any plain type of weights at any level.
 //!
 //! Each output is the sum of chains of 16 lanes over `k` in ascending order, one for every [`Unit::CHAIN`] columns: the
-//! lanes of each are reduced, and the chains' sums are added up in order. Which tile computes it, and where its columns
-//! are cut into cache blocks, does not change it: blocks are whole chains.
+//! lanes of each chain are reduced, and the chains' sums are added up in order. Neither the tile that computes it nor
+//! the split of columns into cache blocks changes it, as blocks are whole chains.
 //!
-//! A few tokens use weights once, and read rows as a few long streams. Of more, a tile of weights stays in the
-//! first-level cache's reach while it meets the activations of some, and a panel of rows in the second level's while
-//! all pass by.
+//! For a few tokens weights are used once, and rows are read as a few long streams. For more, a tile of weights stays
+//! in the L1 cache while it is multiplied with the activations of some tokens, and a panel of rows stays in the L2
+//! cache for all tokens.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -17,87 +17,95 @@ use crate::cache;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
 
-/// Columns that one chain of sums in f32 takes; the sums of longer rows' chains are added up in order.
+/// Columns of one chain of sums in f32; longer rows have several chains, whose sums are added up in order.
 pub(super) const CHAIN: usize = 512;
 
 /// Weight rows of a tile: as many load streams as a core follows with ease.
 pub(super) const TILE_ROWS: usize = 4;
 
-/// Token columns of a tile where registers are many: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
+/// Token columns of a tile with many registers: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
 pub(super) const TILE_TOKENS: usize = 6;
 
-/// Most rows of a panel.
+/// Maximum number of rows of a panel.
 const PANEL_ROWS: usize = 32;
 
-/// In place of a number of rows to ask for ahead: a tile's rows are far apart, and the next tile's follow directly on
-/// them, so that a core sees long streams. (A tile of neighbouring rows would jump four rows at the end of each.)
+/// Stands for the number of rows to prefetch where a tile's rows are far apart and the next tile's rows follow directly
+/// on them, so that a core sees long streams. (A tile of neighbouring rows would jump four rows at the end of each.)
 const STREAMS: usize = 0;
 
-/// Most tokens for which the hardware's prefetch alone is faster than asking ahead. With more tokens it sees the next
-/// loads too late.
+/// Maximum number of tokens for which the hardware's prefetcher alone is faster than prefetching by instruction. With
+/// more tokens it sees the next loads too late.
 const FOLLOWED_TOKENS: usize = 2;
 
-/// Bytes that streams are asked for ahead.
+/// Bytes that streams are prefetched ahead.
 const STREAM_AHEAD: usize = 4096;
 
-/// How a vector of weights meets one of activations: a token of a level, and what it does with memory and registers.
+/// How vectors of weights and activations are loaded, multiplied and summed at one level.
 pub(super) trait Unit: Copy {
-    /// An activation, and a weight, in memory.
+    /// Types of an activation and of a weight in memory.
     type X: Copy;
     type W: Copy;
-    /// Vectors of either, and of sums.
+    /// Types of a vector of either, and of a vector of sums.
     type Vector: Copy;
     type Sums: Copy;
     /// Columns of a vector.
     const STEP: usize;
-    /// Columns of a chain, whole vectors.
+    /// Columns of a chain, in whole vectors.
     const CHAIN: usize;
     /// Whether 24 vectors fit into the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
     fn zero(self) -> Self::Sums;
+    /// Loads a vector of activations.
+    ///
     /// # Safety
     /// [`Unit::STEP`] activations are readable.
     unsafe fn load(self, from: *const Self::X) -> Self::Vector;
+    /// Loads `count` activations; the other lanes are zero.
+    ///
     /// # Safety
     /// `count` activations are readable, or a whole vector where rows of activations are padded to whole ones.
     unsafe fn load_part(self, from: *const Self::X, count: usize) -> Self::Vector;
+    /// Loads a vector of weights.
+    ///
     /// # Safety
     /// [`Unit::STEP`] weights are readable, at any address.
     unsafe fn weights(self, from: *const Self::W) -> Self::Vector;
+    /// Loads `count` weights; the other lanes are zero.
+    ///
     /// # Safety
     /// `count` weights are readable, at any address.
     unsafe fn weights_part(self, from: *const Self::W, count: usize) -> Self::Vector;
-    /// Puts a vector where [`Unit::load`] finds it: weights that meet many tokens are kept so.
+    /// Stores a vector in the format that [`Unit::load`] reads, for weights that are multiplied with many tokens.
     ///
     /// # Panics
-    /// If `to` has not [`Unit::STEP`] numbers.
+    /// If `to` does not have [`Unit::STEP`] elements.
     fn store(self, v: Self::Vector, to: &mut [Self::X]);
     fn multiply_add(self, w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
-    /// The sum of each vector, to `to`, or `added` to what is there.
+    /// Writes the sum of each vector to `to`, or adds it if `added`.
     fn put_sums<const R: usize>(self, sums: [Self::Sums; R], to: &mut [f32; R], added: bool);
-    /// Asks for the cache line at `from`, which need not be readable.
+    /// Prefetches the cache line at `from`, which need not be readable.
     fn prefetch(self, from: *const u8);
-    /// Asks for it to come as far as the second-level cache.
+    /// Prefetches the cache line at `from` into the L2 cache.
     fn prefetch_second(self, from: *const u8);
 }
 
 /// A product's operands.
 #[derive(Clone, Copy)]
 pub(super) struct RowOperands<X, W> {
-    /// `[tokens, x_cols]`
+    /// Shape: `[tokens, x_cols]`.
     pub x: *const X,
     pub x_cols: usize,
-    /// `[rows, cols]`, at any address
+    /// Shape: `[rows, cols]`, at any address.
     pub w: *const W,
-    /// `[tokens, rows]`
+    /// Shape: `[tokens, rows]`.
     pub out: Output,
     pub tokens: usize,
     pub cols: usize,
-    /// What is read next.
+    /// Weights to prefetch.
     pub ahead: Ahead,
 }
 
-/// Rows `rows` of `w` for all tokens of `x` `[tokens, w.cols()]`, in f32.
+/// Computes rows `rows` of `w` for all tokens of `x` `[tokens, w.cols()]`, in f32.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -108,8 +116,8 @@ pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<us
     let operands = RowOperands { x, x_cols: cols, w: w.bytes().as_ptr(), out, tokens, cols, ahead };
     let (first, end) = (rows.start, rows.end);
     type Plain = RowOperands<f32, u8>;
-    // SAFETY: the shapes were just checked, and each type of weights has its own elements; the output is the caller's
-    // promise.
+    // SAFETY: the shapes were just checked, and each type of weights has its own elements; the output is guaranteed by
+    // the caller.
     match w.dtype() {
         DType::F32 => dispatch!(level, unsafe lanes_kernel::<_, F32>(operands: Plain, first: usize, end: usize)),
         DType::F16 => dispatch!(level, unsafe lanes_kernel::<_, F16>(operands: Plain, first: usize, end: usize)),
@@ -118,17 +126,19 @@ pub(super) unsafe fn rows(level: Level, x: &[f32], w: Matrix<'_>, rows: Range<us
     }
 }
 
+/// Instantiates [`rows_kernel`] for f32 lanes.
+///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: RowOperands<f32, u8>, first: usize, end: usize) {
     let RowOperands { x, x_cols, w, out, tokens, cols, ahead } = o;
     let operands = RowOperands { x, x_cols, w: w.cast::<E::Bits>(), out, tokens, cols, ahead };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { rows_kernel(F32Lanes(s, PhantomData::<E>), &operands, first, end) };
 }
 
-/// Weights widened to f32.
+/// Weights widened to f32 lanes.
 #[derive(Clone, Copy)]
 pub(super) struct F32Lanes<S, E>(pub S, pub PhantomData<E>);
 
@@ -146,22 +156,22 @@ impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.0.load_at(from) }
     }
     #[inline(always)]
     unsafe fn load_part(self, from: *const f32, count: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { load_part::<S, F32>(self.0, from.cast(), count) }
     }
     #[inline(always)]
     unsafe fn weights(self, from: *const E::Bits) -> S::V {
-        // SAFETY: the caller's promise; an element's bytes may lie anywhere.
+        // SAFETY: guaranteed by the caller; an element's bytes may have any alignment.
         E::load(self.0, unsafe { &*from.cast() })
     }
     #[inline(always)]
     unsafe fn weights_part(self, from: *const E::Bits, count: usize) -> S::V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { load_part::<S, E>(self.0, from, count) }
     }
     #[inline(always)]
@@ -186,10 +196,10 @@ impl<S: Simd, E: Element> Unit for F32Lanes<S, E> {
     }
 }
 
-/// Rows `first .. end` for all tokens.
+/// Computes rows `first .. end` for all tokens.
 ///
 /// # Safety
-/// The operands describe readable and writable memory of the shapes that they name, no other thread touches these
+/// The operands describe readable and writable memory of the shapes that they name, and no other thread touches these
 /// columns of `out`.
 #[inline(always)]
 pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &RowOperands<U::X, U::W>, first: usize, end: usize) {
@@ -197,9 +207,9 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &RowOperands<U::X, U::W>, fir
     let panel_rows = (fitting / TILE_ROWS * TILE_ROWS).clamp(TILE_ROWS, PANEL_ROWS);
     let widest = if U::MANY_REGISTERS { TILE_TOKENS } else { 2 };
     let tiles = o.tokens.div_ceil(widest);
-    // Tiles of two rows would be two streams: too few for a core alone.
+    // Tiles of two rows would be only two streams: too few for a core alone.
     if tiles == 1 && o.ahead.is_in_place() && (U::MANY_REGISTERS || o.tokens == 1) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         return unsafe { tokens_kernel::<U, STREAMS>(u, o, first, end, 0, o.tokens) };
     }
     let o = &RowOperands { ahead: o.ahead.further(if tiles > 1 { panel_rows } else { TILE_ROWS }), ..*o };
@@ -207,15 +217,15 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &RowOperands<U::X, U::W>, fir
         let panel_end = (panel + panel_rows).min(end);
         let mut token = 0;
         for tile in 0..tiles {
-            // Equal tiles: 8 tokens are 4 and 4, for 6 and 2 would read the weights as often and compute less each
-            // time.
+            // Tiles are equal: 8 tokens become 4 and 4, as 6 and 2 would read the weights as often and compute less
+            // each time.
             let count = (o.tokens - token).div_ceil(tiles - tile);
-            // Each tile of tokens asks for a part of the next panel: if the first did it alone, it would wait for
+            // Each tile of tokens prefetches a part of the next panel: if the first did it alone, it would wait for
             // memory, and memory would then idle during the others. A processor also drops requests that come too fast.
             let asked = asked_rows(U::MANY_REGISTERS, tile, tiles);
             let ahead = if asked.is_empty() { Ahead::nothing(o.x) } else { o.ahead.from(asked.start) };
             let o = &RowOperands { ahead, ..*o };
-            // SAFETY: as the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 match asked.len() {
                     TILE_ROWS => tokens_kernel::<U, TILE_ROWS>(u, o, panel, panel_end, token, count),
@@ -228,12 +238,12 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &RowOperands<U::X, U::W>, fir
     }
 }
 
-/// Whether `asked` is the number of rows to ask for where there is only one tile of tokens.
+/// Whether `asked` is the number of rows to prefetch for a single tile of tokens.
 const fn is_alone(asked: usize) -> bool {
     matches!(asked, TILE_ROWS | STREAMS)
 }
 
-/// The rows ahead that tile `tile` of `tiles` tiles of tokens asks for.
+/// The rows ahead that tile `tile` of `tiles` tiles of tokens prefetches.
 fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
     match (many_registers, tiles) {
         (_, 1) => 0..TILE_ROWS,
@@ -241,15 +251,15 @@ fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
         (true, 3) if tile == 0 => 0..2,
         (true, 3) => tile + 1..tile + 2,
         (true, _) => tile.min(TILE_ROWS)..(tile + 1).min(TILE_ROWS),
-        // Tiles of two rows.
+        // These tiles have two rows.
         (false, _) => tile.min(2)..(tile + 1).min(2),
     }
 }
 
-/// Rows `first .. end` of one panel for `count` tokens.
+/// Computes rows `first .. end` of one panel for `count` tokens.
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
     u: U,
@@ -261,7 +271,7 @@ unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
 ) {
     let many = U::MANY_REGISTERS;
     let alone = is_alone(ASKED);
-    // SAFETY: as the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match count {
             6 if many => panel_kernel::<U, 6, ASKED>(u, o, first, end, token),
@@ -275,10 +285,10 @@ unsafe fn tokens_kernel<U: Unit, const ASKED: usize>(
     }
 }
 
-/// Rows `first .. end` of one panel for `T` tokens.
+/// Computes rows `first .. end` of one panel for `T` tokens.
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
     u: U,
@@ -287,21 +297,22 @@ unsafe fn panel_kernel<U: Unit, const T: usize, const ASKED: usize>(
     end: usize,
     token: usize,
 ) {
-    // A block of columns of these tokens and of a tile of weights fit the first-level cache. Where weights meet no
-    // other tokens, nothing is gained by blocks.
+    // A block of columns of these tokens and of a tile of weights fits the L1 cache. Blocks bring nothing if the
+    // weights are used for no other tokens.
     let column_bytes = T * size_of::<U::X>() + TILE_ROWS * size_of::<U::W>();
     let fitting = cache::sizes().first / 8 * 7 / column_bytes;
     let block = if is_alone(ASKED) { o.cols } else { (fitting / U::CHAIN).max(1) * U::CHAIN };
     for column in (0..o.cols).step_by(block) {
-        // SAFETY: as the caller vouches; blocks are whole chains.
+        // SAFETY: guaranteed by the caller; blocks are whole chains.
         unsafe { columns::<U, T, ASKED>(u, o, first, end, token, column..(column + block).min(o.cols)) };
     }
 }
 
-/// Columns `k`, from the start of a chain to the end of one or of the row, of rows `first .. end` for `T` tokens.
+/// Computes columns `k`, from the start of a chain to the end of a chain or of the row, of rows `first .. end` for `T`
+/// tokens.
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
     u: U,
@@ -315,12 +326,12 @@ unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
     let rows = if U::MANY_REGISTERS || T == 1 { TILE_ROWS } else { 2 };
     let tiles = (end - first) / rows;
     let (step, apart) = if ASKED == STREAMS { (1, tiles) } else { (rows, 1) };
-    // SAFETY: as the caller vouches.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for row in (first..).step_by(step).take(tiles) {
             match rows {
                 TILE_ROWS => tile::<U, TILE_ROWS, T, ASKED>(u, o, row, apart, token, k.clone()),
-                // Two by two, so that sums stay in registers.
+                // Rows are taken two by two, so that sums stay in registers.
                 _ => tile::<U, 2, T, ASKED>(u, o, row, apart, token, k.clone()),
             }
         }
@@ -330,11 +341,11 @@ unsafe fn columns<U: Unit, const T: usize, const ASKED: usize>(
     }
 }
 
-/// Columns `k`, as above, of `R` rows, each `apart` from the one before, by `T` tokens, which ask for `ASKED` of each
-/// four rows ahead: all, if they are alone, or none of [`STREAMS`].
+/// Computes columns `k` of `R` rows, each `apart` rows from the one before, for `T` tokens. Prefetches `ASKED` of each
+/// four rows ahead: all of them if there is one tile of tokens, or none for [`STREAMS`].
 ///
 /// # Safety
-/// As for [`rows_kernel`].
+/// The conditions of [`rows_kernel`] hold.
 #[inline(always)]
 unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
     u: U,
@@ -345,7 +356,7 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
     k: Range<usize>,
 ) {
     // SAFETY: `row + (R - 1) * apart < rows` and `token + T <= tokens`, so each pointer below stays within its operand;
-    // loads of whole vectors end at `whole <= cols`, and what is left is loaded as a part, or with what pads
+    // loads of whole vectors end at `whole <= cols`, and the remainder is loaded as a part, or with the padding of the
     // activations. The chain before has written the sums that are added to.
     unsafe {
         let w: [*const U::W; R] = std::array::from_fn(|r| o.w.wrapping_add((row + r * apart) * o.cols));
@@ -360,7 +371,7 @@ unsafe fn tile<U: Unit, const R: usize, const T: usize, const ASKED: usize>(
                         u.prefetch_second(w[r].add(k).cast::<u8>().wrapping_add(STREAM_AHEAD));
                     }
                 } else {
-                    // A row is often no longer than a page, where the hardware's own prefetch ends.
+                    // A row is often no longer than a page, where the hardware's own prefetcher stops.
                     for r in 0..if ASKED == TILE_ROWS { R } else { ASKED } {
                         u.prefetch_second(o.ahead.at(row + r, k));
                     }

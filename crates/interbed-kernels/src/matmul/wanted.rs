@@ -1,4 +1,4 @@
-//! Panels that are wanted soon: asked for line by line while others are multiplied.
+//! Prefetches panels that are needed soon, line by line, while others are multiplied.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(super) struct Wanted {
     pub first: *const u8,
     pub row_bytes: usize,
     pub rows: usize,
-    /// Cache lines of each row.
+    /// Number of cache lines in each row.
     pub lines: usize,
 }
 
@@ -33,25 +33,25 @@ impl Wanted {
             first: weights.bytes().as_ptr().wrapping_add(rows.start * row_bytes + bytes.start),
             row_bytes,
             rows: rows.end.min(weights.rows()).saturating_sub(rows.start),
-            // A row need not begin with a line.
+            // A row need not begin at a line.
             lines: (bytes.len() + LINE - 2) / LINE + 1,
         }
     }
 
-    /// Of the lines of each row, the `i`th of `count` parts.
+    /// The `i`th of `count` parts of each row's lines.
     #[inline(always)]
     pub fn part(self, i: usize, count: usize) -> Self {
         let lines = self.lines * i / count..self.lines * (i + 1) / count;
         Self { first: self.first.wrapping_add(lines.start * LINE), lines: lines.len(), ..self }
     }
 
-    /// Lines of `row`; 0 if there is no such row.
+    /// Number of lines of `row`; 0 if there is no such row.
     #[inline(always)]
     pub fn lines_of(self, row: usize) -> usize {
         if row < self.rows { self.lines } else { 0 }
     }
 
-    /// Where `line` of `row` begins.
+    /// Address of line `line` of `row`.
     #[inline(always)]
     pub fn at(self, row: usize, line: usize) -> *const u8 {
         self.first.wrapping_add(row * self.row_bytes + line * LINE)

@@ -1,5 +1,5 @@
-//! How a caller tells workers of a job, and learns that all are done with it. Knows nothing of threads, so that a model
-//! checker can go through the orders in which they may run (`tests/it/pool.rs`).
+//! How a caller hands a job to workers, and learns that all are done with it. This file does not know threads, so that
+//! a model checker can explore the orders in which they may run (`tests/it/pool.rs`).
 
 use std::sync::PoisonError;
 
@@ -12,13 +12,13 @@ use super::sync::{
 pub(super) struct Signal<J> {
     /// Number of the current job; a change tells the workers to begin.
     epoch: AtomicU64,
-    /// The current job; only read between a change of `epoch` and the decrement of `running`.
+    /// The current job; read only between a change of `epoch` and the decrement of `running`.
     job: Mutex<Option<J>>,
-    /// Workers that have not yet finished the current job.
+    /// Number of workers that have not finished the current job.
     running: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
-    /// Workers that are parked, or about to be.
+    /// Number of workers that are parked, or about to be.
     parked: Mutex<usize>,
     wake: Condvar,
 }
@@ -36,7 +36,7 @@ impl<J: Copy> Signal<J> {
         }
     }
 
-    /// Tells all `workers` of a job, which must live until [`Signal::end`] has returned.
+    /// Hands a job to all `workers`. The job must live until [`Signal::end`] has returned.
     pub(super) fn begin(&self, job: J, workers: usize) {
         *lock(&self.job) = Some(job);
         self.running.store(workers, Ordering::Relaxed);
@@ -65,8 +65,8 @@ impl<J: Copy> Signal<J> {
         self.wake.notify_all();
     }
 
-    /// The next job after the one that a worker has `seen`, of which it says when it is [done](Signal::done); `None` if
-    /// there are no more.
+    /// Waits for the job after the one that a worker has `seen`; `None` if there are no more. The worker calls
+    /// [`done`](Signal::done) when it has finished it.
     pub(super) fn next(&self, seen: &mut u64) -> Option<J> {
         loop {
             *seen = self.next_epoch(*seen);
@@ -79,7 +79,7 @@ impl<J: Copy> Signal<J> {
         }
     }
 
-    /// Called by a worker that has finished the job and no longer uses it.
+    /// Reports that a worker has finished the job and no longer uses it.
     pub(super) fn done(&self, panicked: bool) {
         if panicked {
             self.panicked.store(true, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl<J: Copy> Signal<J> {
             spin_loop();
         }
         // The caller changes the epoch before it looks at `parked`; this thread counts itself in before it looks at the
-        // epoch. One of the two therefore sees the other, and no wake-up is lost.
+        // epoch. So one of the two sees the other, and no wake-up is lost.
         let mut parked = lock(&self.parked);
         *parked += 1;
         loop {
@@ -111,7 +111,7 @@ impl<J: Copy> Signal<J> {
     }
 }
 
-/// No code that can panic runs under these locks, so a poisoned one holds sound data.
+/// Locks a mutex. No code that can panic runs under these locks, so a poisoned one holds sound data.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

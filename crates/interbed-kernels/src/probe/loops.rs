@@ -1,4 +1,4 @@
-//! Loops that keep one unit busy from registers alone.
+//! Loops that keep one arithmetic unit busy, on registers alone.
 
 use super::Unit;
 use crate::Level;
@@ -9,10 +9,11 @@ mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-/// Independent chains: enough to cover the latency of two units, few enough for 16 registers beside two operands.
+/// Number of independent chains: enough to cover the latency of two units, few enough for 16 registers with two
+/// operands.
 const CHAINS: usize = 12;
 
-/// A loop that can run for any number of rounds, and the operations of a round.
+/// A loop that can run for any number of rounds, and the operations of one round.
 pub(super) struct Loop {
     body: Box<dyn Fn(usize) + Sync>,
     operations: usize,
@@ -27,13 +28,13 @@ impl Loop {
         (self.body)(rounds);
     }
 
-    /// Operations of `rounds` rounds.
+    /// Number of operations of `rounds` rounds.
     pub(super) fn operations(&self, rounds: usize) -> f64 {
         self.operations as f64 * rounds as f64
     }
 }
 
-/// The loop for `unit`, if the level has it.
+/// The loop for `unit`, if the level has that unit.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     if !unit.exists_at(level) {
         return None;
@@ -74,17 +75,17 @@ fn multiply_add<S: Simd>(s: S, rounds: usize, to: &mut [f32; LANES]) {
     s.store(sum, to);
 }
 
-/// Bytes of a chain where the language has no dot product of bytes.
+/// Bytes of a chain in plain Rust.
 const BYTES: usize = 16;
 
-/// Products of bytes as the compiler makes them, without special instructions.
+/// Multiplies bytes with the instructions that the compiler chooses.
 fn plain_bytes(rounds: usize) {
     let factors = std::hint::black_box([3i8; BYTES]);
     let mut chains = [[1i32; BYTES]; CHAINS];
     for _ in 0..rounds {
         for chain in &mut chains {
             for (sum, &factor) in chain.iter_mut().zip(&factors) {
-                // The sum's low byte is the other operand, so that no product can be taken out of the loop.
+                // The sum's low byte is the other operand, so that the compiler cannot hoist a product out of the loop.
                 *sum = sum.wrapping_add(i32::from(*sum as i8) * i32::from(factor));
             }
         }

@@ -1,9 +1,9 @@
-//! The arithmetic units that products use.
+//! The arithmetic units that matrix products use.
 
 use crate::level::Instructions;
 use crate::{DType, Level};
 
-/// An arithmetic unit, named by what it multiplies.
+/// An arithmetic unit, named after what it multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// Multiply-adds of f32 lanes.

@@ -1,8 +1,8 @@
 //! Activations as bytes: the input of the integer products.
 //!
 //! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, ties
-//! to even. That depends on nothing but the 32 numbers, and is computed by the same formula at every level. Where a
-//! number is not finite the scale is NaN, so that every product shows it.
+//! to even. That depends only on these 32 numbers, and every level uses the same formula. If a number is not finite the
+//! scale is NaN, so that every product shows it.
 
 use std::ops::Range;
 
@@ -15,36 +15,36 @@ use crate::simd::{Avx2, Avx512};
 use crate::simd::{Portable, Simd, dispatch};
 use crate::{Level, Pool, Share};
 
-/// Numbers that share a scale, in activations and (at least) in all quantised weights.
+/// Numbers that share a scale, in activations and (at least) in all quantized weights.
 pub(super) const BLOCK: usize = 32;
 
-/// Tokens that lie side by side in the lanes of a vector.
+/// Tokens that are adjacent in the lanes of a vector.
 pub(super) const TILE: usize = 16;
 
-/// Most tokens for which AVX-512 unpacks weights into registers; for more, it pays to store them unpacked.
+/// Maximum number of tokens for which AVX-512 unpacks weights into registers; for more, it pays to store them unpacked.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ROW_TOKENS: usize = 3;
 
-/// Fewest tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for the scaling
-/// after the product, while vectors cost the same for each token. Estimated, not measured.
+/// Minimum number of tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for the
+/// scaling after the product, while vectors cost the same for each token. Estimated, not measured.
 #[cfg(target_arch = "x86_64")]
 const TILE_TOKENS_MIN: usize = TILE / 2 + 1;
 
-/// The codes begin at a whole cache line.
+/// Bytes of a cache line, to which the codes are aligned.
 const LINE: usize = 64;
 
-/// In [`Layout::Rows`], a token's columns are padded to whole vectors of four blocks.
+/// Multiple to which [`Layout::Rows`] pads a token's columns: whole vectors of four blocks.
 const ROW_GRANULE: usize = 4 * BLOCK;
 
-/// How codes, scales and sums lie.
+/// Memory layout of codes, scales and sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// Token by token: codes `[token][column]`; scales `[token][block]`; sums `[token][block][half]`; with zeros up to
-    /// a multiple of 128 columns, see [`Activations::row_blocks`].
+    /// Token by token: codes `[token][column]`; scales `[token][block]`; sums `[token][block][half]`; padded with zeros
+    /// to a multiple of 128 columns, see [`Activations::row_blocks`].
     Rows,
-    /// Spans one after the other, so that those of all tokens lie together: codes `[span][token][column]`, 128 more
-    /// than they stand for, as unsigned bytes; scales `[span][token][block]`; sums `[span][token][block][half]`.
-    /// Missing columns of the last span are unspecified.
+    /// Span by span, so that each span of all tokens is contiguous: codes `[span][token][column]` as unsigned bytes,
+    /// plus 128; scales `[span][token][block]`; sums `[span][token][block][half]`. Missing columns of the last span are
+    /// unspecified.
     Spans,
     /// Sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`, sums
     /// `[tile][block][half][token 16]`. Missing tokens of the last tile are zeros.
@@ -54,7 +54,7 @@ pub(crate) enum Layout {
 impl Layout {
     const ALL: [Self; 3] = [Self::Rows, Self::Spans, Self::Tiles];
 
-    /// The layout that products of `tokens` tokens read, which selects their kernel.
+    /// The layout that products of `tokens` tokens read; it also selects their kernel.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one kernel for all"))]
     pub fn of(level: Level, tokens: usize) -> Self {
         match level.instructions() {
@@ -66,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// Tokens that are never divided among threads.
+    /// Number of tokens that are never divided among threads.
     fn granule(self) -> usize {
         match self {
             Self::Rows | Self::Spans => 1,
@@ -75,12 +75,12 @@ impl Layout {
     }
 }
 
-/// The quantised activations of some tokens, shared by any number of products.
+/// The quantized activations of some tokens, which any number of products can read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Activations<'a> {
     pub layout: Layout,
     pub tokens: usize,
-    /// Blocks of 32 in a row.
+    /// Number of blocks of 32 in a row.
     pub blocks: usize,
     pub codes: &'a [i8],
     pub scales: &'a [f32],
@@ -89,7 +89,7 @@ pub(super) struct Activations<'a> {
 }
 
 impl Activations<'_> {
-    /// Blocks from one token to the next, in [`Layout::Rows`].
+    /// Number of blocks from one token to the next in [`Layout::Rows`].
     #[inline(always)]
     pub fn row_blocks(&self) -> usize {
         debug_assert_eq!(self.layout, Layout::Rows);
@@ -97,19 +97,19 @@ impl Activations<'_> {
     }
 }
 
-/// Bytes of scratch that [`quantize`] needs for `tokens` tokens, in any layout.
+/// Bytes of scratch memory that [`quantize`] needs for `tokens` tokens, in any layout.
 ///
 /// # Panics
-/// If that is more than can be counted.
+/// If the number overflows.
 pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     Layout::ALL.into_iter().fold(0, |most, layout| most.max(Sizes::of(layout, tokens, cols).total()))
 }
 
-/// Codes, scales and sums of `x` `[tokens, cols]`, computed into `scratch` if they are `wanted`; otherwise those that
-/// `scratch` already holds.
+/// Quantizes `x` `[tokens, cols]` into `scratch` if the result is `wanted`; otherwise returns the result that `scratch`
+/// already holds.
 ///
 /// # Panics
-/// If `cols` is not a multiple of 32, or the scratch has fewer than [`scratch_bytes`].
+/// If `cols` is not a multiple of 32, or the scratch memory is smaller than [`scratch_bytes`].
 pub(super) fn quantize<'a>(
     pool: &Pool,
     level: Level,
@@ -128,11 +128,11 @@ pub(super) fn quantize<'a>(
     let (codes, scales, sums) = (cast_slice_mut(codes), cast_slice_mut(scales), cast_slice_mut(sums));
     let places = (Share::new(codes), Share::new(scales), Share::new(sums));
     let tokens_wanted = if wanted { tokens } else { 0 };
-    // A number costs about as much as four multiply-adds.
+    // One number costs about as much as four multiply-adds.
     pool.split(tokens_wanted, layout.granule(), cols.saturating_mul(4), |share| {
         let (codes, scales, sums) = places;
         let job = Quantising { x, cols, share, codes, scales, sums };
-        // SAFETY: shares begin at whole granules, so no two threads are given the same token or tile.
+        // SAFETY: shares begin at whole granules, so no two threads get the same token or tile.
         match layout {
             Layout::Rows => dispatch!(level, unsafe rows::<_>(job: Quantising<'_>)),
             Layout::Spans => dispatch!(level, unsafe spans::<_>(job: Quantising<'_>)),
@@ -142,7 +142,7 @@ pub(super) fn quantize<'a>(
     Activations { layout, tokens, blocks, codes, scales, sums }
 }
 
-/// Bytes of each part, in the order in which they lie.
+/// Bytes of each part, in the order of their layout in memory.
 struct Sizes {
     codes: usize,
     scales: usize,
@@ -166,7 +166,7 @@ impl Sizes {
         }
     }
 
-    /// With room for alignment.
+    /// Bytes of all parts, with room for alignment.
     fn total(&self) -> usize {
         let total = self.codes.checked_add(self.scales).and_then(|sum| sum.checked_add(self.sums));
         total.and_then(|sum| sum.checked_add(LINE)).expect("activations that exist can be counted")
@@ -198,6 +198,8 @@ impl<'a> Quantising<'a> {
     }
 }
 
+/// Quantizes the share's tokens for [`Layout::Rows`].
+///
 /// # Safety
 /// No other thread has tokens of this share.
 #[inline(always)]
@@ -205,13 +207,14 @@ unsafe fn rows<S: Encode>(s: S, job: Quantising<'_>) {
     let stride = job.cols.next_multiple_of(ROW_GRANULE);
     let blocks = stride / BLOCK;
     for token in job.share.clone() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let codes = job.codes.slice(token * stride, stride);
             let scales = job.scales.slice(token * blocks, blocks);
             let sums = job.sums.slice(token * 2 * blocks, 2 * blocks);
             codes[job.cols..].fill(0);
-            // Negative, so that a sum of -0 stays -0: then kernels that skip such blocks give the same bits.
+            // The padding is negative zero, so that a sum of -0 stays -0: kernels that skip such blocks give the same
+            // bits.
             scales[job.blocks()..].fill(-0.0);
             sums[2 * job.blocks()..].fill(0.0);
             for (block, x) in job.of_token(token).iter().enumerate() {
@@ -224,14 +227,16 @@ unsafe fn rows<S: Encode>(s: S, job: Quantising<'_>) {
     }
 }
 
+/// Quantizes the share's tokens for [`Layout::Spans`].
+///
 /// # Safety
-/// As for [`rows`].
+/// No other thread has tokens of this share.
 #[inline(always)]
 unsafe fn spans<S: Encode>(s: S, job: Quantising<'_>) {
     for token in job.share.clone() {
         for (span, x) in job.of_token(token).chunks(SPAN_BLOCKS).enumerate() {
             let at = span * job.tokens() + token;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let codes = job.codes.slice(at * SPAN, SPAN);
                 let scales = job.scales.slice(at * SPAN_BLOCKS, SPAN_BLOCKS);
@@ -239,7 +244,7 @@ unsafe fn spans<S: Encode>(s: S, job: Quantising<'_>) {
                 for (block, x) in x.iter().enumerate() {
                     let encoded = s.encode(x);
                     for (to, code) in codes[block * BLOCK..][..BLOCK].iter_mut().zip(encoded.codes) {
-                        // 128 more, or less: the bits are the same.
+                        // Adding or subtracting 128 gives the same bits.
                         *to = code ^ i8::MIN;
                     }
                     scales[block] = encoded.scale;
@@ -250,15 +255,17 @@ unsafe fn spans<S: Encode>(s: S, job: Quantising<'_>) {
     }
 }
 
+/// Quantizes the share's tokens for [`Layout::Tiles`].
+///
 /// # Safety
-/// As for [`rows`]; shares begin at whole tiles.
+/// No other thread has tokens of this share, which begins at a whole tile.
 #[inline(always)]
 unsafe fn tiles<S: Encode>(s: S, job: Quantising<'_>) {
     let blocks = job.blocks();
     for tile in job.share.start / TILE..job.share.end.div_ceil(TILE) {
         for block in 0..blocks {
             let at = tile * blocks + block;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let codes = job.codes.slice(at * BLOCK * TILE, BLOCK * TILE);
                 let scales = job.scales.slice(at * TILE, TILE);
@@ -289,7 +296,7 @@ impl Encoded {
     const ZERO: Self = Self { codes: [0; BLOCK], scale: 0.0, sums: [0.0; 2] };
 }
 
-/// A level's way to encode one block: the same formula at each.
+/// Encodes one block, with the same formula at each level.
 trait Encode: Simd {
     #[inline(always)]
     fn encode(self, x: &[f32; BLOCK]) -> Encoded {
@@ -317,7 +324,7 @@ impl Encode for Avx512 {
             return encode_rare(values);
         }
         let inverse = self._mm512_set1_ps(1.0 / scale);
-        // The largest quotient is 127, give or take less than half of one.
+        // The largest quotient is 127, up to a rounding error of less than one half.
         let round = |x: __m512| self._mm512_cvtepi32_epi8(self._mm512_cvtps_epi32(self._mm512_mul_ps(x, inverse)));
         let halves = [round(x[0]), round(x[1])];
         let codes = self._mm256_set_m128i(halves[1], halves[0]);
@@ -331,7 +338,7 @@ impl Encode for Avx512 {
     }
 }
 
-/// Apart, so that the code around the common case stays small.
+/// Encodes a block with unusual numbers. Not inlined, so that the code of the common case stays small.
 #[cold]
 #[inline(never)]
 fn encode_rare(x: &[f32; BLOCK]) -> Encoded {
@@ -340,11 +347,11 @@ fn encode_rare(x: &[f32; BLOCK]) -> Encoded {
 
 #[inline(always)]
 fn encode(x: &[f32; BLOCK]) -> Encoded {
-    // Compared as integers, which NaN cannot slip through: infinity and NaN have the largest bits.
+    // Integer comparison cannot miss a NaN: infinity and NaN have the largest bits.
     let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
     let scale = f32::from_bits(largest) / 127.0;
     if largest >= f32::INFINITY.to_bits() {
-        // An overflow must show in every product.
+        // The scale is NaN, as an overflow must show in every product.
         return Encoded { scale: f32::NAN, ..Encoded::ZERO };
     }
     if scale == 0.0 {
@@ -359,7 +366,7 @@ fn encode(x: &[f32; BLOCK]) -> Encoded {
         codes[i] = biased.to_bits() as i8;
         rounded[i] = biased - ROUND;
     };
-    // One division for all, unless the inverse of the scale could be infinite.
+    // One division serves all numbers, unless the inverse of the scale could be infinite.
     if scale >= f32::MIN_POSITIVE {
         let inverse = 1.0 / scale;
         for (i, x) in x.iter().enumerate() {
@@ -370,7 +377,7 @@ fn encode(x: &[f32; BLOCK]) -> Encoded {
             round(i, x / scale);
         }
     }
-    // Integers that f32 can count, so that the order is free: halves folded together.
+    // The numbers are small integers, which f32 adds exactly in any order, so halves are folded together.
     for width in [8, 4, 2, 1] {
         for i in 0..width {
             rounded[i] += rounded[i + width];

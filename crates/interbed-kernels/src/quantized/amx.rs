@@ -1,7 +1,7 @@
 //! Products by AMX tiles of bytes, sixteen rows by sixteen tokens.
 //!
-//! A tile product takes one block of 32 columns (or half of one, where halves have factors of their own), since what
-//! comes after it is scaled by block. The codes are unpacked once for all tokens, by vectors.
+//! A tile product takes one block of 32 columns (or half of one, if halves have their own factors), since its result is
+//! scaled by block. The codes are unpacked once for all tokens, by vector instructions.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -28,18 +28,18 @@ struct Codes([[u8; SPAN]; ROWS]);
 #[repr(C, align(64))]
 struct Sums([[f32; TILE]; ROWS]);
 
-/// Integer dot products of a span of sixteen rows and sixteen tokens: `[block][half][row][token]`, the halves together
-/// where they have no factors.
+/// Integer dot products of a span of sixteen rows and sixteen tokens: `[block][half][row][token]`; both halves are one
+/// product if they have no factors.
 #[repr(C, align(64))]
 struct Dots([[[i32; TILE]; ROWS]; 2 * SPAN_BLOCKS]);
 
-/// The job's rows, for activations in tiles.
+/// Computes the job's rows, for activations in [`Layout::Tiles`].
 ///
 /// # Safety
-/// As for [`super::product::rows`]; AMX with bytes exists.
+/// The conditions of [`super::product::rows`] hold; AMX with bytes exists.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn tiles<F: Unpack>(s: Amx, job: &ProductRows<'_>) {
-    // SAFETY: the caller's promise. Between the first and the last line, this thread loads no other configuration.
+    // SAFETY: guaranteed by the caller. Between the first and the last line, this thread loads no other configuration.
     unsafe {
         configure(&TileConfig::for_bytes(ROWS, columns::<F>(), TILE));
         configured::<F>(s, job);
@@ -52,14 +52,16 @@ const fn columns<F: Unpack>() -> usize {
     if F::HALVES { BLOCK / 2 } else { BLOCK }
 }
 
+/// Computes the job's rows with a loaded tile configuration.
+///
 /// # Safety
-/// As for [`tiles`], and the tiles have these shapes.
+/// The conditions of [`tiles`] hold, and the tiles have the shapes of [`TileConfig::for_bytes`].
 #[inline(always)]
 unsafe fn configured<F: Unpack>(s: Amx, job: &ProductRows<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Tiles);
     let mut small = Small::NEW;
     let mut codes = Codes([[0; SPAN]; ROWS]);
-    // Not cleared: that would take as long as several products.
+    // Not initialized, as that would take as long as several products.
     let mut dots = MaybeUninit::<Dots>::uninit();
     let tiles = job.x.tokens.div_ceil(TILE);
     for tile in (0..tiles).step_by(TILES) {
@@ -69,8 +71,8 @@ unsafe fn configured<F: Unpack>(s: Amx, job: &ProductRows<'_>) {
             let sums = &mut sums[..TILES.min(tiles - tile)];
             for span in 0..job.x.blocks.div_ceil(SPAN_BLOCKS) {
                 let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
-                // SAFETY: the caller's promise; the span has so many blocks of codes, the activations as many of each
-                // tile, and `dots` has room for all products.
+                // SAFETY: guaranteed by the caller; the codes of a span and the activations of each tile have these
+                // blocks, and `dots` has room for all products.
                 unsafe {
                     let (spans, header) = small.collect::<F>(**s, job, first, span);
                     let next = (first + ROWS) * job.row_bytes + span * ROWS * F::SPAN_BYTES;
@@ -90,14 +92,14 @@ unsafe fn configured<F: Unpack>(s: Amx, job: &ProductRows<'_>) {
                 }
             }
             for (t, sums) in sums.iter().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { store(**s, job, (tile + t) * TILE, first, count, &sums.0) };
             }
         }
     }
 }
 
-/// Unpacks `blocks` blocks of sixteen rows, and asks for as much from `next` on.
+/// Unpacks `blocks` blocks of sixteen rows, and prefetches as many bytes from `next` on.
 #[inline(always)]
 fn unpack<F: Unpack>(s: Avx512, spans: Spans<'_, F>, blocks: usize, mut next: *const u8, codes: &mut Codes) {
     for group in 0..blocks.div_ceil(GROUP) {
@@ -114,10 +116,10 @@ fn unpack<F: Unpack>(s: Avx512, spans: Spans<'_, F>, blocks: usize, mut next: *c
     }
 }
 
-/// Stores the sums of `count` rows from `first` on and of the tokens from `token` on that exist.
+/// Stores the sums of `count` rows from `first` on, for the existing tokens from `token` on.
 ///
 /// # Safety
-/// As for [`tiles`].
+/// The conditions of [`tiles`] hold.
 #[inline(always)]
 unsafe fn store(
     s: Avx512,
@@ -128,7 +130,7 @@ unsafe fn store(
     sums: &[[f32; TILE]; ROWS],
 ) {
     let tokens = TILE.min(job.x.tokens - token);
-    // SAFETY: the caller's promise; the sums of a whole tile are a square, as their place is.
+    // SAFETY: guaranteed by the caller; the sums of a whole tile are a square, and so is their destination.
     unsafe {
         if count == ROWS && tokens == TILE {
             transpose(s, sums.as_ptr().cast(), TILE, job.out.at(token, first), job.out.stride);
@@ -145,7 +147,8 @@ unsafe fn store(
 /// Scales the dot products of `blocks` blocks and adds them to the sums, block by block.
 ///
 /// # Safety
-/// As for [`tiles`]; the activations have all blocks that are read from `first` on, and `dots` their products.
+/// The conditions of [`tiles`] hold; the activations have all blocks that are read from `first` on, and `dots` their
+/// products.
 #[inline(always)]
 unsafe fn add_scaled<F: Unpack>(
     s: Avx512,
@@ -157,7 +160,7 @@ unsafe fn add_scaled<F: Unpack>(
     sums: &mut [[f32; TILE]; ROWS],
 ) {
     const OCTET: usize = 8;
-    // SAFETY: whole tiles of activations, by the caller's promise; rows are whole vectors.
+    // SAFETY: the caller guarantees whole tiles of activations; rows are whole vectors.
     unsafe {
         for octet in (0..ROWS).step_by(OCTET) {
             let mut acc = [s._mm512_setzero_ps(); OCTET];
@@ -213,7 +216,7 @@ unsafe fn add_scaled<F: Unpack>(
     }
 }
 
-/// Initial values of dot products, which make up for the offset of the weights' codes.
+/// Initial values of dot products, which compensate for the offset of the weights' codes.
 #[inline(always)]
 fn start<F: Unpack>(s: Avx512, sum: __m512) -> __m512i {
     match F::OFFSET {
@@ -222,7 +225,7 @@ fn start<F: Unpack>(s: Avx512, sum: __m512) -> __m512i {
     }
 }
 
-/// First and last halves of four blocks, as they are unpacked, in the order of the columns.
+/// Reorders the first and last halves of four unpacked blocks into the order of the columns.
 #[inline(always)]
 fn natural(s: Avx512, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
     [

@@ -1,4 +1,4 @@
-//! Products with AVX2: rows of eight in the lanes of a vector, so that no sum crosses lanes.
+//! Products with AVX2: eight rows in the lanes of a vector, so that no sum crosses lanes.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -14,22 +14,22 @@ use crate::simd::{Avx2, prefetch_second};
 /// Tokens that share the unpacking of rows.
 const TOKENS: usize = 16;
 
-/// Octets of a panel.
+/// Octets (eight rows) of a panel.
 const OCTETS: usize = ROWS / OCTET;
 
-/// The job's rows, for activations in rows.
+/// Computes the job's rows, for activations in [`Layout::Rows`](super::activations::Layout::Rows).
 ///
 /// # Safety
-/// As for [`super::product::rows`].
+/// The conditions of [`super::product::rows`] hold.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &ProductRows<'_>) {
     let mut room = Room { fields: Fields::ZERO, header: Header::ZERO, ragged: Ragged::NEW };
     for first in (job.first..job.end).step_by(ROWS) {
         for token in (0..job.x.tokens).step_by(TOKENS) {
             let tokens = TOKENS.min(job.x.tokens - token);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
-                // The sums of one token stay in registers.
+                // The sums of a single token stay in registers.
                 match tokens {
                     1 => panel::<F, 1>(s, job, first, token..token + 1, &mut room),
                     _ => panel::<F, TOKENS>(s, job, first, token..token + tokens, &mut room),
@@ -39,17 +39,17 @@ pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &ProductRows<'_>) {
     }
 }
 
-/// What panels write into.
+/// Buffers that panels write into.
 struct Room {
     fields: Fields,
     header: Header,
     ragged: Ragged,
 }
 
-/// Sixteen rows from `first` on, for up to `T` tokens. If there are fewer rows, the last one is repeated.
+/// Computes sixteen rows from `first` on for up to `T` tokens. If there are fewer rows, the last one is repeated.
 ///
 /// # Safety
-/// As for [`rows`].
+/// The conditions of [`rows`] hold.
 #[inline(always)]
 unsafe fn panel<F: Octet, const T: usize>(
     s: Avx2,
@@ -94,16 +94,16 @@ unsafe fn panel<F: Octet, const T: usize>(
             let mut lanes = [0.0f32; OCTET];
             s.store256(s._mm256_castps_si256(sums[octet][t]), &mut lanes);
             for (row, &sum) in (octet * OCTET..count).zip(&lanes) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { job.store(token, first + row, sum) };
             }
         }
     }
 }
 
-/// Asks for part `part` of what the next sixteen rows have where these have this span: from one end to the other, which
-/// memory brings faster than the pieces that are needed next; and a little at a time, for a core has room for few lines
-/// that are on their way, and whatever it computes with must wait for those.
+/// Prefetches part `part` of the bytes that the next sixteen rows have in place of these rows' span. It goes from one
+/// end to the other, which memory delivers faster than the pieces in the order of use, and a little at a time, as a
+/// core can track few lines in flight and its other loads wait for those.
 #[inline(always)]
 fn ask<F: Octet>(job: &ProductRows<'_>, first: usize, span: usize, part: usize) {
     const LINE: usize = 64;
@@ -119,7 +119,7 @@ fn load(s: Avx2, lanes: &[f32; OCTET]) -> __m256 {
     s._mm256_castsi256_ps(s.load256(lanes))
 }
 
-/// One block of eight rows and one token.
+/// Adds one block of eight rows and one token to a sum.
 #[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 fn step<F: Octet>(
@@ -135,7 +135,7 @@ fn step<F: Octet>(
     let block = block % SPAN_BLOCKS;
     let [half0, half1] = dots::<F>(s, codes, activations);
     let lanes = |lanes: &[f32; ROWS]| load(s, &lanes.as_chunks::<OCTET>().0[octet % OCTETS]);
-    // Sums of integers that f32 can count: nothing is rounded until `dot` meets the scales.
+    // These are integers that f32 represents exactly: nothing is rounded until `dot` is multiplied by the scales.
     let offset = if F::OFFSET == 128 { 0.0 } else { f32::from(F::OFFSET) };
     let dot = if F::HALVES {
         let half0 = s._mm256_sub_ps(s._mm256_cvtepi32_ps(half0), s._mm256_set1_ps(offset * sum0));
@@ -164,8 +164,8 @@ fn step<F: Octet>(
     s._mm256_fnmadd_ps(lanes(&header.minima[block]), minimum, acc)
 }
 
-/// The dot products of eight rows' codes with a block: of its half blocks, or if the type has no factors of these, of
-/// the whole in the first vector.
+/// Computes the dot products of eight rows' codes with a block: of each half block, or of the whole block in the first
+/// vector if the type has no factors for halves.
 #[inline(always)]
 fn dots<F: Octet>(s: Avx2, codes: &[__m256i; WORDS], activations: &[i8; BLOCK]) -> [__m256i; 2] {
     let ones = s._mm256_set1_epi16(1);
@@ -185,11 +185,11 @@ fn dots<F: Octet>(s: Avx2, codes: &[__m256i; WORDS], activations: &[i8; BLOCK]) 
     halves
 }
 
-/// Sums of two products each.
+/// Multiplies bytes and adds up neighbouring products, in 16 bits.
 #[inline(always)]
 fn products<F: Octet>(s: Avx2, codes: __m256i, activations: __m256i) -> __m256i {
-    // They must fit 16 bits, or they would saturate. Codes of up to 6 bits do: 2 * 63 * 127. Signed bytes do too, with
-    // the sign moved to the activations, which never are -128: 2 * 128 * 127.
+    // The sums must fit 16 bits, or they would saturate. Codes of up to 6 bits do: 2 * 63 * 127. Signed bytes do too,
+    // with the sign moved to the activations, which are never -128: 2 * 128 * 127.
     if F::OFFSET == 128 {
         let codes = s._mm256_xor_si256(codes, s._mm256_set1_epi8(-128));
         s._mm256_maddubs_epi16(s._mm256_abs_epi8(codes), s._mm256_sign_epi8(activations, codes))

@@ -1,5 +1,5 @@
-//! How AVX-512 extracts the small fields of sixteen rows: from whole spans, four times four bytes of each row,
-//! transposed so that equal fields lie side by side; or from a group of blocks, together with its codes.
+//! Extracts the small fields of sixteen rows with AVX-512: from whole spans, four times four bytes of each row,
+//! transposed so that equal fields are adjacent; or from a group of blocks, together with its codes.
 
 use std::arch::x86_64::*;
 
@@ -8,18 +8,19 @@ use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::{Quad, Span, Spans, load4};
 use crate::simd::{Avx512, Simd};
 
-/// Offset in a block of 32 of its scale, and of what is added to each number.
+/// Offset of the scale in a block of 32.
 const SCALE_AT: usize = 0;
+/// Offset of the number that is added to each number of a block of 32.
 const ADDED_AT: usize = 2;
 
-/// A type whose small fields vectors can take out.
+/// A type whose small fields vector instructions can extract.
 pub(super) trait Collect: Format {
-    /// Whether the fields are half floats in each block of 32: the scale, and with minima what is added to each number.
-    /// A kernel that uses codes once extracts the fields with the codes ([`GroupFields`]): collecting those of a whole
-    /// span first would mean waiting for all of it.
+    /// Whether the fields are half floats in each block of 32: the scale and, with minima, the number that is added. A
+    /// kernel that uses codes only once extracts the fields along with them ([`GroupFields`]), as collecting those of a
+    /// whole span first would mean waiting for all of it.
     const IN_BLOCKS: bool = false;
 
-    /// What [`Format::collect`] does with one span, for sixteen rows.
+    /// Does the work of [`Format::collect`] for one span of sixteen rows.
     #[inline(always)]
     fn collect_rows(_: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         for row in 0..ROWS {
@@ -28,7 +29,7 @@ pub(super) trait Collect: Format {
     }
 }
 
-/// Types with a half float in each block of 32, and perhaps what is added to each number behind it.
+/// Implements [`Collect`] for types with a half float in each block of 32, which the added number may follow.
 macro_rules! with_halves {
     ($($name:ident)*) => {
         $(
@@ -47,10 +48,10 @@ macro_rules! with_halves {
 }
 with_halves!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Iq4Nl);
 
-// Blocks of an odd number of bytes.
+// The blocks have an odd number of bytes.
 impl Collect for Mxfp4 {}
 
-// Rare, and so left to the plain way.
+// These types are rare, and so left to the portable code.
 impl Collect for Q2K {}
 impl Collect for Q3K {}
 
@@ -61,14 +62,14 @@ impl Collect for Q4K {
     }
 }
 
-/// The fields of Q4_K, with which Q5_K begins too.
+/// Collects the fields of Q4_K, with which blocks of Q5_K begin too.
 #[inline(always)]
 fn q4_fields<F: Format>(s: Avx512, spans: Spans<'_, F>, fields: &mut Fields) {
     let [both, scales, minima, low] = words(s, spans, 0);
     let (scale, minimum) = low_and_high(s, both);
     s.store256(scale, &mut fields.scales[0]);
     s.store256(minimum, &mut fields.minima[0]);
-    // As `fields::scales_and_minima` has it.
+    // The bit layout is that of `fields::scales_and_minima`.
     let (six, four, two) = (s._mm512_set1_epi8(0x3f), s._mm512_set1_epi8(0x0f), s._mm512_set1_epi8(0x30));
     let (low, next) = (s._mm512_and_si512(low, four), s._mm512_and_si512(s._mm512_srli_epi32::<4>(low), four));
     let last_scales = s._mm512_and_si512(s._mm512_srli_epi32::<2>(scales), two);
@@ -99,8 +100,8 @@ impl Collect for Q6K {
     }
 }
 
-/// The half floats at byte `AT` of the eight blocks of sixteen rows: each vector has those of two blocks, the first
-/// one's in the lower half.
+/// Loads the half floats at byte `AT` of the eight blocks of sixteen rows: each vector has those of two blocks, the
+/// first block's in the lower half of each lane.
 #[inline(always)]
 fn halves<F: Format, const AT: usize>(s: Avx512, spans: Spans<'_, F>) -> [__m512i; 4] {
     let mut rows = [s._mm512_setzero_si512(); 4];
@@ -114,17 +115,17 @@ fn halves<F: Format, const AT: usize>(s: Avx512, spans: Spans<'_, F>) -> [__m512
     turned(s, rows)
 }
 
-/// The half floats at byte `AT` of eight blocks.
+/// Loads the half floats at byte `AT` of eight blocks.
 #[inline(always)]
 fn halves_of_row<F: Format, const AT: usize>(s: Avx512, span: Span<'_, F>) -> __m128i {
     s._mm_unpacklo_epi64(four_halves::<F, AT, 0>(s, span), four_halves::<F, AT, 4>(s, span))
 }
 
-/// The half floats at byte `AT` of four blocks from `FIRST` on, in the lower half.
+/// Loads the half floats at byte `AT` of four blocks from `FIRST` on, in the lower half.
 #[inline(always)]
 fn four_halves<F: Format, const AT: usize, const FIRST: usize>(s: Avx512, span: Span<'_, F>) -> __m128i {
     const LINE: usize = 64;
-    // The bytes of two vectors: one begins with the four blocks, the other follows it, or ends with the span.
+    // Two vectors hold the bytes: one begins with the four blocks, the other follows it, or ends with the span.
     let from = FIRST * F::BYTES;
     let next = (from + LINE).min(F::SPAN_BYTES - LINE);
     let word = |i: usize| {
@@ -136,8 +137,8 @@ fn four_halves<F: Format, const AT: usize, const FIRST: usize>(s: Avx512, span: 
     s._mm512_castsi512_si128(s._mm512_permutex2var_epi16(low, s._mm512_zextsi128_si512(index), high))
 }
 
-/// The half floats of a group of four blocks of sixteen rows, as they are taken out with the codes of four rows at a
-/// time: `[four rows][row][block]`. For other types, nothing.
+/// The half floats of a group of four blocks of sixteen rows, extracted along with the codes of four rows at a time:
+/// `[four rows][row][block]`. Unused for types without such fields.
 pub(super) struct GroupFields {
     scales: [__m256i; 4],
     minima: [__m256i; 4],
@@ -150,7 +151,7 @@ impl GroupFields {
         Self { scales: [zero; 4], minima: [zero; 4] }
     }
 
-    /// Takes those of group `group` of the first four rows of `spans`, which are rows `4 quad .. 4 quad + 4` of
+    /// Extracts the fields of group `group` from the four rows of `spans`, which are rows `4 quad .. 4 quad + 4` of
     /// sixteen.
     #[inline(always)]
     pub fn take<F: Collect>(&mut self, s: Avx512, spans: Quad<'_, F>, group: usize, quad: usize) {
@@ -162,7 +163,7 @@ impl GroupFields {
         }
     }
 
-    /// Puts what they mean into the header, once all are taken.
+    /// Writes the decoded fields to the header, after all have been extracted.
     #[inline(always)]
     pub fn put<F: Collect>(&self, s: Avx512, group: usize, header: &mut Header) {
         if F::IN_BLOCKS {
@@ -174,7 +175,7 @@ impl GroupFields {
     }
 }
 
-/// The half floats at byte `AT` of group `group` of four blocks, of the first four rows: `[row][block]`.
+/// Loads the half floats at byte `AT` of group `group` of four blocks, of four rows: `[row][block]`.
 #[inline(always)]
 fn halves_of_group<F: Format, const AT: usize>(s: Avx512, spans: Quad<'_, F>, group: usize) -> __m256i {
     let mut rows = [s._mm_setzero_si128(); 4];
@@ -187,12 +188,13 @@ fn halves_of_group<F: Format, const AT: usize>(s: Avx512, spans: Quad<'_, F>, gr
     s._mm256_set_m128i(s._mm_unpacklo_epi64(rows[2], rows[3]), s._mm_unpacklo_epi64(rows[0], rows[1]))
 }
 
-/// What [`halves_of_group`] returned for four times four rows, with some bits changed, as the fields of these blocks.
+/// Decodes the results of [`halves_of_group`] for four times four rows, after flipping the bits of `change`, as the
+/// fields of these blocks.
 #[inline(always)]
 fn put_halves(s: Avx512, rows: [__m256i; 4], change: u16, group: usize, to: &mut [Lanes; SPAN_BLOCKS]) {
     let first = s._mm512_inserti64x4::<1>(s._mm512_castsi256_si512(rows[0]), rows[1]);
     let last = s._mm512_inserti64x4::<1>(s._mm512_castsi256_si512(rows[2]), rows[3]);
-    // Word 0 of each row of either vector, in the lower half.
+    // Selects word 0 of each row of either vector, for the lower half.
     let word = s._mm512_setr_epi64(
         0x000c_0008_0004_0000,
         0x001c_0018_0014_0010,
@@ -211,7 +213,7 @@ fn put_halves(s: Avx512, rows: [__m256i; 4], change: u16, group: usize, to: &mut
     }
 }
 
-/// 16 bytes at `at` of sixteen rows, as four words.
+/// Loads 16 bytes at `at` of sixteen rows, as four words.
 #[inline(always)]
 fn words<F: Format>(s: Avx512, spans: Spans<'_, F>, at: usize) -> [__m512i; 4] {
     turned(
@@ -225,8 +227,8 @@ fn words<F: Format>(s: Avx512, spans: Spans<'_, F>, at: usize) -> [__m512i; 4] {
     )
 }
 
-/// The first of four vectors has four words of row 0, then of rows 4, 8 and 12; the next ones those of the rows behind
-/// them. Returns each word of all sixteen, in their order.
+/// Transposes words. The first of four vectors has four words of row 0, then of rows 4, 8 and 12; the next vectors
+/// those of the rows that follow. Returns each word of all sixteen rows, in their order.
 #[inline(always)]
 pub(super) fn turned(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     let (ab, cd) = (s._mm512_unpacklo_epi32(a, b), s._mm512_unpacklo_epi32(c, d));
@@ -245,7 +247,7 @@ fn low_and_high(s: Avx512, words: __m512i) -> (__m256i, __m256i) {
     (s._mm512_cvtepi32_epi16(words), s._mm512_cvtepi32_epi16(s._mm512_srli_epi32::<16>(words)))
 }
 
-/// Stores what [`halves`] returns, with some bits changed.
+/// Stores the results of [`halves`] after flipping the bits of `change`.
 #[inline(always)]
 fn store_halves(s: Avx512, pairs: [__m512i; 4], change: u16, to: &mut [[u16; ROWS]; SPAN_BLOCKS]) {
     for i in 0..4 {
@@ -271,7 +273,7 @@ mod tests {
     use crate::quantized::unpack::Unpack;
     use crate::{DType, Level};
 
-    /// Sixteen spans of random bytes.
+    /// Compares vector and portable code on sixteen spans of random bytes.
     fn check<F: Unpack>(s: Avx512, bytes: &[u8]) {
         let spans: Vec<&[u8]> = bytes.chunks_exact(F::SPAN_BYTES).collect();
         let (mut want, mut got) = (Fields::ZERO, Fields::ZERO);
@@ -298,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Fields that are taken out group by group mean the same.
+    /// Checks that fields extracted group by group decode to the same header.
     fn check_groups<F: Unpack>(s: Avx512, spans: Spans<'_, F>, fields: &Fields) {
         let (mut want, mut got) = (Header::ZERO, Header::ZERO);
         F::finish(s, fields, &mut want);

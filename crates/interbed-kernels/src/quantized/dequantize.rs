@@ -1,4 +1,4 @@
-//! Blocks to numbers. Each function draws the layout of its type; offsets are bytes, all numbers little-endian.
+//! Decodes blocks to numbers. Each function shows the layout of its type; offsets are bytes, all numbers little-endian.
 //!
 //! `q` are the small integers, `d` and `m` half floats. Nibbles lie in two rows: byte `i` of 16 has number `i` in its
 //! lower half and number `16 + i` in its upper half.
@@ -6,8 +6,8 @@
 use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, byte, half, half_power, q3_scales, scales_and_minima};
 use crate::DType;
 
-/// The numbers of whole blocks of a quantised type, in f32 arithmetic: equal to the bit to what the Python package
-/// `gguf` computes.
+/// Decodes whole blocks of a quantized type in f32 arithmetic: equal to the bit to the results of the Python package
+/// `gguf`.
 ///
 /// `blocks`: any number of blocks. `out`: as many numbers as they hold.
 ///
@@ -146,7 +146,7 @@ fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
-/// Number `i` of the 16 in sub-block `sub`.
+/// Extracts number `i` of the 16 in sub-block `sub`.
 fn pair_of_bits(pairs: &[u8], sub: usize, i: usize) -> u8 {
     pairs[sub / 8 * 32 + sub % 2 * 16 + i] >> (sub % 8 / 2 * 2) & 3
 }
@@ -183,7 +183,7 @@ fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     }
 }
 
-/// Scale and minimum of each 32 numbers of Q4_K and Q5_K.
+/// Returns a function for the scale and minimum of each 32 numbers of Q4_K and Q5_K.
 fn header(block: &[u8]) -> impl Fn(usize) -> (f32, f32) {
     let (d, m) = (half(block, 0), half(block, 2));
     let mut packed = [0; 12];

@@ -8,25 +8,25 @@ pub(super) const IQ4_NL_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22,
 /// The values of MXFP4's 16 codes, doubled so that they are integers: E2M1 floats 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 pub(super) const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The half float at `at`.
+/// Reads the half float at byte `at`.
 #[inline(always)]
 pub(super) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Half of the power of two that MXFP4's scale byte means, to match the doubled values: `2^(scale - 128)`, and NaN for
-/// 255.
+/// Half of the power of two that MXFP4's scale byte stands for, to match the doubled values: `2^(scale - 128)`, and NaN
+/// for 255.
 #[inline(always)]
 pub(super) fn half_power(scale: u8) -> f32 {
     f32::from_bits(match scale {
-        // Below what a normal float can be.
+        // These are subnormal floats.
         0 | 1 => 0x0020_0000 << scale,
         255 => NAN_BITS,
         _ => u32::from(scale - 1) << 23,
     })
 }
 
-/// A NaN.
+/// Bits of a NaN.
 pub(super) const NAN_BITS: u32 = 0x7fc0_0000;
 
 /// The eight scales and eight minima, 6 bits each, of a block of Q4_K or Q5_K:
@@ -72,7 +72,7 @@ pub(super) fn q3_scales(packed: &[u8; 12]) -> [u32; 4] {
     ]
 }
 
-/// Byte `i` of words as [`q3_scales`] and [`scales_and_minima`] return them.
+/// Byte `i` of the words that [`q3_scales`] and [`scales_and_minima`] return.
 #[inline(always)]
 pub(super) fn byte(words: &[u32], i: usize) -> u8 {
     (words[i / 4] >> (i % 4 * 8)) as u8

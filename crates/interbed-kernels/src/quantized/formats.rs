@@ -1,11 +1,12 @@
-//! What kernels need of each type: codes of 32 numbers as bytes, and the small fields of sixteen rows.
+//! Formats of the quantized types as kernels see them: codes of 32 numbers as bytes, and the small fields of sixteen
+//! rows.
 //!
-//! A code is an unsigned byte: its integer plus `OFFSET`. Then, in a block of 32 columns, with `c` the activations'
-//! codes (`product.rs` has the order of the sums):
+//! A code is an unsigned byte: its integer plus `OFFSET`. In a block of 32 columns, `c` are the activations' codes
+//! (`product.rs` defines the order of the sums):
 //!
 //! ```text
 //! dot     = sum of (code - OFFSET) * c                      without HALVES
-//!         = h0 * (the same over the first 16) + h1 * (… over the last 16)      with HALVES
+//!         = h0 * (that sum over the first 16) + h1 * (over the last 16)       with HALVES
 //! minimum = sum of c                                        with MINIMA, without HALVES
 //!         = n0 * (sum of the first 16 c) + n1 * (sum of the last 16 c)         with both
 //! ```
@@ -15,12 +16,12 @@ use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use super::small::Small;
 use crate::DType;
 
-/// One quantised type. `span` is always the bytes of up to 256 columns of one row, whole blocks of the type.
+/// One quantized type. A `span` is the bytes of up to 256 columns of one row, in whole blocks of the type.
 pub(super) trait Format: Copy {
     const DTYPE: DType;
-    /// Subtracted from a code to get its integer.
+    /// Number that is subtracted from a code to get its integer.
     const OFFSET: u8;
-    /// Whether each 16 numbers have an integer factor of their own.
+    /// Whether each 16 numbers have their own integer factor.
     const HALVES: bool = false;
     /// Whether a minimum is subtracted from each number.
     const MINIMA: bool = false;
@@ -29,17 +30,17 @@ pub(super) trait Format: Copy {
     /// Bytes of a span of a row.
     const SPAN_BYTES: usize = Self::BYTES * (SPAN / Self::DTYPE.block_len());
 
-    /// The codes of block of 32 `block` (under 8) of the span.
+    /// Unpacks the codes of 32-column block `block` (below 8) of the span.
     fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]);
 
-    /// The small fields of the span, as row `row` of `fields`.
+    /// Extracts the small fields of the span into row `row` of `fields`.
     fn collect(span: &[u8], row: usize, fields: &mut Fields);
 
-    /// Computes what the fields mean.
+    /// Decodes the extracted fields.
     fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header);
 }
 
-/// Calls `$call`, in which `$format` is the format of `$dtype`.
+/// Evaluates `$call` with `$format` set to the format of `$dtype`.
 macro_rules! with_format {
     ($dtype:expr, $format:ident => $call:expr) => {{
         use $crate::quantized::formats as f;
@@ -358,7 +359,7 @@ impl Format for Q6K {
     }
 }
 
-/// Changes the sign of a half float: the files of some types have what is added, and the kernels take away.
+/// Flips the sign of a half float: files of some types store a number to add, and the kernels subtract it.
 pub(super) const ADDED: u16 = 0x8000;
 
 /// The codes of IQ4_NL with their offset.
@@ -382,14 +383,14 @@ fn array(bytes: &[u8]) -> &[u8; 12] {
     &bytes.as_chunks::<12>().0[0]
 }
 
-/// The half float at byte `AT` of each block, with some bits changed.
+/// Extracts the half float at byte `AT` of each block, and flips the bits of `change`.
 #[inline(always)]
 fn halves<F: Format, const AT: usize>(span: &[u8], row: usize, to: &mut [[u16; ROWS]; SPAN_BLOCKS], change: u16) {
     let mut put = |block: usize, span: &[u8]| {
         let at = block * F::BYTES + AT;
         to[block][row] = u16::from_le_bytes([span[at], span[at + 1]]) ^ change;
     };
-    // A whole span, as nearly all are, without a test for each block.
+    // Nearly all spans are whole and need no test for each block.
     if let Some(span) = span.get(..F::SPAN_BYTES) {
         for block in 0..SPAN_BLOCKS {
             put(block, span);
@@ -408,7 +409,7 @@ fn widen_all<S: Small>(s: S, from: &[[u16; ROWS]; SPAN_BLOCKS], to: &mut [Lanes;
     }
 }
 
-/// One half float a row for the whole span.
+/// Decodes one half float per row for all blocks of the span.
 #[inline(always)]
 fn same_for_all<S: Small>(s: S, from: &[u16; ROWS], to: &mut [Lanes; SPAN_BLOCKS]) {
     let lanes = s.widen(from);
@@ -417,7 +418,7 @@ fn same_for_all<S: Small>(s: S, from: &[u16; ROWS], to: &mut [Lanes; SPAN_BLOCKS
     }
 }
 
-/// Sixteen bytes as four words.
+/// Stores sixteen bytes as four words.
 #[inline(always)]
 fn words(bytes: &[u8], row: usize, fields: &mut Fields) {
     for (i, bytes) in bytes[..16].as_chunks::<4>().0.iter().enumerate() {
@@ -425,7 +426,7 @@ fn words(bytes: &[u8], row: usize, fields: &mut Fields) {
     }
 }
 
-/// Numbers `i` and `16 + i` from the halves of byte `i`.
+/// Unpacks numbers `i` and `16 + i` from the halves of byte `i`.
 #[inline(always)]
 fn nibbles(bytes: &[u8], out: &mut [u8; 32]) {
     let bytes = &bytes[..16];
@@ -435,7 +436,7 @@ fn nibbles(bytes: &[u8], out: &mut [u8; 32]) {
     }
 }
 
-/// A fifth bit for each number, from 32 bits.
+/// Adds a fifth bit to each number, from 32 bits.
 #[inline(always)]
 fn fifths(bytes: &[u8], out: &mut [u8; 32]) {
     let bits = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);

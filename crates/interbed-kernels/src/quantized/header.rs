@@ -1,26 +1,28 @@
-//! Scales and minima of sixteen rows side by side, as the kernels multiply by them.
+//! Scales and minima of sixteen rows side by side, in the form in which kernels multiply by them.
 
 /// Rows whose scales lie in the lanes of a vector.
 pub(super) const ROWS: usize = 16;
 
-/// Columns of a span, a block of the types that end in K; and its blocks of 32.
+/// Columns of a span, which is one block of the K types.
 pub(super) const SPAN: usize = 256;
+/// Number of 32-column blocks in a span.
 pub(super) const SPAN_BLOCKS: usize = 8;
 
-/// Blocks of 32 columns of a row that are extracted at once, and the number of such groups in a span.
+/// Blocks of 32 columns of a row that are unpacked at once.
 #[cfg(target_arch = "x86_64")]
 pub(super) const GROUP: usize = 4;
 #[cfg(target_arch = "x86_64")]
+/// Number of groups of [`GROUP`] blocks in a span.
 pub(super) const GROUPS: usize = SPAN_BLOCKS / GROUP;
 
 /// One number for each of sixteen rows.
 pub(super) type Lanes = [f32; ROWS];
 
-/// The decoded small fields of a span of sixteen rows. Only those that the type has are filled in.
+/// The decoded small fields of a span of sixteen rows. Only the fields of the type are filled in.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Header {
-    /// Factor of the integer dot product, `[block][row]`.
+    /// Factors of the integer dot product, `[block][row]`.
     pub scales: [Lanes; SPAN_BLOCKS],
     /// Minima, which are subtracted from each number, `[block][row]`.
     pub minima: [Lanes; SPAN_BLOCKS],
@@ -39,15 +41,15 @@ impl Header {
     };
 }
 
-/// The small fields as they are in the file, so that all arithmetic can be done on sixteen rows at once.
+/// The small fields as they are stored in the file, so that all arithmetic can be done on sixteen rows at once.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Fields {
-    /// Half floats (or exponents), one a block of the type, `[block][row]`.
+    /// Half floats (or exponents) of the scales, one per block of the type, `[block][row]`.
     pub scales: [[u16; ROWS]; SPAN_BLOCKS],
-    /// As above, of the minima.
+    /// Half floats of the minima, one per block of the type, `[block][row]`.
     pub minima: [[u16; ROWS]; SPAN_BLOCKS],
-    /// Packed bytes, four a word, `[word][row]`.
+    /// Packed bytes, four in a word, `[word][row]`.
     pub words: [[u32; ROWS]; 4],
 }
 

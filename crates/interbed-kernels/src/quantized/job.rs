@@ -1,4 +1,4 @@
-//! A thread's part of a product, as kernels get it.
+//! A thread's part of a product, as kernels receive it.
 
 use super::activations::Activations;
 use super::formats::Format;
@@ -24,11 +24,13 @@ impl ProductRows<'_> {
         &row[first..self.row_bytes.min(first + F::SPAN_BYTES)]
     }
 
+    /// Stores the result of `row` for `token`.
+    ///
     /// # Safety
-    /// As for [`super::rows`].
+    /// The conditions of [`super::rows`] hold.
     #[inline(always)]
     pub unsafe fn store(&self, token: usize, row: usize, value: f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { *self.out.at(token, row) = value };
     }
 }

@@ -9,7 +9,7 @@ use super::header::{Fields, ROWS};
 use super::spans::{Span, Spans};
 use crate::simd::{Avx2, load128};
 
-/// Rows side by side in the lanes of a vector.
+/// Rows in the lanes of a vector.
 pub(super) const OCTET: usize = 8;
 
 /// Columns of a lane.
@@ -18,13 +18,14 @@ const WORD: usize = 4;
 /// Vectors of a block.
 pub(super) const WORDS: usize = BLOCK / WORD;
 
-/// A type whose codes AVX2 can take out.
+/// A type whose codes AVX2 can unpack.
 pub(super) trait Octet: Format {
-    /// The largest code. Not of use for signed codes, with an [`OFFSET`](Format::OFFSET) of 128.
+    /// The largest code. Unused for signed codes, with an [`OFFSET`](Format::OFFSET) of 128.
     const LARGEST: usize;
-    /// Blocks of 32 whose codes share 32 bytes, column by column.
+    /// Number of 32-column blocks whose codes share the same 32 bytes, column by column.
     const SHARED: usize = 1;
-    /// How many sums of two products fit into 16 bits together, if activations are 127 at most, of a block or half.
+    /// Number of sums of two products, of a block or half, that can be added in 16 bits without overflow if activations
+    /// are at most 127.
     const ADDED: usize = match 32_767 / (2 * 127 * Self::LARGEST) {
         8.. if !Self::HALVES => 8,
         4.. => 4,
@@ -32,8 +33,8 @@ pub(super) trait Octet: Format {
         _ => 1,
     };
 
-    /// The bytes that have the codes of set `set` of [`SHARED`](Self::SHARED) blocks of the span. Written out only
-    /// where a compiler makes nothing good of the plain way.
+    /// Loads the bytes with the codes of set `set` of [`SHARED`](Self::SHARED) blocks of the span. Implemented with
+    /// intrinsics only where the compiler makes slow code of the portable way.
     #[inline(always)]
     fn bytes1(s: Avx2, span: Span<'_, Self>, set: usize) -> __m256i {
         let mut codes = [0; BLOCK];
@@ -41,13 +42,13 @@ pub(super) trait Octet: Format {
         s.load256(&codes)
     }
 
-    /// The codes that such bytes have of block `block` of the set.
+    /// Extracts the codes of block `block` of the set from the bytes of [`Octet::bytes1`].
     #[inline(always)]
     fn codes(_: Avx2, bytes: __m256i, _block: usize) -> __m256i {
         bytes
     }
 
-    /// What [`Format::collect`] does with one span, for sixteen rows.
+    /// Does the work of [`Format::collect`] for one span of sixteen rows.
     #[inline(always)]
     fn collect_octets(_: Avx2, spans: Spans<'_, Self>, fields: &mut Fields) {
         for row in 0..ROWS {
@@ -56,8 +57,8 @@ pub(super) trait Octet: Format {
     }
 }
 
-/// The bytes of a set of blocks of eight rows from row `first` of `spans` on, turned so that vector `i` has columns
-/// `4 i .. 4 i + 4` of each row.
+/// Loads the bytes of a set of blocks of eight rows from row `first` of `spans` on, transposed so that vector `i` has
+/// columns `4 i .. 4 i + 4` of each row.
 #[inline(always)]
 pub(super) fn turned<F: Octet>(s: Avx2, spans: Spans<'_, F>, first: usize, set: usize) -> [__m256i; WORDS] {
     let row = |row: usize| F::bytes1(s, spans.row(first + row), set);
@@ -73,7 +74,7 @@ pub(super) fn turned<F: Octet>(s: Avx2, spans: Spans<'_, F>, first: usize, set: 
     words
 }
 
-/// Word `i` of four vectors side by side, within 128 bits.
+/// Transposes words within 128 bits: word `i` of the four vectors becomes adjacent.
 #[inline(always)]
 fn turned4(s: Avx2, [a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
     let (ab, cd) = (s._mm256_unpacklo_epi32(a, b), s._mm256_unpacklo_epi32(c, d));
@@ -86,7 +87,7 @@ fn turned4(s: Avx2, [a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// The four words from byte `at` on of eight rows, each word of all rows in their order.
+/// Loads the four words from byte `at` on of eight rows, transposed: each word of all rows in their order.
 #[inline(always)]
 fn words<F: Format>(s: Avx2, spans: Spans<'_, F>, first: usize, at: usize) -> [__m256i; 4] {
     let pair = |row: usize| {
@@ -100,13 +101,13 @@ fn words<F: Format>(s: Avx2, spans: Spans<'_, F>, first: usize, at: usize) -> [_
 #[inline(always)]
 fn low_and_high(s: Avx2, words: __m256i) -> (__m128i, __m128i) {
     let low = s._mm256_and_si256(words, s._mm256_set1_epi32(0xffff));
-    // Packing keeps to 128 bits: low and high halves of four words in each.
+    // Packing works within 128 bits: low and high halves of four words in each.
     let both = s._mm256_packus_epi32(low, s._mm256_srli_epi32::<16>(words));
     let both = s._mm256_permute4x64_epi64::<0b11_01_10_00>(both);
     (s._mm256_castsi256_si128(both), s._mm256_extracti128_si256::<1>(both))
 }
 
-/// The fields with which Q4_K and Q5_K begin.
+/// Collects the fields with which blocks of Q4_K and Q5_K begin.
 #[inline(always)]
 fn q4_fields<F: Format>(s: Avx2, spans: Spans<'_, F>, fields: &mut Fields) {
     let (six, four, two) = (s._mm256_set1_epi8(0x3f), s._mm256_set1_epi8(0x0f), s._mm256_set1_epi8(0x30));
@@ -115,7 +116,7 @@ fn q4_fields<F: Format>(s: Avx2, spans: Spans<'_, F>, fields: &mut Fields) {
         let (scale, minimum) = low_and_high(s, both);
         s.store128(scale, &mut fields.scales[0].as_chunks_mut::<OCTET>().0[octet]);
         s.store128(minimum, &mut fields.minima[0].as_chunks_mut::<OCTET>().0[octet]);
-        // As `fields::scales_and_minima` has it.
+        // The bit layout is that of `fields::scales_and_minima`.
         let (low, next) = (s._mm256_and_si256(low, four), s._mm256_and_si256(s._mm256_srli_epi32::<4>(low), four));
         let last_scales = s._mm256_and_si256(s._mm256_srli_epi32::<2>(scales), two);
         let last_minima = s._mm256_and_si256(s._mm256_srli_epi32::<2>(minima), two);
@@ -137,24 +138,24 @@ fn store_words(s: Avx2, words: [__m256i; 4], octet: usize, fields: &mut Fields) 
     }
 }
 
-/// Lower halves of all bytes, or upper ones.
+/// The lower or upper halves of all bytes.
 #[inline(always)]
 fn nibbles(s: Avx2, bytes: __m256i, upper: bool) -> __m256i {
     let bytes = if upper { s._mm256_srli_epi16::<4>(bytes) } else { bytes };
     s._mm256_and_si256(bytes, s._mm256_set1_epi8(15))
 }
 
-/// Numbers `i` and `16 + i` from the halves of byte `i` of 16.
+/// Unpacks numbers `i` and `16 + i` from the halves of byte `i` of 16.
 #[inline(always)]
 fn nibbles1(s: Avx2, bytes: &[u8; 16]) -> __m256i {
     let low = load128(bytes);
     s._mm256_and_si256(s._mm256_set_m128i(s._mm_srli_epi16::<4>(low), low), s._mm256_set1_epi8(15))
 }
 
-/// 16 where one of 32 bits is set, each for one byte.
+/// Turns 32 bits into 32 bytes: 16 for a set bit, else 0.
 #[inline(always)]
 fn fifths1(s: Avx2, bits: &[u8; 4]) -> __m256i {
-    // Byte `i / 8` of the bits to byte `i`, and bit `i % 8` of that.
+    // Copies byte `i / 8` of the bits to byte `i`, then selects bit `i % 8` of it.
     let bytes = s._mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
     let spread = s._mm256_shuffle_epi8(s._mm256_set1_epi32(i32::from_le_bytes(*bits)), bytes);
     let bit = s._mm256_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
@@ -279,7 +280,7 @@ mod tests {
     use crate::quantized::header::SPAN_BLOCKS;
     use crate::{DType, Level};
 
-    /// Sixteen spans of random bytes: the fields and codes are those of the plain way.
+    /// Checks that fields and codes equal those of the portable code, on sixteen spans of random bytes.
     fn check<F: Octet>(s: Avx2, bytes: &[u8]) {
         let spans = Spans::<F>::every(F::SPAN_BYTES, bytes);
         let (mut want, mut got) = (Fields::ZERO, Fields::ZERO);

@@ -9,11 +9,11 @@ use crate::simd::Portable;
 /// Tokens that share the unpacking of a row.
 const TOKENS: usize = 16;
 
-/// The job's rows, for activations in rows. `FUSED`: whether the machine has a fused multiply-add; without, it would be
-/// a hundred times slower.
+/// Computes the job's rows, for activations in [`Layout::Rows`]. `FUSED` says whether the machine has a fused
+/// multiply-add instruction; without one, it would be a hundred times slower.
 ///
 /// # Safety
-/// As for [`super::product::rows`].
+/// The conditions of [`super::product::rows`] hold.
 pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &ProductRows<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
     let (mut fields, mut header) = (Fields::ZERO, Header::ZERO);
@@ -43,7 +43,7 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &ProductRows<'_>) {
             }
             for token in tokens.clone() {
                 for row in first..end {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { job.store(token, row, sums[token - tokens.start][row - first]) };
                 }
             }
@@ -51,8 +51,8 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &ProductRows<'_>) {
     }
 }
 
-/// The integers of a span. They have 16 bits, since machines without better instructions multiply many of these at a
-/// time. Not inlined, or the compiler would repeat it for each token.
+/// Unpacks the integers of a span to 16 bits, as machines without better instructions multiply many of these at a time.
+/// Not inlined, or the compiler would repeat it for each token.
 #[inline(never)]
 fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SPAN_BLOCKS]) {
     for (block, weights) in weights[..blocks].iter_mut().enumerate() {
@@ -64,7 +64,7 @@ fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SP
     }
 }
 
-/// One block of one row and token, which is number `at` of all.
+/// Adds one block of one row and one token to a sum; `at` is the block's index among all blocks of the activations.
 #[inline(always)]
 fn step<F: Format, const FUSED: bool>(
     job: &ProductRows<'_>,
@@ -85,7 +85,7 @@ fn step<F: Format, const FUSED: bool>(
         products.map(|(w, c)| i32::from(*w) * i32::from(i16::from(*c))).sum::<i32>() as f32
     };
     let dot = if F::HALVES {
-        // Integers that f32 can count, so nothing is rounded here.
+        // These are integers that f32 represents exactly, so nothing is rounded here.
         header.halves[block][0][row] * dot(0..16) + header.halves[block][1][row] * dot(16..32)
     } else {
         dot(0..32)
@@ -114,7 +114,7 @@ mod tests {
 
     use crate::{Columns, DType, Level, Pool};
 
-    /// The kernel of Arm machines, whose fused multiply-add is an instruction there and a function here.
+    /// Tests the kernel of Arm machines, whose fused multiply-add is an instruction there and a function call here.
     #[test]
     #[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
     fn fused_sums_are_those_of_the_vector_kernels() {
@@ -130,7 +130,7 @@ mod tests {
             let (rows, tokens) = (19, 18);
             let blocks = if dtype.block_len() == BLOCK { 11 } else { 16 };
             let cols = blocks * BLOCK;
-            // Without their second highest bit, all halves are finite.
+            // Without their second highest bit, all half floats are finite.
             let w: Vec<u8> = (0..dtype.row_bytes(cols).unwrap() * rows).map(|_| random() & 0xbf).collect();
             let x: Vec<f32> = (0..tokens * cols).map(|_| f32::from(random()) - 127.5).collect();
             let mut scratch = vec![0; scratch_bytes(tokens, cols)];

@@ -1,12 +1,12 @@
-//! Products of quantised weights with quantised activations.
+//! Products of quantized weights with quantized activations.
 //!
 //! The arithmetic is the same bit for bit in every kernel, whatever is computed side by side. For token `t` and row
-//! `r`, over blocks of 32 columns in ascending order, with the integers `dot` and `minimum` of `formats.rs` (exact, for
-//! no sum leaves what f32 can count):
+//! `r`, over blocks of 32 columns in ascending order, with the integers `dot` and `minimum` of `formats.rs` (which f32
+//! represents exactly):
 //!
 //! ```text
 //! acc = fma(dot, scale of the weights * scale of the activations, acc)
-//! acc = fma(-least of the weights, scale of the activations * minimum, acc)      with MINIMA
+//! acc = fma(-minimum of the weights, scale of the activations * minimum, acc)    with MINIMA
 //! ```
 //!
 //! Levels without fused multiply-add round twice, and so differ from the others in the last bits.
@@ -26,23 +26,23 @@ use crate::matmul::Output;
 use crate::simd::{Amx, Avx2, Vnni};
 use crate::{Level, Matrix, Pool};
 
-/// Activations of some tokens as bytes, ready for products with quantised weights of any type.
+/// Activations of some tokens as bytes, ready for products with quantized weights of any type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreparedBytes<'a> {
     level: Level,
     activations: Activations<'a>,
 }
 
-/// Bytes of scratch that [`prepare`] needs for `tokens` tokens.
+/// Bytes of scratch memory that [`prepare`] needs for `tokens` tokens.
 pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     activations::scratch_bytes(tokens, cols)
 }
 
-/// Quantises the activations `x` `[tokens, cols]` into `scratch` if they are `wanted`; otherwise `scratch` holds them
-/// already. One preparation serves any number of products at the same level.
+/// Quantizes the activations `x` `[tokens, cols]` into `scratch` if the result is `wanted`; otherwise `scratch` holds
+/// it already. One preparation serves any number of products at the same level.
 ///
 /// # Panics
-/// If `cols` is not a multiple of 32, as the columns of quantised weights are, or the scratch has fewer than
+/// If `cols` is not a multiple of 32, as the columns of quantized weights are, or the scratch memory is smaller than
 /// [`scratch_bytes`].
 pub(crate) fn prepare<'a>(
     pool: &Pool,
@@ -57,29 +57,31 @@ pub(crate) fn prepare<'a>(
     PreparedBytes { level, activations: activations::quantize(pool, level, layout, x, cols, scratch, wanted) }
 }
 
-/// Rows `share` of the product with `w`, for all tokens.
+/// Computes rows `share` of the product with `w`, for all tokens.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
 ///
 /// # Panics
-/// If `w` is not quantised, has other columns than the activations, or fewer rows.
+/// If `w` is not quantized, has other columns than the activations, or fewer rows.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
 pub(crate) unsafe fn rows(prepared: &PreparedBytes<'_>, w: Matrix<'_>, share: Range<usize>, out: Output) {
     let x = prepared.activations;
     assert!(w.cols() == x.blocks * activations::BLOCK && share.end <= w.rows());
     let job = ProductRows { x, w: w.bytes(), row_bytes: w.row_bytes(), first: share.start, end: share.end, out };
     with_format!(w.dtype(), F => {
-        // SAFETY: the caller's promise; the level proves that its instructions exist.
+        // SAFETY: guaranteed by the caller; the level proves that its instructions exist.
         unsafe { run::<F>(prepared.level, &job) }
     });
 }
 
+/// Runs the kernel for the level and the layout of the activations.
+///
 /// # Safety
-/// As for [`rows`].
+/// The conditions of [`rows`] hold.
 #[cfg(target_arch = "x86_64")]
 unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &ProductRows<'_>) {
-    // SAFETY: the caller's promise; tokens prove the instructions that kernels are compiled for.
+    // SAFETY: guaranteed by the caller; tokens prove the instructions that kernels are compiled for.
     unsafe {
         match job.x.layout {
             Layout::Tiles => amx::tiles::<F>(Amx::of(level).expect("a level that has tiles"), job),
@@ -93,11 +95,13 @@ unsafe fn run<F: super::unpack::Unpack>(level: Level, job: &ProductRows<'_>) {
     }
 }
 
+/// Runs the portable kernel.
+///
 /// # Safety
-/// As for [`rows`].
+/// The conditions of [`rows`] hold.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn run<F: Format>(level: Level, job: &ProductRows<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match level.instructions() {
             Instructions::Neon => portable::rows::<F, true>(job),

@@ -1,15 +1,15 @@
-//! Numbers to blocks, fast: a scale from the extremes of each block, no search.
+//! Encodes numbers as blocks, fast: the scale comes from the extremes of each block, without a search.
 
 use half::f16;
 
 use super::fields::{NAN_BITS, half_power};
 use crate::DType;
 
-/// Encodes numbers as blocks of `dtype`: Q8_0, Q4_0, Q4_K or MXFP4. The layouts are drawn in `dequantize.rs`.
+/// Encodes numbers as blocks of `dtype`: Q8_0, Q4_0, Q4_K or MXFP4. The layouts are shown in `dequantize.rs`.
 ///
-/// Made for synthetic weights: two looks at each block, about a nanosecond a number. A block with a number that
-/// is not finite, or is too large for a scale in half precision, decodes to NaN or infinity, never to something that
-/// looks sound.
+/// Intended for synthetic weights: two passes over each block, about a nanosecond per number. A block with a number
+/// that is not finite, or is too large for a scale in half precision, decodes to NaN or infinity, never to plausible
+/// numbers.
 ///
 /// `numbers`: whole blocks. `out`: [`DType::row_bytes`] of `numbers.len()`.
 ///
@@ -50,7 +50,7 @@ fn q8_0(numbers: &[f32; 32], out: &mut [u8; 34]) {
 
 fn q4_0(numbers: &[f32; 32], out: &mut [u8; 18]) {
     let (least, largest) = extremes(numbers);
-    // The codes reach from -8 to 7, so whichever extreme is farther from zero becomes -8.
+    // The codes range from -8 to 7, so the extreme that is farther from zero becomes -8.
     let extreme = if largest > -least { largest } else { least };
     let scale = extreme / -8.0;
     out[..2].copy_from_slice(&f16::from_f32(shown(numbers, scale)).to_le_bytes());
@@ -69,7 +69,7 @@ fn q4_k(numbers: &[f32; 256], out: &mut [u8; 144]) {
     let (mut scales, mut minima) = ([0.0f32; 8], [0.0f32; 8]);
     for (sub, numbers) in subs.iter().enumerate() {
         let (least, largest) = extremes(numbers);
-        // A minimum can only be taken away: numbers that are all positive are counted from zero.
+        // A minimum can only be subtracted: numbers that are all positive are counted from zero.
         minima[sub] = (-least).max(0.0);
         scales[sub] = (largest.max(0.0) + minima[sub]) / 15.0;
     }
@@ -88,7 +88,7 @@ fn q4_k(numbers: &[f32; 256], out: &mut [u8; 144]) {
     }
     let mut codes = [0u8; 256];
     for (sub, numbers) in subs.iter().enumerate() {
-        // As the decoder will see scale and minimum, after their own rounding.
+        // Uses the scale and minimum that the decoder will see, after their own rounding.
         let (inverse, minimum) = (inverse(d * f32::from(scales[sub])), m * f32::from(minima[sub]));
         for (q, number) in codes[sub * 32..][..32].iter_mut().zip(numbers) {
             *q = rounded(((number + minimum) * inverse).clamp(0.0, 15.0)) as u8 & 15;
@@ -103,14 +103,15 @@ fn q4_k(numbers: &[f32; 256], out: &mut [u8; 144]) {
 
 fn mxfp4(numbers: &[f32; 32], out: &mut [u8; 17]) {
     let (least, largest) = extremes(numbers);
-    // The least power of two by which no number becomes more than 6, the largest code: rounded up from the bits of
-    // a sixth of the largest number, whose exponent has the same offset.
+    // The smallest power of two that makes no number larger than 6, the largest code: rounded up from the bits of a
+    // sixth of the largest number, whose exponent has the same offset.
     let sixth = shown(numbers, largest.max(-least) / 6.0).to_bits();
     out[0] = (sixth >> 23) as u8 + u8::from(sixth & 0x007f_ffff > 0 && sixth < NAN_BITS);
     let inverse = 1.0 / half_power(out[0]);
     let mut codes = [0u8; 32];
     for (code, number) in codes.iter_mut().zip(numbers) {
-        // In halves of the power: codes are 0 1 2 3 4 6 8 12. One more for each middle of two that is reached.
+        // In halves of the power, codes are 0 1 2 3 4 6 8 12. Each midpoint between two of them that is exceeded adds
+        // one.
         let size = (number * inverse).abs();
         let middles = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
         let above: u8 = middles.iter().map(|&middle| u8::from(size > middle)).sum();
@@ -122,7 +123,7 @@ fn mxfp4(numbers: &[f32; 32], out: &mut [u8; 17]) {
 }
 
 fn extremes(numbers: &[f32; 32]) -> (f32, f32) {
-    // Lanes of their own, because a single chain of comparisons would not be vectorised.
+    // Eight lanes are separate, because a single chain of comparisons would not be vectorized.
     let (mut least, mut largest) = ([0.0f32; 8], [0.0f32; 8]);
     for (i, chunk) in numbers.as_chunks::<8>().0.iter().enumerate() {
         for lane in 0..8 {
@@ -133,20 +134,20 @@ fn extremes(numbers: &[f32; 32]) -> (f32, f32) {
     (least.into_iter().fold(least[0], f32::min), largest.into_iter().fold(largest[0], f32::max))
 }
 
-/// The scale, or NaN where a number is not finite.
+/// Returns the scale, or NaN if a number is not finite.
 fn shown(numbers: &[f32], scale: f32) -> f32 {
-    // Integer comparisons, which NaN cannot slip through: infinity and NaN have the largest bits.
+    // Integer comparison cannot miss a NaN: infinity and NaN have the largest bits.
     let largest = numbers.iter().fold(0, |largest, number| largest.max(number.to_bits() & 0x7fff_ffff));
     if largest < f32::INFINITY.to_bits() { scale } else { f32::NAN }
 }
 
 fn inverse(scale: f32) -> f32 {
     let inverse = 1.0 / scale;
-    // The inverse of a scale of zero, or next to it, is of no use: all codes become zero.
+    // The inverse of a scale of zero, or nearly zero, is useless: all codes become zero.
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// The nearest integer of `number` (ties to even) where it is between -2^22 and 2^22; some integer otherwise.
+/// The nearest integer to `number` (ties to even) if it is between -2^22 and 2^22; some integer otherwise.
 fn rounded(number: f32) -> i32 {
     // 1.5 * 2^23: adding it leaves the integer in the low bits of the mantissa, in one vector instruction.
     const ROUND: f32 = 12_582_912.0;

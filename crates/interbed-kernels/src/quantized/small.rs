@@ -1,19 +1,19 @@
-//! Arithmetic on the small fields of sixteen rows. Written out for each level, because a compiler that is left to find
-//! the vectors itself takes the wrong loop.
+//! Arithmetic on the small fields of sixteen rows. Written out for each level, because a compiler that is left to
+//! vectorize it by itself picks the wrong loop.
 
 use super::fields::half_power;
 use super::header::{Lanes, ROWS};
 use crate::simd::{Portable, Simd};
 
-/// A level's way with the small fields of sixteen rows.
+/// Operations of a level on the small fields of sixteen rows.
 pub(super) trait Small: Simd {
-    /// Half floats to floats.
+    /// Converts half floats to floats.
     fn widen(self, halves: &[u16; ROWS]) -> Self::V;
-    /// The lower bytes are MXFP4's exponents; half the powers of two that they mean.
+    /// Converts MXFP4's exponents, in the lower bytes, to half of the powers of two that they stand for.
     fn half_powers(self, exponents: &[u16; ROWS]) -> Self::V;
-    /// The bits of each word under `mask`, `shift` bits down.
+    /// Extracts the bits of each word under `mask`, after a shift of `shift` bits to the right.
     fn bits(self, words: &[u32; ROWS], shift: u32, mask: u32) -> Self::V;
-    /// Byte `byte` of each word, signed.
+    /// Extracts byte `byte` of each word, signed.
     fn signed_bytes(self, words: &[u32; ROWS], byte: u32) -> Self::V;
 }
 
@@ -36,13 +36,13 @@ impl Small for Portable {
     }
 }
 
-/// Half float to float in plain integer arithmetic; subnormal halves, common among the scales of small weights, take no
-/// slow path.
+/// Converts a half float to a float in plain integer arithmetic; subnormal halves, common among the scales of small
+/// weights, take no slow path.
 #[inline(always)]
 fn widen(half: u16) -> f32 {
     let magnitude = u32::from(half & 0x7fff);
     let sign = u32::from(half & 0x8000) << 16;
-    // The exponent's bias is 127, not 15; that of infinity and NaN is the largest there is.
+    // The exponent's bias is 127, not 15; infinity and NaN have the largest exponent.
     let normal = (magnitude << 13) + ((127 - 15) << 23);
     let special = normal + ((127 - 15) << 23);
     let subnormal = (magnitude as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();

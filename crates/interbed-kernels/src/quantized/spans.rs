@@ -11,7 +11,7 @@ use crate::simd::{Avx512, load128};
 /// Bytes of a span of the largest type.
 const MAX_BYTES: usize = Q8_0::SPAN_BYTES;
 
-/// The spans of sixteen rows, each as far behind the one before.
+/// The spans of sixteen rows, at equal distances.
 #[derive(Clone, Copy)]
 pub(super) struct Spans<'a, F> {
     first: *const u8,
@@ -19,7 +19,7 @@ pub(super) struct Spans<'a, F> {
     spans: PhantomData<Span<'a, F>>,
 }
 
-/// The spans of four rows that follow each other.
+/// The spans of four consecutive rows.
 #[derive(Clone, Copy)]
 pub(super) struct Quad<'a, F> {
     first: *const u8,
@@ -42,14 +42,14 @@ pub(super) struct Block<'a, F> {
 }
 
 impl<'a, F: Format> Spans<'a, F> {
-    /// Span `span` of the rows from `first` on, in place; or a copy in `ragged`, if they are fewer than sixteen, which
-    /// the last one makes up for, or the span is not whole, which zeros make up for.
+    /// Span `span` of the rows from `first` on, in place. With fewer than sixteen rows, or a partial span, a copy in
+    /// `ragged`, where the last row is repeated and the span is padded with zeros.
     #[inline(always)]
     pub fn of(job: &ProductRows<'a>, first: usize, span: usize, ragged: &'a mut Ragged) -> Self {
         let whole = (span + 1) * F::SPAN_BYTES <= job.row_bytes;
         if whole && first + ROWS <= job.end {
             let at = first * job.row_bytes + span * F::SPAN_BYTES;
-            // All sixteen, to the last one's end.
+            // The bytes of all sixteen rows, up to the end of the last one's span.
             let bytes = &job.w[at..][..(ROWS - 1) * job.row_bytes + F::SPAN_BYTES];
             return Self { first: bytes.as_ptr(), stride: job.row_bytes, spans: PhantomData };
         }
@@ -63,13 +63,13 @@ impl<'a, F: Format> Spans<'a, F> {
         Self { first: bytes.as_ptr(), stride, spans: PhantomData }
     }
 
-    /// The span of row `row`. Rows are counted around, modulo sixteen: there always is one, and nothing to test.
+    /// The span of row `row`, modulo sixteen, so that it always exists and needs no test.
     #[inline(always)]
     pub fn row(self, row: usize) -> Span<'a, F> {
         Span { at: self.first.wrapping_add(row % ROWS * self.stride), bytes: PhantomData }
     }
 
-    /// Rows `4 quad .. 4 quad + 4`, likewise.
+    /// The spans of rows `4 quad .. 4 quad + 4`, modulo sixteen.
     #[inline(always)]
     pub fn quad(self, quad: usize) -> Quad<'a, F> {
         Quad { first: self.row(4 * quad).at, stride: self.stride, spans: PhantomData }
@@ -91,32 +91,32 @@ impl<'a, F: Format> Quad<'a, F> {
 }
 
 impl<'a, F: Format> Span<'a, F> {
-    /// Block `block` of the type, modulo the span's number of them.
+    /// Block `block` of the type, modulo the number of blocks in a span.
     #[inline(always)]
     pub fn block(self, block: usize) -> Block<'a, F> {
         let block = block % (F::SPAN_BYTES / F::BYTES);
         Block { at: self.at.wrapping_add(block * F::BYTES), bytes: PhantomData }
     }
 
-    /// `N` bytes from `at` on.
+    /// `N` bytes from byte `at` on.
     ///
     /// # Panics
-    /// If they leave the span.
+    /// If they exceed the span.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::SPAN_BYTES && at <= F::SPAN_BYTES - N);
-        // SAFETY: a span has so many readable bytes.
+        // SAFETY: a span has this many readable bytes.
         unsafe { &*self.at.add(at).cast() }
     }
 
-    /// All bytes.
+    /// All bytes of the span.
     #[inline(always)]
     pub fn all(self) -> &'a [u8] {
-        // SAFETY: a span has so many readable bytes.
+        // SAFETY: a span has this many readable bytes.
         unsafe { std::slice::from_raw_parts(self.at, F::SPAN_BYTES) }
     }
 
-    /// Its start, for prefetching.
+    /// Address of the span, for prefetching.
     #[inline(always)]
     pub fn as_ptr(self) -> *const u8 {
         self.at
@@ -124,26 +124,26 @@ impl<'a, F: Format> Span<'a, F> {
 }
 
 impl<'a, F: Format> Block<'a, F> {
-    /// `N` bytes from `at` on.
+    /// `N` bytes from byte `at` on.
     ///
     /// # Panics
-    /// If they leave the block.
+    /// If they exceed the block.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::BYTES && at <= F::BYTES - N);
-        // SAFETY: a block has so many readable bytes.
+        // SAFETY: a block has this many readable bytes.
         unsafe { &*self.at.add(at).cast() }
     }
 }
 
-/// Copies of spans that are not sixteen or not whole.
+/// A buffer for copies of spans with fewer than sixteen rows, or of partial spans.
 pub(super) struct Ragged([[u8; MAX_BYTES]; ROWS]);
 
 impl Ragged {
     pub const NEW: Self = Self([[0; MAX_BYTES]; ROWS]);
 
-    /// Copies span `span` of sixteen rows from `first` on, repeating the last row if there are fewer, with zeros up to
-    /// a whole span. Not inlined, so that the code of the common case stays small.
+    /// Copies span `span` of sixteen rows from `first` on, repeating the last row if there are fewer, padded with zeros
+    /// to a whole span. Not inlined, so that the code of the common case stays small.
     #[inline(never)]
     fn copy<F: Format>(&mut self, job: &ProductRows<'_>, first: usize, span: usize) -> Spans<'_, F> {
         const { assert!(F::SPAN_BYTES <= MAX_BYTES) };
@@ -157,7 +157,7 @@ impl Ragged {
     }
 }
 
-/// Four times 16 bytes.
+/// Loads four times 16 bytes.
 #[inline(always)]
 pub(super) fn load4(s: Avx512, parts: [&[u8; 16]; 4]) -> __m512i {
     let all = s._mm512_castsi128_si512(load128(parts[0]));
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn spans_are_whole_and_sixteen_in_place_or_as_copies() {
         const BYTES: usize = Q4_0::SPAN_BYTES;
-        // Twenty rows of a span and three blocks; a thread's share ends before the last one.
+        // Twenty rows have a span and three blocks each; a thread's share ends before the last row.
         let row_bytes = BYTES + 3 * Q4_0::BYTES;
         let (rows, end) = (20, 19);
         let weights: Vec<u8> = (0..rows * row_bytes).map(|i| (i % 251) as u8 + 1).collect();

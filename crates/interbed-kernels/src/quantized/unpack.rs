@@ -1,4 +1,4 @@
-//! Codes as AVX-512 takes them out of a row.
+//! Unpacks the codes of a row with AVX-512.
 
 use std::arch::x86_64::*;
 
@@ -11,16 +11,17 @@ use super::octet::Octet;
 use super::spans::{Block, Span, load4};
 use crate::simd::{Avx512, load128};
 
-/// A type whose codes vectors can take out.
+/// A type whose codes AVX-512 can unpack.
 pub(super) trait Unpack: Collect + Octet {
-    /// Blocks of 32 in a block of the type.
+    /// Number of 32-column blocks in a block of the type.
     const PARTS: usize = SPAN_BLOCKS / (Self::SPAN_BYTES / Self::BYTES);
 
-    /// The codes of part `part`, 32 columns, of four blocks of the type: the first halves, 16 bytes each in the order
-    /// of the blocks, and the last halves.
+    /// Unpacks the codes of part `part`, 32 columns, of four blocks of the type: the first halves, 16 bytes each in the
+    /// order of the blocks, and the last halves.
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], part: usize) -> [__m512i; 2];
 
-    /// The codes of block of 32 `block` of four spans, likewise.
+    /// Unpacks the codes of 32-column block `block` of four spans: the first halves, in the order of the spans, and the
+    /// last halves.
     #[inline(always)]
     fn unpack_rows(s: Avx512, [a, b, c, d]: [Span<'_, Self>; 4], block: usize) -> [__m512i; 2] {
         let block = block % SPAN_BLOCKS;
@@ -28,8 +29,8 @@ pub(super) trait Unpack: Collect + Octet {
         Self::unpack_blocks(s, [a.block(block), b.block(block), c.block(block), d.block(block)], part)
     }
 
-    /// The codes of group `group` of the span: the first halves of its four blocks of 32, 16 bytes each in the order of
-    /// the blocks, and the last halves. Types with blocks of 256 have their own way.
+    /// Unpacks the codes of group `group` of the span: the first halves of its four 32-column blocks, 16 bytes each in
+    /// the order of the blocks, and the last halves. Types with blocks of 256 override this.
     #[inline(always)]
     fn unpack4(s: Avx512, span: Span<'_, Self>, group: usize) -> [__m512i; 2] {
         let first = group % GROUPS * GROUP;
@@ -38,33 +39,33 @@ pub(super) trait Unpack: Collect + Octet {
     }
 }
 
-/// 16 bytes of each of four blocks, from `at` on.
+/// Loads 16 bytes of each of four blocks, from byte `at` on.
 #[inline(always)]
 fn part<F: Format>(s: Avx512, [a, b, c, d]: [Block<'_, F>; 4], at: usize) -> __m512i {
     load4(s, [a.bytes(at), b.bytes(at), c.bytes(at), d.bytes(at)])
 }
 
-/// Four blocks with all their nibbles in 16 bytes, from `at` on.
+/// Unpacks four blocks with all their nibbles in 16 bytes, from byte `at` on.
 #[inline(always)]
 fn nibbles<F: Format>(s: Avx512, blocks: [Block<'_, F>; 4], at: usize) -> [__m512i; 2] {
     split(s, part(s, blocks, at))
 }
 
-/// Lower and upper halves of all bytes.
+/// Splits all bytes into their lower and upper halves.
 #[inline(always)]
 fn split(s: Avx512, bytes: __m512i) -> [__m512i; 2] {
     let mask = s._mm512_set1_epi8(15);
     [s._mm512_and_si512(bytes, mask), s._mm512_and_si512(s._mm512_srli_epi16::<4>(bytes), mask)]
 }
 
-/// The 32 bytes of `a`, followed by those of `b`.
+/// Loads the 32 bytes of `a`, followed by those of `b`.
 #[inline(always)]
 fn load2(s: Avx512, a: &[u8; 32], b: &[u8; 32]) -> __m512i {
     s._mm512_inserti64x4::<1>(s._mm512_castsi256_si512(s.load256(a)), s.load256(b))
 }
 
-/// Bits `first .. first + count` of 32 bytes from `at` on, of four blocks: those of the first 16 bytes, and of the
-/// last. `first + count` is 8 at most.
+/// Extracts bits `first .. first + count` of 32 bytes from byte `at` on, of four blocks: of the first 16 bytes, and of
+/// the last. `first + count` is at most 8.
 #[inline(always)]
 fn bits<F: Format>(s: Avx512, blocks: [Block<'_, F>; 4], at: usize, first: usize, count: usize) -> [__m512i; 2] {
     let (shift, mask) = (s._mm_cvtsi64_si128(first as i64), s._mm512_set1_epi8((1 << count) - 1));
@@ -75,7 +76,7 @@ fn bits<F: Format>(s: Avx512, blocks: [Block<'_, F>; 4], at: usize, first: usize
     ]
 }
 
-/// `low`, combined with the bits of `high` shifted up.
+/// Combines `low` with the bits of `high`, shifted left by `UP`.
 #[inline(always)]
 fn with_upper<const UP: u32>(s: Avx512, low: [__m512i; 2], high: [__m512i; 2]) -> [__m512i; 2] {
     [
@@ -84,13 +85,14 @@ fn with_upper<const UP: u32>(s: Avx512, low: [__m512i; 2], high: [__m512i; 2]) -
     ]
 }
 
-/// The same 16 bytes four times.
+/// Copies 16 bytes to each 128 bits of a vector.
 #[inline(always)]
 fn broadcast(s: Avx512, bytes: &[u8; 16]) -> __m512i {
     s._mm512_broadcast_i32x4(load128(bytes))
 }
 
-/// `low`, with the bits under `mask` taken from `high`, which is rotated left in each of four lanes of 128 bits.
+/// Combines `low` with the bits under `mask` of `high`, which is rotated left in each of its four pairs of 64-bit
+/// lanes.
 #[inline(always)]
 fn with_bits(s: Avx512, low: __m512i, high: __m512i, rotations: [i64; 4], mask: i8) -> __m512i {
     let rotated = s._mm512_rolv_epi64(high, lanes(s, rotations));
@@ -103,13 +105,13 @@ fn lanes(s: Avx512, [a, b, c, d]: [i64; 4]) -> __m512i {
     s._mm512_setr_epi64(a, a, b, b, c, c, d, d)
 }
 
-/// Rotations that bring bits `first .. first + 4` of the four lanes to bit `to`.
+/// Rotations that move bits `first .. first + 4` of the four lanes to bit `to`.
 #[inline(always)]
 fn one_bit_to(to: i64, first: i64) -> [i64; 4] {
     [0, 1, 2, 3].map(|lane| (64 + to - first - lane) % 64)
 }
 
-/// Puts a fifth bit to the codes of four blocks, from 32 bits at `at` of each.
+/// Adds a fifth bit to the codes of four blocks, from 32 bits at byte `at` of each.
 #[inline(always)]
 fn fifths<F: Format>(
     s: Avx512,
@@ -132,7 +134,7 @@ fn look_up(s: Avx512, table: &[u8; 16], [first, last]: [__m512i; 2]) -> [__m512i
     [s._mm512_shuffle_epi8(table, first), s._mm512_shuffle_epi8(table, last)]
 }
 
-/// From bytes whose lower halves are the codes of two blocks and whose upper halves are those of the two next ones:
+/// Unpacks bytes whose lower halves are the codes of two blocks and whose upper halves are those of the next two:
 /// blocks 0 and 1 in the first 32 bytes, 2 and 3 in the last.
 #[inline(always)]
 fn paired_nibbles(s: Avx512, bytes: &[u8; 64]) -> [__m512i; 2] {
@@ -143,7 +145,7 @@ fn paired_nibbles(s: Avx512, bytes: &[u8; 64]) -> [__m512i; 2] {
     ]
 }
 
-/// Two bits of each code, from 32 bytes of which block `i` has bits `2 i .. 2 i + 2`.
+/// Extracts two bits of each code, from 32 bytes in which block `i` has bits `2 i .. 2 i + 2`.
 #[inline(always)]
 fn pairs_of_bits(s: Avx512, [low, high]: [&[u8; 16]; 2]) -> [__m512i; 2] {
     let (shifts, mask) = (lanes(s, [0, 2, 4, 6]), s._mm512_set1_epi8(3));
@@ -279,7 +281,7 @@ impl Unpack for Q6K {
         let [low, high] = split(s, s.load512(span.bytes::<64>(64 * group)));
         let first = s._mm512_shuffle_i32x4::<0x88>(low, high);
         let last = s._mm512_shuffle_i32x4::<0xdd>(low, high);
-        // Bits 0 .. 2, 2 .. 4, 4 .. 6, 6 .. 8 to bit 4.
+        // Rotates bits 0 .. 2, 2 .. 4, 4 .. 6 and 6 .. 8 to bit 4.
         let rotations = [4, 2, 0, 62];
         let pairs = 128 + 32 * group;
         [

@@ -1,5 +1,5 @@
-//! Products with AVX-512 VNNI, rows in the lanes: of sixteen rows for a few tokens (`rows.rs`), of panels that are
-//! unpacked once for many (`panels.rs`).
+//! Products with AVX-512 VNNI, with rows in the lanes: of sixteen rows for a few tokens (`rows.rs`), of panels that are
+//! unpacked once for many tokens (`panels.rs`).
 
 use std::arch::x86_64::*;
 
@@ -15,8 +15,8 @@ mod rows;
 pub(super) use panels::panels;
 pub(super) use rows::rows;
 
-/// The small fields of a span of sixteen rows, and buffers for computing them. Made once for all rows of a kernel,
-/// since clearing it takes longer than a few blocks.
+/// The small fields of a span of sixteen rows, and buffers for computing them. Created once for all rows of a kernel,
+/// since initializing it takes longer than a few blocks.
 pub(super) struct Small {
     fields: Fields,
     /// Copies of spans that cannot be read in place.
@@ -27,7 +27,7 @@ pub(super) struct Small {
 impl Small {
     pub const NEW: Self = Self { fields: Fields::ZERO, ragged: Ragged::NEW, header: Header::ZERO };
 
-    /// Collects the small fields of span `span` of the rows from `first` on into the header; returns the spans, and the
+    /// Collects the small fields of span `span` of the rows from `first` on into the header; returns the spans and the
     /// header.
     #[inline(always)]
     pub fn collect<'a, F: Unpack>(
@@ -44,8 +44,8 @@ impl Small {
     }
 }
 
-/// What is subtracted from a block's sums, without the factor of each row: a token's scale times its sums of the
-/// halves, which may have factors of their own.
+/// The number that is subtracted from a block's sums, without the factor of each row: a token's scale times its sums of
+/// the halves, which may have their own factors.
 #[inline(always)]
 fn scaled_minimum<F: Unpack>(s: Avx512, header: &Header, block: usize, scale: f32, sums: [f32; 2]) -> __m512 {
     if !F::HALVES {

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{LANES, Simd};
 
-/// Plain Rust, which needs no proof.
+/// The token for plain Rust, which needs no proof.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -45,7 +45,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn load_e4m3(self, codes: &[u8; LANES]) -> Self::V {
-        // Exponent and mantissa as those of f32, whose exponent counts from 120 less.
+        // Reinterprets exponent and mantissa as those of f32, whose exponent bias is larger by 120.
         const SCALE: f32 = f32::from_bits((127 + 120) << 23);
         codes.map(|code| {
             let magnitude = u32::from(code & 127);
@@ -79,7 +79,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // Every 64-bit Arm fuses; elsewhere a fused operation in software would be a hundred times slower.
+        // Every 64-bit Arm machine has a fused multiply-add; elsewhere one in software would be a hundred times slower.
         match cfg!(target_arch = "aarch64") {
             true => std::array::from_fn(|i| a[i].mul_add(b[i], c[i])),
             false => std::array::from_fn(|i| a[i] * b[i] + c[i]),

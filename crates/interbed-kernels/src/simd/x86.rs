@@ -1,6 +1,6 @@
 //! Vectors of x86-64: a token for each set of instructions, and the intrinsics that it makes safe.
 //!
-//! An intrinsic that only computes on registers becomes a method of its name. Those that read or write memory take
+//! An intrinsic that only computes on registers becomes a method of the same name. Those that read or write memory take
 //! references to values of exactly the size that they touch; the few that need a pointer are unsafe and say why.
 
 use std::arch::x86_64::*;
@@ -16,23 +16,23 @@ use crate::level::Instructions;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
-/// One vector of sixteen lanes. A value proves AVX-512 F, BW, DQ and VL, and what [`Avx2`] does.
+/// One vector of sixteen lanes. A value proves AVX-512 F, BW, DQ and VL, and everything that [`Avx2`] does.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
-/// A value proves AVX-512 VNNI, and what [`Avx512`] does.
+/// A value proves AVX-512 VNNI, and everything that [`Avx512`] does.
 #[derive(Clone, Copy)]
 pub(crate) struct Vnni(());
 
-/// A value proves AVX-512 BF16, and what [`Avx512`] does.
+/// A value proves AVX-512 BF16, and everything that [`Avx512`] does.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Dots(());
 
-/// A value proves AMX with bf16 and bytes, which the system lets this process use, and what [`Vnni`] does.
+/// A value proves AMX with bf16 and bytes, which the system lets this process use, and everything that [`Vnni`] does.
 #[derive(Clone, Copy)]
 pub(crate) struct Amx(());
 
-/// A token is only made from a level, which is its own proof, or from a token that proves more.
+/// Defines how a token is created: only from a level, which is its own proof, or from a token that proves more.
 macro_rules! tokens {
     ($($token:ident: $least:ident $(, with what $less:ident proves)?;)*) => {$(
         impl $token {
@@ -60,7 +60,7 @@ tokens! {
     Amx: Amx, with what Vnni proves;
 }
 
-/// Methods of a token for the intrinsics of the same names, which touch no memory.
+/// Defines methods of a token for the intrinsics of the same names, which touch no memory.
 macro_rules! registers {
     ($token:ident $($signature:tt { $($name:ident)* })*) => {
         impl $token {
@@ -198,25 +198,25 @@ registers! { Bf16Dots
     [(high: __m512, low: __m512) -> __m512bh] { _mm512_cvtne2ps_pbh }
 }
 
-/// The 16 bytes of a value.
+/// Loads the 16 bytes of a value.
 #[inline(always)]
 pub(crate) fn load128<T: Pod>(from: &T) -> __m128i {
     const { assert!(size_of::<T>() == 16) };
-    // SAFETY: the value has 16 bytes, at any address.
+    // SAFETY: the value has 16 bytes, at any alignment.
     unsafe { _mm_loadu_si128(std::ptr::from_ref(from).cast()) }
 }
 
-/// Asks for the cache line at `from`, which need not be readable, to come to the first-level cache: for what is needed
-/// at once, or lies in the second-level cache already.
+/// Prefetches the cache line at `from`, which need not be readable, into the L1 cache: for data that is needed at once,
+/// or is in the L2 cache already.
 #[inline(always)]
 pub(crate) fn prefetch(from: *const u8) {
     // SAFETY: every x86-64 processor has the instruction, which reads nothing.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) };
 }
 
-/// Asks for it to come to the second-level cache: for what lies in memory. Few lines can be on their way to the
-/// first-level cache at a time, and loads wait while all of these are taken: one token's products took up to 1.7 times
-/// as long on Zen 4 when weights were asked for there.
+/// Prefetches the cache line at `from`, which need not be readable, into the L2 cache: for data in memory. Few lines
+/// can be in flight to the L1 cache at a time, and loads wait while all of these are taken: one token's products took
+/// up to 1.7 times as long on Zen 4 when weights were prefetched there.
 #[inline(always)]
 pub(crate) fn prefetch_second(from: *const u8) {
     // SAFETY: as above.
@@ -224,11 +224,11 @@ pub(crate) fn prefetch_second(from: *const u8) {
 }
 
 impl Avx2 {
-    /// The 32 bytes of a value.
+    /// Loads the 32 bytes of a value.
     #[inline(always)]
     pub(crate) fn load256<T: Pod>(self, from: &T) -> __m256i {
         const { assert!(size_of::<T>() == 32) };
-        // SAFETY: the value has 32 bytes, at any address, and the token proves the instruction.
+        // SAFETY: the value has 32 bytes, at any alignment, and the token proves the instruction.
         unsafe { _mm256_loadu_si256(std::ptr::from_ref(from).cast()) }
     }
 
@@ -236,7 +236,7 @@ impl Avx2 {
     #[inline(always)]
     pub(crate) fn store256<T: Pod>(self, v: __m256i, to: &mut T) {
         const { assert!(size_of::<T>() == 32) };
-        // SAFETY: as above; any bytes are such a value.
+        // SAFETY: as above; any bytes are a valid value.
         unsafe { _mm256_storeu_si256(std::ptr::from_mut(to).cast(), v) }
     }
 
@@ -360,11 +360,11 @@ impl Simd for Avx2 {
 }
 
 impl Avx512 {
-    /// The 64 bytes of a value.
+    /// Loads the 64 bytes of a value.
     #[inline(always)]
     pub(crate) fn load512<T: Pod>(self, from: &T) -> __m512i {
         const { assert!(size_of::<T>() == 64) };
-        // SAFETY: the value has 64 bytes, at any address, and the token proves the instruction.
+        // SAFETY: the value has 64 bytes, at any alignment, and the token proves the instruction.
         unsafe { _mm512_loadu_si512(std::ptr::from_ref(from).cast()) }
     }
 
@@ -372,14 +372,14 @@ impl Avx512 {
     #[inline(always)]
     pub(crate) fn store512<T: Pod>(self, v: __m512i, to: &mut T) {
         const { assert!(size_of::<T>() == 64) };
-        // SAFETY: as above; any bytes are such a value.
+        // SAFETY: as above; any bytes are a valid value.
         unsafe { _mm512_storeu_si512(std::ptr::from_mut(to).cast(), v) }
     }
 
-    /// The sums of four vectors, each in the order of [`Simd::sum`].
+    /// Adds up the lanes of four vectors, each in the order of [`Simd::sum`].
     #[inline(always)]
     fn sum_of_four(self, [a, b, c, d]: [__m512; 4]) -> __m128 {
-        // Halves of two vectors, then quarters of four, then the lanes of each quarter.
+        // Adds up halves of two vectors, then quarters of four, then the lanes of each quarter.
         let ab = self._mm512_add_ps(self._mm512_shuffle_f32x4::<0x44>(a, b), self._mm512_shuffle_f32x4::<0xEE>(a, b));
         let cd = self._mm512_add_ps(self._mm512_shuffle_f32x4::<0x44>(c, d), self._mm512_shuffle_f32x4::<0xEE>(c, d));
         let v =

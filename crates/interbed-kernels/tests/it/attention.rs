@@ -1,11 +1,12 @@
-//! Attention against a plain f64 reference over the very bytes of the cache, and a token's result in any company.
+//! Tests attention against a simple f64 reference over the bytes of the cache, and that a token's result does not
+//! depend on the batch.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 use interbed_kernels::{
     ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvLayer, KvLayout, KvPlace, KvShape, KvView, Level,
-    Matrix, RUN, SEGMENT, attention, attention_scratch,
+    Matrix, RUN, STRETCH, attention, attention_scratch,
 };
 use proptest::prelude::*;
 
@@ -20,9 +21,9 @@ struct Case {
     block_table: Vec<u32>,
     /// Positions that have queries.
     asked: Range<usize>,
-    /// `[asked, heads, head_dim]`
+    /// Shape: `[asked, heads, head_dim]`.
     q: Vec<f32>,
-    /// `[heads]`, or none.
+    /// Shape: `[heads]`; empty without sinks.
     sinks: Vec<f32>,
 }
 
@@ -43,7 +44,7 @@ impl Case {
         let length = asked.end;
         let layer = layout.layer(LAYER);
         let num_blocks = length.div_ceil(layout.block_size()) + 3;
-        // A permutation, so that neighbours in the sequence are not neighbours in memory.
+        // A permutation, so that neighbours in the sequence are not adjacent in memory.
         let mut block_table: Vec<u32> = (0..num_blocks as u32).collect();
         block_table.reverse();
         block_table.rotate_left(1);
@@ -52,7 +53,7 @@ impl Case {
         let q = numbers.take(asked.len() * heads * layer.head_dim()).iter().map(|q| q * loudness).collect();
         let mut blocks = vec![0xff; num_blocks * layout.block_bytes()];
         store(&layer, &mut blocks, &block_table, 0, &k, &v);
-        // Some below all scores, and some above.
+        // Some sinks are below all scores, and some above.
         let sinks = match seed.is_multiple_of(2) {
             true => numbers.take(heads).iter().map(|sink| sink * 2.0 * loudness).collect(),
             false => Vec::new(),
@@ -60,7 +61,7 @@ impl Case {
         Self { layer, heads, window, blocks, block_table, asked, q, sinks }
     }
 
-    /// The span of `positions`, whose table lies behind another sequence's of [`OTHERS`] blocks.
+    /// The span of `positions`, whose block table comes after another sequence's table of [`OTHERS`] blocks.
     fn span(&self, positions: &Range<usize>) -> AttentionSpan {
         let table = OTHERS..OTHERS + self.block_table.len() as u32;
         AttentionSpan::new(positions.start, positions.len(), table)
@@ -71,7 +72,7 @@ impl Case {
         (!self.sinks.is_empty()).then(|| Matrix::new(DType::F32, 1, self.heads, bytes))
     }
 
-    /// All asked positions, cut as `chunks`, as sequences of one batch.
+    /// Attends from all asked positions, split into `chunks`, as sequences of one batch.
     fn attend_chunks(&self, level: Level, threads: usize, scratch: usize, chunks: &[Range<usize>]) -> Vec<f32> {
         let row = self.heads * self.layer.head_dim();
         let rows = chunks.iter().flat_map(|chunk| chunk.clone().map(|position| position - self.asked.start));
@@ -91,8 +92,8 @@ impl Case {
         out
     }
 
-    /// All asked positions as one sequence, whose keys and values come up to each of `borders` (multiples of a segment)
-    /// by themselves, in a copy that has only this layer's; then the rest, in place.
+    /// Attends from all asked positions as one sequence. Keys and values up to each of `borders` (multiples of a
+    /// stretch) are held by themselves, in a copy with only this layer's; then the rest, in place.
     fn attend_in_pieces(&self, level: Level, threads: usize, scratch: usize, borders: &[usize]) -> Vec<f32> {
         let layer = AttentionLayer {
             kv: self.layer,
@@ -131,7 +132,7 @@ impl Case {
         self.attend_chunks(level, threads, scratch, std::slice::from_ref(&self.asked))
     }
 
-    /// What the cache holds, by the documented layout of a block and of a slot.
+    /// Reads a head from the cache by the documented layout of blocks and slots.
     fn cached(&self, values: bool, kv_head: usize, position: usize) -> Vec<f64> {
         let (num_kv_heads, head_dim) = (self.layer.num_kv_heads(), self.layer.head_dim());
         let (block_size, slot_bytes) = (self.layer.block_size(), self.layer.slot_bytes());
@@ -192,24 +193,23 @@ fn dtypes() -> impl Strategy<Value = KvDType> {
     proptest::sample::select(&KvDType::ALL[..])
 }
 
-/// Where a sequence's computed tokens begin, and how many there are: short ones, and some on either side of the borders
-/// of segments.
+/// Ranges of positions with computed tokens: short ones, and some on either side of the borders of stretches.
 fn positions() -> impl Strategy<Value = Range<usize>> {
     let short = (0usize..120, 1usize..60).prop_map(|(first, count)| first..first + count);
-    let long = (1usize..3, 0usize..80, 1usize..6).prop_map(|(segments, after, count)| {
-        let first = segments * SEGMENT + after - 40;
+    let long = (1usize..3, 0usize..80, 1usize..6).prop_map(|(stretches, after, count)| {
+        let first = stretches * STRETCH + after - 40;
         first..first + count
     });
     prop_oneof![3 => short, 1 => long]
 }
 
-/// Windows short and long, and just about as long as a run or a segment.
+/// Short and long sliding windows, and some about as long as a run or a stretch.
 fn windows() -> impl Strategy<Value = Option<usize>> {
     prop_oneof![
         2 => Just(None),
         1 => (1usize..200).prop_map(Some),
         1 => (RUN - 2..RUN + 3).prop_map(Some),
-        1 => (SEGMENT - 70..SEGMENT + 70).prop_map(Some),
+        1 => (STRETCH - 70..STRETCH + 70).prop_map(Some),
     ]
 }
 
@@ -236,16 +236,16 @@ proptest! {
     #[test]
     fn keys_and_values_may_come_piece_by_piece(
         kv_heads in 1usize..4, per_kv_head in 1usize..13, head_dim in 1usize..70, block_size in 0u32..7,
-        dtype in dtypes(), window in windows(), segments in 1usize..5, after in 0usize..90, count in 1usize..70,
+        dtype in dtypes(), window in windows(), stretches in 1usize..5, after in 0usize..90, count in 1usize..70,
         pieces in any::<u64>(), threads in 1usize..5, split in any::<bool>(), seed in any::<u64>(),
     ) {
         let layout = alike(2, kv_heads, 2 * head_dim, 1 << block_size, dtype);
-        let end = segments * SEGMENT + after + count;
+        let end = stretches * STRETCH + after + count;
         let case = Case::new(&layout, kv_heads * per_kv_head, end - count..end, window, 4.0, seed);
         let scratch = if split { 64 * count * case.heads * (2 * head_dim + 2) } else { 0 };
-        // What the tokens themselves are in comes last.
-        let below = (end - count) / SEGMENT;
-        let borders: Vec<_> = (1..=below).filter(|at| pieces >> at & 1 > 0).map(|at| at * SEGMENT).collect();
+        // The part that contains the tokens themselves comes last.
+        let below = (end - count) / STRETCH;
+        let borders: Vec<_> = (1..=below).filter(|at| pieces >> at & 1 > 0).map(|at| at * STRETCH).collect();
         for level in fused_levels() {
             let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&case.asked)));
             let pieces = bits(&case.attend_in_pieces(level, threads, scratch, &borders));
@@ -263,7 +263,7 @@ proptest! {
         let case = Case::new(&layout, kv_heads * per_kv_head, asked.clone(), window, 4.0, seed);
         let level = Level::detect();
         let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&asked)));
-        // Together in one batch, in chunks of which some may be cut into segments.
+        // Together in one batch, in chunks of which some may be split into stretches.
         let enough = 64 * asked.len() * case.heads * (2 * head_dim + 2);
         prop_assert_eq!(&bits(&case.attend_chunks(level, threads, enough, &chunks_of(&asked, size))), &whole);
         prop_assert_eq!(&bits(&case.attend(level, threads)), &whole);
@@ -293,7 +293,7 @@ proptest! {
     fn block_tables_of_any_kind_give_the_same_bits(
         block_size in 1usize..65, dtype in dtypes(), length in 1usize..300, seed in any::<u64>(),
     ) {
-        // The same tokens in one block, and in blocks of any size that other sequences' blocks lie between.
+        // Compares the same tokens in one block, and in blocks of any size with other sequences' blocks between them.
         let layout = alike(2, 2, 26, 512, dtype);
         let first = length.saturating_sub(9);
         let case = Case::new(&layout, 6, first..length, Some(150), 4.0, seed);
@@ -383,8 +383,8 @@ fn many_query_heads_and_long_heads_are_cut_into_tiles() {
 
 #[test]
 fn an_overflow_shows_from_its_token_on_and_never_before() {
-    // A key that is not finite, or is too large for its type; a softmax over it must not look like an answer. Tokens
-    // before it are computed in one tile with those after it, and must not notice.
+    // Keys that are not finite, or too large for their type, must not give plausible results. Tokens before them are
+    // computed in one tile with those after them, and must not be affected.
     for (dtype, key) in [
         (KvDType::F16, 1e6),
         (KvDType::F32, f32::NEG_INFINITY),
@@ -417,9 +417,9 @@ fn an_overflow_shows_from_its_token_on_and_never_before() {
 }
 
 #[test]
-fn an_overflow_in_one_segment_shows_in_the_whole() {
+fn an_overflow_in_one_stretch_shows_in_the_whole() {
     let layout = alike(2, 1, 16, 16, KvDType::F16);
-    let mut case = Case::new(&layout, 1, 2 * SEGMENT + 50..2 * SEGMENT + 51, None, 1.0, 1);
+    let mut case = Case::new(&layout, 1, 2 * STRETCH + 50..2 * STRETCH + 51, None, 1.0, 1);
     let table = case.block_table.clone();
     store(&layout.layer(LAYER), &mut case.blocks, &table, 3, &[1e6; 16], &[0.0; 16]);
     for level in kernel_levels() {
@@ -431,7 +431,7 @@ fn an_overflow_in_one_segment_shows_in_the_whole() {
 
 #[test]
 fn extreme_but_finite_scores_are_exact() {
-    // Greatest and least scores hundreds apart, and rising, so that every run shrinks what was there.
+    // Greatest and smallest scores are hundreds apart, and rise, so that every run scales down earlier sums.
     for dtype in KvDType::ALL {
         let layout = alike(2, 1, 64, 16, dtype);
         let mut case = Case::new(&layout, 2, 250..260, None, 1.0, 1);
@@ -453,7 +453,7 @@ fn extreme_but_finite_scores_are_exact() {
 
 #[test]
 fn what_lies_beyond_the_sequence_is_never_read() {
-    // Unwritten slots hold 0xff bytes, which are NaN in every type: one of them would spoil the sums.
+    // Unwritten slots hold 0xff bytes, which are NaN in every type: reading one of them would spoil the sums.
     for dtype in KvDType::ALL {
         let layout = alike(2, 1, 16, 16, dtype);
         let case = Case::new(&layout, 1, 0..65, None, 1.0, 1);

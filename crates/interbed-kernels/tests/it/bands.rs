@@ -1,4 +1,5 @@
-//! Products with bands of a matrix's rows, one after the other and side by side, against the whole matrix to the bit.
+//! Tests products with bands of a matrix's rows, one after the other and side by side, against the whole matrix, bit
+//! for bit.
 
 use interbed_kernels::{Activation, Activations, Columns, DType, Level, Matrix, Product, matmul, matmul_gated};
 use proptest::prelude::*;
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 use crate::quantized_product::{columns, random_weights};
 use crate::support::{Numbers, bits, encode, pool};
 
-/// A matrix's bytes and a bias, of the same random numbers in every call with the same seed.
+/// The bytes of a matrix of random numbers, which are the same for the same seed.
 fn weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
     match dtype.is_plain() {
         true => encode(dtype, &numbers.take(rows * cols)).0,
@@ -46,7 +47,7 @@ proptest! {
         for level in Level::available() {
             let mut scratch = vec![f32::NAN; Activations::scratch_len(tokens, cols, threads)];
             let pool = pool(threads);
-            // The same sequence of products, with all rows at once and with bands of them.
+            // Computes the same sequence of products, with all rows at once or with bands of them.
             let mut compute = |sizes: &[usize]| {
                 let mut out = [(); 6].map(|()| vec![f32::NAN; tokens * rows]);
                 let mut rest = out.each_mut().map(|out| Some(Columns::new(out, rows)));
@@ -73,7 +74,7 @@ proptest! {
                 }
                 let (mut pairs, mut first) = (Vec::new(), 0);
                 for &count in sizes {
-                    // Pairs of two types and of one, which may be swept together, in turns.
+                    // Pairs of two types and of one, which may be computed in one sweep, alternate.
                     for (outs, which) in [([2, 3], [0, 1]), ([4, 5], [0, 0])] {
                         pairs.push([0, 1].map(|side: usize| Product {
                             weights: band(dtypes[which[side]], cols, [&w0, &w1][which[side]], first, count),

@@ -1,4 +1,4 @@
-//! Products with coded weights are those with the weights themselves, bit for bit.
+//! Tests that products with coded weights equal those with the plain weights, bit for bit.
 
 use half::bf16;
 use interbed_kernels::{
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::matmul::product;
 use crate::support::{Numbers, bits, pool};
 
-/// The matrix `[rows, cols]` of these bf16 numbers, coded, and its type.
+/// Codes the matrix `[rows, cols]` of these bf16 numbers; returns its type and bytes.
 pub fn coded(numbers: &[u16], cols: usize, spare: usize) -> (DType, Vec<u8>) {
     let needed = numbers.chunks(cols).map(patches_of).max().unwrap() + spare;
     let dtype = DType::CodedBf16 { patches: needed.try_into().unwrap() };

@@ -1,4 +1,4 @@
-//! Products with weights in FP8 are those with the numbers that they stand for, bit for bit.
+//! Tests that products with weights in FP8 equal those with the decoded numbers, bit for bit.
 
 use interbed_kernels::{
     Activation, Activations, Columns, DType, Level, Matrix, Product, gather_rows, join_scales, matmul_gated,
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::matmul::product;
 use crate::support::{Numbers, bits, pool};
 
-/// Rows of random codes, none of which is NaN, with scales of common sizes.
+/// Rows of random codes without NaN, with scales of typical sizes.
 pub fn random_fp8(rows: usize, cols: usize, numbers: &mut Numbers) -> Vec<u8> {
     let mut bytes = vec![0; rows * DType::Fp8.row_bytes(cols).unwrap()];
     let codes = bytes.len() - rows * cols;
@@ -42,7 +42,7 @@ proptest! {
         let bias_bytes: Vec<u8> = numbers.take(rows).iter().flat_map(|number| number.to_le_bytes()).collect();
         let bias = Matrix::new(DType::F32, 1, rows, &bias_bytes);
         for level in Level::available() {
-            // More tokens are multiplied in panels, of decoded numbers earlier than of others; the sums are the same.
+            // Products with many tokens use panels, with decoded numbers from fewer tokens on; the sums are the same.
             let want = product(level, threads, &x, plain, Some(bias));
             prop_assert_eq!(bits(&product(level, threads, &x, fp8, Some(bias))), bits(&want), "{}", level.name());
             let gated = |weights: [Matrix<'_>; 2]| {

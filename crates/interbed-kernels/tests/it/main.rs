@@ -1,5 +1,5 @@
-//! Every kernel against a plain f64 reference, at every level of this machine, and the promise that everything rests
-//! on: a token's result does not depend on its company.
+//! Tests every kernel against a simple f64 reference, at every level of this machine, and that a token's result does
+//! not depend on the batch.
 
 mod attention;
 mod bands;

@@ -13,12 +13,12 @@ pub fn product(level: Level, threads: usize, x: &[f32], w: Matrix<'_>, bias: Opt
     out
 }
 
-/// Scratch as a pass before this one may have left it.
+/// Scratch memory filled with NaN, as an earlier pass may have left it.
 fn scratch(tokens: usize, cols: usize, threads: usize) -> Vec<f32> {
     vec![f32::NAN; Activations::scratch_len(tokens, cols, threads)]
 }
 
-/// What a product at `level` makes of an activation for weights of `dtype`.
+/// The activations as a product at `level` rounds them for weights of `dtype`.
 fn rounded(level: Level, dtype: DType, x: &[f32]) -> Vec<f64> {
     let rounds = level.rounds_activations(dtype);
     x.iter().map(|&x| if rounds { half::bf16::from_f32(x).to_f64() } else { f64::from(x) }).collect()
@@ -65,7 +65,7 @@ proptest! {
         let dtype = DTYPES[dtype];
         let mut numbers = Numbers(seed);
         let mut x = numbers.take(tokens * cols);
-        // Perhaps a token that gives no numbers, or a sum of zeros that are negative.
+        // Perhaps one token has no finite results, or a sum consists of negative zeros.
         if let Some(x) = x.get_mut(infinite) {
             *x = f32::INFINITY;
         }
@@ -75,7 +75,7 @@ proptest! {
         let offset = usize::from(misaligned);
         let shifted = [&vec![0; offset][..], &encode(dtype, &w).0].concat();
         let weights = Matrix::new(dtype, rows, cols, &shifted[offset..]);
-        // Which of the many NaNs an operation gives is unspecified.
+        // It is unspecified which of the many NaNs an operation gives.
         let one_nan = |v: &f32| if v.is_nan() { f32::NAN } else { *v };
         let bits = |values: &[f32]| bits(&values.iter().map(one_nan).collect::<Vec<_>>());
         for level in Level::available() {
@@ -88,7 +88,7 @@ proptest! {
 
 #[test]
 fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
-    // The whole is shared between threads, a few tokens alone are not worth it.
+    // The whole product is shared between threads; a few tokens alone are not worth it.
     for (rows, cols, tokens) in [(67, 183, 41), (40, 50, 523)] {
         let mut numbers = Numbers(7);
         let x = numbers.take(tokens * cols);
@@ -127,7 +127,7 @@ fn levels_with_fused_multiply_add_agree_to_the_bit() {
 fn long_prompts_are_cut_into_cache_blocks_without_a_seam() {
     let (rows, cols) = (40, 5000);
     let mut numbers = Numbers(5);
-    // Two or three tiles of tokens read weights in place, and more do or go panel by panel.
+    // Two or three tiles of tokens read weights in place; more do so, or use panels.
     for tokens in [12, 18, 40, 90] {
         let x = numbers.take(tokens * cols);
         for dtype in [DType::F16, DType::BF16] {

@@ -1,5 +1,5 @@
-//! The signal between a caller and its workers, under every order in which threads may run and memory may be seen: the
-//! file of the pool itself, over a model checker's atomics and locks.
+//! Tests the signal between a caller and its workers, under every possible order of threads and memory operations:
+//! includes the pool's own file, with a model checker's atomics and locks.
 
 #[path = "../../src/pool/signal.rs"]
 mod signal;
@@ -9,27 +9,27 @@ use loom::sync::Arc;
 use loom::thread;
 use signal::Signal;
 
-/// What the file is made of here.
+/// The primitives that the included file uses here.
 mod sync {
     pub(super) use loom::hint::spin_loop;
     pub(super) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
     pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
     pub(super) use loom::thread::yield_now;
 
-    /// Both ways of waiting are taken, without many steps that are alike.
+    /// Few spins, so that both ways of waiting are explored without many equivalent steps.
     pub(super) const WORKER_SPINS: u32 = 1;
     pub(super) const CALLER_SPINS: u32 = 1;
 }
 
-/// A caller's memory that lives as long as a job: who reads it while the caller writes it is caught.
+/// A caller's memory that lives as long as a job: reading it while the caller writes it is detected.
 struct Memory(UnsafeCell<usize>);
 
-// SAFETY: the model checker panics at each access that could meet another one.
+// SAFETY: the model checker panics at each access that could conflict with another one.
 unsafe impl Sync for Memory {}
 // SAFETY: as above.
 unsafe impl Send for Memory {}
 
-/// Jobs that `workers` go through, each of which reads the job's memory and says `panics`.
+/// Runs jobs on `workers`, each of which reads the job's memory and reports whether it panicked.
 fn check(workers: usize, jobs: usize, preemptions: Option<usize>) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;

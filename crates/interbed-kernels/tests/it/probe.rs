@@ -1,4 +1,4 @@
-//! The machine's limits: every unit of every level can be measured, and the products' unit exists.
+//! Tests that every unit of every level can be measured, and that the products' unit exists.
 
 use interbed_kernels::{DType, Level, Unit, peak, read_bandwidth};
 

@@ -1,4 +1,4 @@
-//! Blocks to numbers and back, against the Python package `gguf`.
+//! Tests decoding and encoding of blocks against the Python package `gguf`.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub const QUANTISED: [DType; 12] = [
     DType::Mxfp4,
 ];
 
-/// The types that can be encoded, with the largest error to expect, as a share of a block's largest number.
+/// The types that can be encoded, with the largest expected error, relative to a block's largest number.
 const ENCODED: [(DType, f32); 4] =
     [(DType::Q8_0, 0.0045), (DType::Q4_0, 0.13), (DType::Q4K, 0.10), (DType::Mxfp4, 0.21)];
 
@@ -115,7 +115,7 @@ fn encoding_loses_no_more_than_a_step() {
 fn zeros_stay_zeros_and_what_is_not_finite_shows() {
     for (dtype, _) in ENCODED {
         assert!(decoded(dtype, &encoded(dtype, &[0.0; 256])).iter().all(|x| *x == 0.0), "{dtype}");
-        // Far below the least half float: gone, but harmless.
+        // Numbers far below the smallest half float become zero, which is harmless.
         let tiny: Vec<f32> = Numbers(4).take(256).iter().map(|x| x * 1e-40).collect();
         assert!(decoded(dtype, &encoded(dtype, &tiny)).iter().all(|x| x.abs() < 1e-6), "{dtype}");
         for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN] {
@@ -137,7 +137,7 @@ fn any_bytes_decode() {
             assert_eq!(decoded(dtype, &blocks).len(), dtype.block_len() * 3);
         }
     }
-    // A subnormal half is a number like others.
+    // A subnormal half float is a number like others.
     let mut block = [1u8; 34];
     block[..2].copy_from_slice(&f16::from_bits(1).to_le_bytes());
     assert_eq!(decoded(DType::Q8_0, &block), [2f32.powi(-24); 32]);

@@ -1,4 +1,4 @@
-//! Products with quantised weights, against f64 references, and to the bit against each other.
+//! Tests products with quantized weights, against f64 references, and bit for bit against each other.
 
 use half::f16;
 use interbed_kernels::{DType, Level, Matrix};
@@ -8,7 +8,7 @@ use crate::matmul::product;
 use crate::quantized::{QUANTISED, decoded};
 use crate::support::{Numbers, assert_close, bits, encode, fused_levels};
 
-/// Where the half floats of a block are.
+/// Offsets of the half floats in a block.
 fn halves(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
@@ -35,7 +35,7 @@ pub fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numb
     bytes
 }
 
-/// What activations are worth after they have become bytes.
+/// The values of activations after they have been rounded to bytes.
 fn as_bytes(x: &[f32]) -> Vec<f64> {
     let worth = |x: f32, scale: f32| match scale {
         0.0 => 0.0,
@@ -55,7 +55,7 @@ fn reference(x: &[f64], w: &[f32], cols: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Columns: whole blocks, but not always whole spans or groups of blocks.
+/// Number of columns: whole blocks, but not always whole spans or groups of blocks.
 pub fn columns(dtype: DType, blocks: usize) -> usize {
     if dtype.block_len() == 32 { blocks * 32 } else { blocks.div_ceil(8) * 256 }
 }
@@ -80,7 +80,7 @@ proptest! {
         let tight = reference(&as_bytes(&x), &w, cols);
         let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
         let loose = reference(&exact, &w, cols);
-        // As large as each sum would be if no terms cancelled each other, or the largest of all sums.
+        // Upper bounds of the sums, as if no terms cancelled each other, or the largest of all sums.
         let largest = loose.iter().fold(1e-6f64, |largest, value| largest.max(value.abs()));
         let x_squares: Vec<f64> = exact.iter().map(|x| x * x).collect();
         let w_squares: Vec<f32> = w.iter().map(|w| w * w).collect();
@@ -89,7 +89,7 @@ proptest! {
         for level in Level::available() {
             let got = product(level, threads, &x, weights, None);
             assert_close(&got, &tight, 2e-5 * f64::from(cols as u32).sqrt(), &format!("{dtype} {}", level.name()));
-            // Where terms cancel each other, the error is that of the terms.
+            // If terms cancel each other, the error is that of the terms.
             let near = |(got, (want, reach)): (&f32, (&f64, &f64))| (f64::from(*got) - want).abs() <= 0.03 * reach;
             let all_near = got.iter().zip(loose.iter().zip(&reaches)).all(near);
             assert!(all_near, "{dtype} {} (unquantised): {got:?}, not {loose:?}", level.name());
@@ -100,7 +100,7 @@ proptest! {
 #[test]
 fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
     for dtype in QUANTISED {
-        // Rows that are no multiple of a vector, tokens of whole and of broken tiles, enough work for threads.
+        // Rows that are no multiple of a vector, whole and partial tiles of tokens, enough work for threads.
         let (rows, cols, tokens) = (67, columns(dtype, 11), 259);
         let mut numbers = Numbers(7);
         let x = numbers.take(tokens * cols);
@@ -116,7 +116,7 @@ fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
                     x.chunks(chunk * cols).flat_map(|x| product(level, 2, x, weights, None)).collect();
                 assert_eq!(bits(&apart), bits(&together), "{dtype} {} in chunks of {chunk}", level.name());
             }
-            // A row of weights does not depend on the others either.
+            // A row's results do not depend on the other rows either.
             for row in [0, 15, 16, 66] {
                 let size = weights.row_bytes();
                 let alone = Matrix::new(dtype, 1, cols, &bytes[row * size..][..size]);
@@ -131,8 +131,7 @@ fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
 #[test]
 fn levels_with_fused_multiply_add_agree_to_the_bit() {
     for dtype in QUANTISED {
-        // Part of a span, a whole one, and both; one vector of rows and two; what kernels for few and for many tokens
-        // take.
+        // Part of a span, a whole one, and both; one vector of rows and two; kernels for few and for many tokens.
         for (tokens, rows, blocks) in [
             (1, 35, 14),
             (2, 16, 8),
@@ -171,7 +170,7 @@ fn a_bias_is_added() {
     }
 }
 
-/// Every field at its extremes, where integers are largest: still exact, at any level.
+/// Sets every field to its extremes, where integers are largest: they are still exact, at any level.
 #[test]
 fn extreme_codes_and_scales_do_not_saturate() {
     for dtype in QUANTISED {
@@ -209,14 +208,14 @@ fn extreme_codes_and_scales_do_not_saturate() {
 #[test]
 fn any_bytes_and_any_activations_give_some_result() {
     for dtype in QUANTISED {
-        // Whole spans, and a group of blocks that is not whole.
+        // Whole spans, and a partial group of blocks.
         for (fill, blocks) in
             [0x00u8, 0x01, 0x7c, 0x7e, 0x80, 0xfc, 0xff].into_iter().flat_map(|fill| [(fill, 8), (fill, 3)])
         {
             let (rows, cols, tokens) = (18, columns(dtype, blocks), 18);
             let bytes = vec![fill; dtype.row_bytes(cols).unwrap() * rows];
             let weights = Matrix::new(dtype, rows, cols, &bytes);
-            // With the smallest, what is taken for minima underflows, to zeros with a sign.
+            // With the smallest numbers, the minima underflow to zeros with a sign.
             for x in [0.0, 1e-45, 1e-43, -1e-43, 1e-38, -1e-38, 1.0, f32::MAX, f32::MIN] {
                 let x = vec![x; tokens * cols];
                 for level in Level::available() {
@@ -255,7 +254,7 @@ fn what_is_not_finite_shows_in_its_token_and_nowhere_else() {
                     }
                 }
             }
-            // An infinite scale in the file shows too.
+            // An infinite scale in the file shows in the results too.
             if let Some(&at) = halves(dtype).first() {
                 let mut bytes = bytes.clone();
                 bytes[at..at + 2].copy_from_slice(&f16::INFINITY.to_le_bytes());

@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// The error function by its Taylor series, and 1 beyond where that converges well.
+/// The error function by its Taylor series, and ±1 where that converges badly.
 fn libm_erf(x: f64) -> f64 {
     if x.abs() > 4.5 {
         return x.signum();
@@ -130,11 +130,11 @@ fn rope_turns_each_pair_by_its_angle() {
         rope(&mut x, 4, style, &cos, &sin);
         x
     };
-    // Pairs (0, 2) turn by a quarter, pairs (1, 3) stay.
+    // Pairs (0, 2) rotate by a quarter, pairs (1, 3) stay.
     assert_eq!(turned(RopeStyle::Halves), [-3.0, 2.0, 1.0, 4.0, -7.0, 6.0, 5.0, 8.0]);
-    // Pairs (0, 1) turn by a quarter, pairs (2, 3) stay.
+    // Pairs (0, 1) rotate by a quarter, pairs (2, 3) stay.
     assert_eq!(turned(RopeStyle::Neighbours), [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
-    // With one pair of the two, what is behind it stays: 0 turns with 1, whatever the style.
+    // With one pair of the two, the rest stays: 0 rotates with 1, whatever the style.
     let mut partly = x;
     rope(&mut partly, 4, RopeStyle::Halves, &cos[..1], &sin[..1]);
     assert_eq!(partly, [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);

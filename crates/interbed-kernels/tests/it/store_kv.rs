@@ -1,4 +1,4 @@
-//! What goes into the cache: the numbers as rounded, in the slots that block tables name, and nothing else.
+//! Tests writing to the KV cache: the rounded numbers, in the slots that block tables name, and nothing else.
 
 use half::{bf16, f16};
 use interbed_kernels::{AttentionSpan, KvDType, KvLayout, KvShape, Level, RopeStyle, Rotation, rope, rotate_and_store};
@@ -6,17 +6,17 @@ use proptest::prelude::*;
 
 use crate::support::{Numbers, alike, bits, kernel_levels, pool, store, store_at};
 
-/// A cache of one head and slots of one token, so that a slot's bytes are easy to find.
+/// A cache with one head and one token per block, so that a slot's bytes are easy to find.
 fn layout(head_dim: usize, dtype: KvDType) -> KvLayout {
     alike(1, 1, head_dim, 1, dtype)
 }
 
-/// The slot that one head of one token becomes.
+/// The slot of one head of one token.
 fn slot_alone(dtype: KvDType, head: &[f32]) -> Vec<u8> {
     slots(&layout(head.len(), dtype), head).remove(0)
 }
 
-/// The slots of values that `values`, `[tokens, head_dim]`, become.
+/// The slots of `values`, `[tokens, head_dim]`.
 fn slots(layout: &KvLayout, values: &[f32]) -> Vec<Vec<u8>> {
     let layer = layout.layer(0);
     let tokens = values.len() / layer.head_dim();
@@ -24,7 +24,7 @@ fn slots(layout: &KvLayout, values: &[f32]) -> Vec<Vec<u8>> {
     let mut blocks = vec![0xee; tokens * layout.block_bytes()];
     store(&layer, &mut blocks, &table, 0, values, values);
     let pairs = blocks.chunks(layer.slot_bytes()).collect::<Vec<_>>();
-    // Turning by nothing still multiplies a neighbour by zero, which shows beside what is not finite.
+    // A rotation by zero still multiplies a neighbour by zero, which shows beside a number that is not finite.
     let alike = pairs.chunks(2).all(|pair| pair[0] == pair[1]);
     assert!(alike || values.iter().any(|value| !value.is_finite()), "keys and values are rounded alike");
     pairs.chunks(2).map(|pair| pair[1].to_vec()).collect()
@@ -45,7 +45,7 @@ proptest! {
     #[test]
     fn plain_types_round_to_nearest(values in proptest::collection::vec(any_float(), 2..90)) {
         let head_dim = values.len() / 2 * 2;
-        // Turning by nothing multiplies by 1 and subtracts 0, which is exact but for what is not finite.
+        // A rotation by zero multiplies by 1 and subtracts 0, which is exact for finite numbers.
         let values: Vec<f32> = values[..head_dim].iter().map(|&v| if v.is_finite() { v + 0.0 } else { 1.0 }).collect();
         let f16s: Vec<u8> = values.iter().flat_map(|&value| f16::from_f32(value).to_ne_bytes()).collect();
         let bf16s: Vec<u8> = values.iter().flat_map(|&value| bf16::from_f32(value).to_ne_bytes()).collect();
@@ -60,7 +60,8 @@ proptest! {
         half in 1usize..130, exponent in -126i32..120, shape in 0i32..12, seed in any::<u64>(),
     ) {
         let head_dim = 2 * half;
-        // Some elements far smaller than others; magnitudes from the least normal number to near the greatest.
+        // Some elements are far smaller than others; magnitudes range from the smallest normal number to near the
+        // greatest.
         let values: Vec<f32> = Numbers(seed)
             .take(head_dim)
             .iter()
@@ -73,7 +74,7 @@ proptest! {
         for (group, values) in values.chunks(32).enumerate() {
             let scale = bf16::from_ne_bytes([scales[2 * group], scales[2 * group + 1]]).to_f64();
             let greatest = values.iter().fold(0.0f64, |greatest, &value| greatest.max(f64::from(value).abs()));
-            // Rounded up to 8 bits, a scale is at most one part in 128 above the exact one, or the least bf16 there is.
+            // Rounded up to 8 bits, a scale is at most one part in 128 above the exact one, or it is the smallest bf16.
             let least = 2f64.powi(-133);
             prop_assert!(scale <= greatest / 127.0 * (1.0 + 1.0 / 128.0) + least, "{} {}", scale, greatest);
             for (d, &value) in values.iter().enumerate() {
@@ -98,7 +99,7 @@ proptest! {
         // All of each head is rotated, or only its beginning.
         let pairs = pairs.min(half);
         let (cos, sin) = (numbers.take(tokens * pairs), numbers.take(tokens * pairs));
-        // The tables of the two sequences, the second's first.
+        // The block tables of the two sequences, the second's first.
         let tables = [4, 0, 2, 5, 1];
         let spans = [
             AttentionSpan::new(3, 5, 3..5),
@@ -119,7 +120,7 @@ proptest! {
             })
             .collect();
         prop_assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
-        // Queries and keys are what rotating each token by itself gives.
+        // Queries and keys equal the rotation of each token by itself.
         let (mut turned_q, mut turned_k) = (q.clone(), k.clone());
         for token in 0..tokens {
             let (cos, sin) = (&cos[token * pairs..][..pairs], &sin[token * pairs..][..pairs]);
@@ -128,7 +129,7 @@ proptest! {
         }
         prop_assert_eq!(&results[0].1, &bits(&turned_q));
         prop_assert_eq!(&results[0].2, &bits(&turned_k));
-        // Every byte that is no slot of these tokens in this layer is as it was.
+        // Every byte outside of the slots of these tokens in this layer is unchanged.
         let slots = 11 * layout.token_bytes() / 2;
         let untouched = results[0].0.iter().filter(|&&byte| byte == 0xee).count();
         prop_assert!(untouched >= results[0].0.len() - slots);
@@ -171,7 +172,7 @@ proptest! {
                     expected[start..start + slot_bytes].copy_from_slice(&slot_alone(dtype, head));
                 }
             }
-            // After each layer, so that no other repairs what one has damaged.
+            // Checked after each layer, so that no later layer hides the damage of an earlier one.
             prop_assert!(blocks == expected, "layer {}", index);
             layers_start += 2 * heads * block_size * slot_bytes;
         }
@@ -190,7 +191,7 @@ fn what_is_not_finite_stays_so_and_zeros_stay_zero() {
                 KvDType::F32 => !f32::from_ne_bytes([slot[140], slot[141], slot[142], slot[143]]).is_finite(),
                 KvDType::F16 => !f16::from_ne_bytes([slot[70], slot[71]]).is_finite(),
                 KvDType::BF16 => !bf16::from_ne_bytes([slot[70], slot[71]]).is_finite(),
-                // The second group's scale.
+                // The scale of the second group.
                 KvDType::Q8 => bf16::from_ne_bytes([slot[2], slot[3]]).is_nan(),
             };
             assert!(shown, "{dtype} {bad}");
@@ -228,7 +229,7 @@ fn tables_that_do_not_reach_or_leave_the_pool_are_refused_before_anything_is_wri
         assert_eq!(outcome.is_err(), untouched);
         outcome.is_ok()
     };
-    // What lies before the first of these positions need not be in the pool.
+    // Blocks before the first of these positions need not be in the pool.
     assert!(written(2..6, &[0, 5, 9, 4, 3, 2]));
     assert!(!written(2..5, &[0, 5, 9, 4, 3, 2]));
     assert!(!written(2..6, &[0, 5, 9, 4, 3]));

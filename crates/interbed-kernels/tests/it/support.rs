@@ -27,7 +27,7 @@ pub fn pool(threads: usize) -> Pool {
     Pool::new(NonZeroUsize::new(threads).unwrap())
 }
 
-/// The bytes of `values` as `dtype`, and what they are worth after rounding.
+/// Encodes `values` as `dtype`; returns the bytes, and the values after rounding.
 pub fn encode(dtype: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     match dtype {
         DType::F32 => (values.iter().flat_map(|v| v.to_le_bytes()).collect(), values.to_vec()),
@@ -65,17 +65,17 @@ pub fn kernel_levels() -> impl Iterator<Item = Level> {
     Level::available().filter(|level| ["portable", "neon", "avx2", "avx512"].contains(&level.name()))
 }
 
-/// A layout whose layers are alike.
+/// A layout with equal layers.
 pub fn alike(num_layers: usize, num_kv_heads: usize, head_dim: usize, block_size: usize, dtype: KvDType) -> KvLayout {
     KvLayout::new(block_size, dtype, vec![KvShape { num_kv_heads, head_dim }; num_layers])
 }
 
-/// Writes keys and values `[tokens, kv_heads, head_dim]` of the positions from `first` on, not rotated.
+/// Writes keys and values `[tokens, kv_heads, head_dim]` of the positions from `first` on, without rotation.
 pub fn store(layer: &KvLayer, blocks: &mut [u8], block_table: &[u32], first: usize, k: &[f32], v: &[f32]) {
     store_at(Level::detect(), layer, blocks, block_table, first, k, v);
 }
 
-/// As [`store`], with the instructions of `level`.
+/// Writes keys and values like [`store`], with the instructions of `level`.
 pub fn store_at(
     level: Level,
     layer: &KvLayer,

@@ -1,8 +1,8 @@
-//! AMX where there is none: tile instructions that the processor refuses are carried out in software.
+//! Emulates AMX on machines without it: tile instructions that the processor refuses are executed in software.
 //!
-//! A refused instruction raises SIGILL. The handler decodes it at the program counter, does what the architecture says
-//! with a set of tiles that belongs to the thread, and lets the program go on behind it. So the tests run the very
-//! machine code of the kernels, addresses, strides, configurations and all. Anything else that is refused stays fatal.
+//! A refused instruction raises SIGILL. The handler decodes it at the program counter, executes it on tiles that belong
+//! to the thread, and lets the program continue after it. So the tests run the actual machine code of the kernels, with
+//! its addresses, strides and configurations. Any other refused instruction stays fatal.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -10,8 +10,8 @@ use std::sync::Once;
 use half::bf16;
 use interbed_kernels::Level;
 
-/// The AMX level: the machine's own, or emulated. `None` where the machine lacks AVX-512 BF16, which the kernels around
-/// the tiles need.
+/// The AMX level: the machine's own, or emulated. `None` if the machine lacks AVX-512 BF16, which the code around the
+/// tiles needs.
 pub fn amx_level() -> Option<Level> {
     if let Some(level) = Level::available().find(|level| level.name() == "amx") {
         return Some(level);
@@ -36,9 +36,9 @@ fn install() {
 
 #[derive(Clone, Copy)]
 struct Tiles {
-    /// Bytes of a row and rows, by register; nothing before a configuration is loaded.
+    /// Bytes of a row, and number of rows, for each register; zero before a configuration is loaded.
     shapes: [(usize, usize); 8],
-    /// `[register][row][byte]`
+    /// Shape: `[register][row][byte]`.
     data: [[[u8; 64]; 16]; 8],
 }
 
@@ -52,7 +52,7 @@ extern "C" fn on_refused(_signal: libc::c_int, _info: *mut libc::siginfo_t, cont
     let outcome = TILES.with(|tiles| carry_out(registers, &mut tiles.borrow_mut()));
     match outcome {
         Some(length) => registers[libc::REG_RIP as usize] += length as i64,
-        // Not ours: die as one would have without a handler.
+        // The instruction is no tile instruction: abort as the process would without a handler.
         None => std::process::abort(),
     }
 }
@@ -63,7 +63,7 @@ struct Instruction {
     opcode: u8,
     /// Destination (or source, for stores).
     reg: usize,
-    /// Second register operand, where there is one.
+    /// Second register operand, if there is one.
     vvvv: usize,
     operand: Operand,
     length: usize,
@@ -73,12 +73,12 @@ enum Operand {
     Register(usize),
     Memory {
         base: u64,
-        /// Index times scale, which tile loads take for the distance between rows.
+        /// Index times scale, which tile loads use as the distance between rows.
         stride: u64,
     },
 }
 
-/// Returns the instruction's length, or `None` for one that is no tile instruction.
+/// Executes a tile instruction; returns its length, or `None` if it is another instruction.
 fn carry_out(registers: &[i64; 23], tiles: &mut Tiles) -> Option<usize> {
     let instruction = decode(registers)?;
     let Instruction { prefix, opcode, reg, vvvv, ref operand, length } = instruction;
@@ -137,10 +137,10 @@ fn carry_out(registers: &[i64; 23], tiles: &mut Tiles) -> Option<usize> {
     Some(length)
 }
 
-/// The unit in which products take bytes.
+/// Four bytes, which products take together.
 type Four = [u8; 4];
 
-/// `c[m][n] = add(c[m][n], all of a[m], column n of b)`, in groups of four bytes.
+/// Computes `c[m][n] = add(c[m][n], all of a[m], column n of b)`, in groups of four bytes.
 fn multiply(tiles: &mut Tiles, c: usize, a: usize, b: usize, add: impl Fn(Four, &[Four], &[Four]) -> Four) {
     let ((c_bytes, c_rows), (a_bytes, a_rows), (b_bytes, b_rows)) = (tiles.shapes[c], tiles.shapes[a], tiles.shapes[b]);
     assert!(c != a && c != b && a != b, "operands are three tiles");
@@ -158,7 +158,7 @@ fn multiply(tiles: &mut Tiles, c: usize, a: usize, b: usize, add: impl Fn(Four, 
     }
 }
 
-/// Even and odd products are summed apart, then together, then added; subnormals count as zero.
+/// Adds products of bf16: even and odd ones are summed apart, then together, then added; subnormals count as zero.
 fn add_bf16(c: Four, a: &[Four], b: &[Four]) -> Four {
     let flush = |x: f32| if x.is_subnormal() { 0.0 } else { x };
     let half = |pair: &Four, i: usize| flush(bf16::from_le_bytes([pair[2 * i], pair[2 * i + 1]]).to_f32());
@@ -226,7 +226,7 @@ fn decode(registers: &[i64; 23]) -> Option<Instruction> {
                 base = value(base_register);
             }
         } else if modrm & 7 == 5 && mode == 0 {
-            // Relative to the program counter: no kernel of ours does that.
+            // Relative to the program counter: no kernel of this crate uses this.
             return None;
         } else {
             base = value(usize::from(modrm & 7) + b);

@@ -1,4 +1,4 @@
-//! Products by AMX tiles, on machines without AMX through the emulator.
+//! Tests products by AMX tiles, on machines without AMX through the emulator.
 
 use half::bf16;
 use interbed_kernels::{DType, Level, Matrix};
@@ -37,7 +37,8 @@ proptest! {
 #[test]
 fn tiles_serve_one_token_and_many_alike() {
     let Some(level) = amx_level() else { return };
-    // Columns in several cache blocks and a rest, rows in several panels and a rest; then more tokens than a block has.
+    // Columns of several cache blocks and a remainder, rows of several panels and a remainder; then more tokens than a
+    // block has.
     let many = [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 82];
     for (rows, cols, tokens, chunks) in
         [(70, 1100, 83, &many[..]), (37, 600, 530, &[512, 513, 17]), (5, 40, 599, &[64])]
@@ -54,7 +55,7 @@ fn tiles_serve_one_token_and_many_alike() {
     }
 }
 
-/// Coded weights are decoded a few rows at a time, and give what they would themselves.
+/// Coded weights are decoded a few rows at a time, with the results of the plain weights.
 #[test]
 fn tiles_of_coded_weights_are_those_of_the_weights() {
     let Some(level) = amx_level() else { return };
@@ -69,7 +70,7 @@ fn tiles_of_coded_weights_are_those_of_the_weights() {
     }
 }
 
-/// Integers are exact and what follows has one order, so tiles and vectors agree to the bit.
+/// Integers are exact and the scaling has one order, so tiles and vectors agree to the bit.
 #[test]
 fn tiles_of_bytes_agree_with_vectors() {
     let Some(level) = amx_level() else { return };

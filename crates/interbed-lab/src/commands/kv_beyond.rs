@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 /// Tokens of prompt and answer where the command line does not say.
 const CONTEXT: usize = 32_768;
 
-/// Of what lies behind the last whole segment of a prompt, as much is brought up as memory allows.
-const SEGMENT: usize = 1024;
+/// Of what lies behind the last whole stretch of a prompt, as much is brought up as memory allows.
+const STRETCH: usize = 1024;
 
 /// Measure a context whose KV memory does not hold: it is on disk, and streams through a small buffer in each pass
 ///
@@ -98,11 +98,11 @@ pub fn run(args: KvBeyondArgs) -> Result<()> {
 fn context(args: &KvBeyondArgs) -> Result<usize> {
     let dir = ModelDir::open(args.model.as_deref())?;
     let context = args.context.map_or(CONTEXT.min(dir.config.context()), NonZeroUsize::get);
-    if context <= 2 * SEGMENT {
+    if context <= 2 * STRETCH {
         return Err(Advised::input(
             format!(
                 "{context} tokens of {} are too few: KV that memory does not hold comes from disk in parts of \
-                 {SEGMENT} tokens",
+                 {STRETCH} tokens",
                 dir.name()
             ),
             "give a MODEL with a longer context, or a longer --context",
@@ -139,7 +139,7 @@ fn measure(args: &KvBeyondArgs, directory: &Path) -> Result<Value> {
             bail!("with {} the answer is {:?}, with ample memory {:?}", args.kv_memory, tight.text, ample.text);
         }
         let found = tight.cached_tokens as usize;
-        if found + SEGMENT < length {
+        if found + STRETCH < length {
             bail!("only {found} of {length} tokens were found on disk");
         }
         // A pass for what was not found and the first token, then one for each other token. What was fetched into

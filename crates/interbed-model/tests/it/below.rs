@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use interbed_device::{Device, KvFrame};
-use interbed_kernels::{KvDType, SEGMENT};
+use interbed_kernels::{KvDType, STRETCH};
 use interbed_model::config::ModelConfig;
 use interbed_model::{BatchSequence, ForwardError, FrameId, KvBelow, KvLost, LogitRows, Model, SequenceBlocks};
 use interbed_weights::Catalog;
@@ -28,14 +28,14 @@ impl KvBelow for Copied {
     }
 
     fn next(&mut self) -> Result<KvFrame, KvLost> {
-        let FrameId { sequence, layer, segment } = self.asked[self.given];
+        let FrameId { sequence, layer, stretch } = self.asked[self.given];
         if self.lost == Some(self.given) {
             return Err(KvLost { sequence, reason: "it is gone".to_owned() });
         }
         self.given += 1;
-        let blocks = SEGMENT / BLOCK_SIZE;
+        let blocks = STRETCH / BLOCK_SIZE;
         let (at, len) = self.layers[layer];
-        let parts = self.blocks[sequence][segment * blocks..(segment + 1) * blocks].iter();
+        let parts = self.blocks[sequence][stretch * blocks..(stretch + 1) * blocks].iter();
         let bytes: Vec<u8> = parts.flat_map(|block| &block[at..at + len]).copied().collect();
         let len = bytes.len();
         Ok(KvFrame::new(Arc::new(bytes), len))
@@ -68,14 +68,14 @@ fn computed(harness: &mut Harness, tokens: &[Vec<u32>; 2], tables: &[Vec<u32>; 2
 fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
     for (name, dtype) in [("llama3_gqa_tied", KvDType::F32), ("mistral_sliding", KvDType::BF16), ("qwen3", KvDType::Q8)]
     {
-        let tokens = [tokens(2 * SEGMENT + 90, 3), tokens(3 * SEGMENT + 20, 5)];
-        let done = [2 * SEGMENT + 60, 3 * SEGMENT + 19];
+        let tokens = [tokens(2 * STRETCH + 90, 3), tokens(3 * STRETCH + 20, 5)];
+        let done = [2 * STRETCH + 60, 3 * STRETCH + 19];
         let blocks = tokens.each_ref().map(|tokens| tokens.len().div_ceil(BLOCK_SIZE) as u32);
         let tables = [(0..blocks[0]).rev().collect::<Vec<_>>(), (blocks[0]..blocks[0] + blocks[1]).collect()];
         let dir = crate::harness::fixtures().join(name);
         let mut config = ModelConfig::from_dir(&dir).unwrap();
-        // Longer than a segment, so that some of what is below is seen.
-        config.sliding_windows.iter_mut().flatten().for_each(|window| *window = SEGMENT + 500);
+        // Longer than a stretch, so that some of what is below is seen.
+        config.sliding_windows.iter_mut().flatten().for_each(|window| *window = STRETCH + 500);
         let sequences = (blocks[0] + blocks[1]) as usize / BLOCKS_PER_SEQUENCE + 1;
         let mut harness = Harness::of(config, &Catalog::open(&dir).unwrap(), dtype, 2, sequences);
         computed(&mut harness, &tokens, &tables, done);
@@ -90,9 +90,9 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
             given: 0,
             lost: None,
         };
-        let pass = |harness: &mut Harness, segments: [usize; 2], below: &mut Copied| {
+        let pass = |harness: &mut Harness, stretches: [usize; 2], below: &mut Copied| {
             let of = |index: usize| {
-                let positions = segments[index] * SEGMENT;
+                let positions = stretches[index] * STRETCH;
                 BatchSequence {
                     tokens: &tokens[index][done[index]..],
                     first_position: done[index],
@@ -111,15 +111,15 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
         };
         let whole = pass(&mut harness, [0, 0], &mut below).unwrap();
         assert!(below.asked.is_empty());
-        for segments in [[1, 0], [2, 3], [0, 2], [2, 1]] {
+        for stretches in [[1, 0], [2, 3], [0, 2], [2, 1]] {
             // What is below is no longer in memory.
-            let gone = |index: usize| &tables[index][..segments[index] * SEGMENT / BLOCK_SIZE];
+            let gone = |index: usize| &tables[index][..stretches[index] * STRETCH / BLOCK_SIZE];
             let gone: Vec<u32> = gone(0).iter().chain(gone(1)).copied().collect();
             for &block in &gone {
                 harness.device.kv_mut().block_mut(block).fill(0xff);
             }
-            let got = pass(&mut harness, segments, &mut below).unwrap();
-            assert!(got == whole, "{name}, {segments:?} segments below");
+            let got = pass(&mut harness, stretches, &mut below).unwrap();
+            assert!(got == whole, "{name}, {stretches:?} stretches below");
             assert!(below.given == below.asked.len() && !below.asked.is_empty());
             for (index, table) in tables.iter().enumerate() {
                 for (&block, bytes) in table.iter().zip(&below.blocks[index]).filter(|(block, _)| gone.contains(block))

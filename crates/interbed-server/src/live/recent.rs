@@ -1,4 +1,4 @@
-//! The requests that ended last, as the page lists them, and what a token of a prompt took.
+//! The most recently ended requests, for the live page, and the average time of a prompt token.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,27 +8,28 @@ use serde_json::{Value, json};
 
 use crate::request_log::{Came, Facts, Listener};
 
-/// Requests that are kept.
+/// Number of requests that are kept.
 const KEPT: usize = 12;
 
-/// Fewer tokens of a prompt say little of what a token takes: their pass takes about as long with one.
+/// Minimum number of prompt tokens that are worth measuring: a pass with fewer takes about as long as with one.
 const MEASURED_LEAST: usize = 16;
 
-/// Requests that asked the engine for something and have ended.
+/// Requests that reached the engine and have ended.
 #[derive(Default)]
 pub(crate) struct Recent(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    /// The newest first.
+    /// The requests, newest first.
     requests: VecDeque<Ended>,
-    /// How many have ended since the start.
+    /// Number of requests that have ended since the start.
     count: u64,
-    /// Time from admission to the first token, and the prompt tokens computed in it, of all requests that tell.
+    /// Time from admission to the first token, and prompt tokens computed in it, summed over all requests with both
+    /// figures.
     measured: (Duration, usize),
 }
 
-/// What is kept of a request: no texts, and no keys.
+/// Facts about an ended request, without texts or keys.
 struct Ended {
     at: Instant,
     took: Duration,
@@ -36,12 +37,12 @@ struct Ended {
 }
 
 impl Recent {
-    /// How many requests have ended since the start.
+    /// Number of requests that have ended since the start.
     pub(crate) fn count(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).count
     }
 
-    /// What the page is told. Times are seconds, and a request's end is counted from `begin`.
+    /// The requests as JSON for the page. Times are in seconds; the end of a request counts from `begin`.
     pub(super) fn told(&self, begin: Instant) -> Value {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (time, tokens) = kept.measured;
@@ -74,7 +75,7 @@ impl Listener for Recent {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.count += 1;
         let computed = facts.prompt_tokens.saturating_sub(facts.cached_tokens);
-        // Of several prompts it is not known which token came first.
+        // With several prompts it is not known whose token came first.
         let (is_one, waited) = (asked.sequences == 1, waited(facts));
         if let (true, Some(waited)) = (is_one && computed >= MEASURED_LEAST, waited) {
             kept.measured.0 += waited.saturating_sub(facts.queued.unwrap_or_default());
@@ -85,12 +86,12 @@ impl Listener for Recent {
     }
 }
 
-/// Time from the request's coming to the engine to its first token.
+/// Time from the submission of the request to the engine to its first token.
 fn waited(facts: &Facts) -> Option<Duration> {
     facts.first_token.zip(facts.submitted).map(|(first, submitted)| first.saturating_duration_since(submitted))
 }
 
-/// Seconds, to the millisecond.
+/// Seconds, rounded to milliseconds.
 pub(super) fn rounded(time: Duration) -> f64 {
     (1000.0 * time.as_secs_f64()).round() / 1000.0
 }
@@ -102,7 +103,8 @@ mod tests {
     use super::*;
     use crate::request_log::AskedFor;
 
-    /// A request of so many prompt tokens, of which some were found, that waited in the queue and then for its token.
+    /// Records a request with these prompt tokens, of which some were cached, and with these times in the queue and for
+    /// the first token.
     fn end(recent: &Recent, prompt_tokens: usize, cached_tokens: usize, queued_s: u64, prefill_s: u64) {
         let at = Instant::now();
         let came = Came {

@@ -1,4 +1,4 @@
-//! Long lists of small numbers as text: runs of equal ones, and what has changed between two lists.
+//! Compact JSON for long lists of small numbers: runs of equal values, and changes between two lists.
 
 use std::fmt::Write;
 
@@ -12,8 +12,9 @@ pub(super) fn runs<T: Copy + PartialEq>(values: &[T], code: impl Fn(T) -> u16, t
     text.push(']');
 }
 
-/// Writes how `now` differs from `before`, which is as long, as `[skip, length, code, …]`: how many values after the
-/// last change stay as they are, then how many are equal to each other and new. Returns whether there is any.
+/// Writes the difference between `before` and `now`, which are equally long, as `[skip, length, code, …]`: the number
+/// of unchanged values after the last change, then the number of equal new values. Returns whether there is a
+/// difference.
 pub(super) fn changes<T: Copy + PartialEq>(
     before: &[T],
     now: &[T],
@@ -37,10 +38,10 @@ pub(super) fn changes<T: Copy + PartialEq>(
     count > 0
 }
 
-/// Values that are compared at a time.
+/// Number of values that are compared at a time.
 const STRIDE: usize = 256;
 
-/// Where two lists differ first. Most values are equal, so whole pieces are compared.
+/// First index at which two lists differ. Most values are equal, so whole pieces are compared.
 fn differs<T: PartialEq>(before: &[T], now: &[T]) -> Option<usize> {
     let pieces = before.chunks(STRIDE).zip(now.chunks(STRIDE));
     let (piece, (before, now)) = pieces.enumerate().find(|(_, (before, now))| before != now)?;

@@ -1,4 +1,4 @@
-//! What the live page shows, as JSON: all of it, or what has changed.
+//! The state that the live page shows, as JSON: the whole of it, or what has changed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,25 +14,25 @@ use super::runs::{changes, runs};
 use crate::api_keys::ApiKeys;
 use crate::tenant::Tenant;
 
-/// Figures that were not read yet.
+/// JSON of figures that have not been read yet.
 const UNKNOWN: &str = "null";
 
-/// What was shown last.
+/// The state that was shown last.
 pub(super) struct Scene {
     begin: Instant,
     keys: ApiKeys,
     source: Arc<Recent>,
-    /// What never changes.
+    /// Facts that never change.
     about: Value,
-    /// How the weights are cut, once that is known.
+    /// The division of the weights into groups, once it is known.
     groups: Value,
     figures: String,
     sequences: String,
-    /// The requests that ended last, and how many have ended when they were told.
+    /// The most recently ended requests as JSON, with the number of ended requests at that time.
     recent: (u64, String),
     blocks: Vec<BlockUse>,
     window: WindowSight,
-    /// Where the next state is read to.
+    /// Buffer into which the next state is read.
     state: LiveState,
     next_window: WindowSight,
 }
@@ -55,19 +55,19 @@ impl Scene {
         }
     }
 
-    /// Forgets what was shown.
+    /// Forgets everything that was shown.
     pub(super) fn clear(&mut self) {
         let (about, keys, source) = (self.about.take(), self.keys.clone(), self.source.clone());
         *self = Self { begin: self.begin, ..Self::new(about, keys, source) };
     }
 
-    /// Whether there is anything to tell.
+    /// Whether a state has been read.
     pub(super) fn is_known(&self) -> bool {
         self.figures != UNKNOWN
     }
 
-    /// Takes in the present state. Returns the event that tells how it differs from the last one, if it does: the whole
-    /// of it where that was not known, or had other sizes.
+    /// Reads the present state. Returns an event with the changes, if there are any: the whole state if there was none
+    /// before, or if sizes have changed.
     pub(super) fn renew(&mut self, watcher: &mut Watcher, status: &EngineStatus) -> Option<String> {
         let is_first = !self.is_known();
         if let (true, Some(groups)) = (is_first, watcher.weight_groups()) {
@@ -130,7 +130,7 @@ impl Scene {
         (!event.is_empty()).then(|| format!("event: step\ndata: {{\"at\":{:.3}{event}}}\n\n", self.at()))
     }
 
-    /// The event that tells all of it.
+    /// The event with the whole state.
     pub(super) fn whole(&self) -> String {
         let Self { about, groups, figures, sequences, recent: (_, recent), .. } = self;
         let mut event = format!(
@@ -145,7 +145,7 @@ impl Scene {
         event
     }
 
-    /// Each sequence as a list, in the order of the fields below.
+    /// Each sequence as a JSON array, in the order of the fields below.
     fn sequences(&self) -> String {
         let row = |sequence: &LiveSequence| {
             let LiveSequence { id, number, place, prompt, computed, generated, blocks, below, cached, tenant, came } =
@@ -187,7 +187,7 @@ fn name_of(place: LivePlace) -> &'static str {
     }
 }
 
-/// The engine's figures. Counters are totals since the start; the page makes rates of them.
+/// The engine's figures. Counters are totals since the start, from which the page computes rates.
 fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowSight) -> Value {
     let EngineStatus { kv, swap, finished, .. } = status;
     let health = match &status.health {

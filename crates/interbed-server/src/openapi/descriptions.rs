@@ -1,6 +1,6 @@
-//! What fields mean, in a sentence. A field has the same meaning wherever it is read.
+//! Descriptions of fields, one sentence each. A field has the same meaning in every API.
 
-/// All, in the order of their names.
+/// All descriptions, in the order of the names.
 const FIELDS: [(&str, &str); 88] = [
     (
         "add_generation_prompt",
@@ -115,12 +115,12 @@ const FIELDS: [(&str, &str); 88] = [
     ("verbose", "Whether more is told, of which there is nothing."),
 ];
 
-/// What a field means.
+/// The description of a field.
 pub(crate) fn described(field: &str) -> Option<&'static str> {
     FIELDS.iter().find(|(name, _)| *name == field).map(|(_, text)| *text)
 }
 
-/// All names that have a description.
+/// The names of all fields with a description.
 #[cfg(test)]
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     FIELDS.iter().map(|(name, _)| *name)

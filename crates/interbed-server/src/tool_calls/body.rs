@@ -1,24 +1,24 @@
-//! A call from its arguments on, as it comes.
+//! Parses a call from its arguments on, as it arrives.
 
 use serde_json::Value;
 
 use super::Function;
 use super::values::typed;
 
-/// What follows the name of a call: its arguments, and what closes it.
+/// State of parsing a call after the name: its arguments, and what closes it.
 pub(crate) struct Body {
     step: Step,
     closing: Closing,
 }
 
-/// What closes a call behind its arguments.
+/// What closes a call after its arguments.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Closing {
-    /// The arguments are in an object, whose other fields may follow.
+    /// Whether the arguments are in an object, whose other fields may follow.
     pub(super) object: bool,
-    /// Texts that may follow, in this order, with white space before them.
+    /// Texts that may follow, in this order, each after optional white space.
     pub(super) ends: &'static [&'static str],
-    /// The call is in a list, in which others may follow.
+    /// Whether the call is in a list, in which others may follow.
     pub(super) list: bool,
 }
 
@@ -27,38 +27,39 @@ enum Step {
     Json(JsonScan),
     /// In arguments that are parameters between tags.
     Tagged(Tagged),
-    /// Behind the arguments, in the object around them.
+    /// After the arguments, in the object around them.
     Object(JsonScan),
-    /// Behind that, before the texts from this number on.
+    /// Before the closing text with this index.
     Ends(usize),
-    /// Behind that, in the list of calls.
+    /// After the closing texts, in the list of calls.
     List,
 }
 
-/// Reads what a text begins with, in a call of this function.
+/// Parses the next parameter of a call to this function.
 type ReadParameter = for<'t> fn(&'t str, Option<&Function>) -> Parameter<'t>;
 
 struct Tagged {
     read: ReadParameter,
     function: String,
-    /// The parameters that were told.
+    /// Names of the parameters that were reported.
     keys: Vec<String>,
 }
 
-/// What a text between tags begins with.
+/// Result of parsing the beginning of a text between tags.
 pub(super) enum Parameter<'t> {
-    /// The beginning of a parameter, or of the end.
+    /// The text may become a parameter, or the end.
     More,
-    /// A parameter, which takes so many bytes.
+    /// A parameter, with its length in bytes.
     One { key: &'t str, value: &'t str, length: usize },
-    /// The end of the call, likewise.
+    /// The end of the call, with its length in bytes.
     End(usize),
-    /// Nothing of a call.
+    /// The text does not continue a call.
     Nothing,
 }
 
 impl<'t> Parameter<'t> {
-    /// The parameter that `text` begins with: its key, its value and what is behind it; none while it may still come.
+    /// Converts the result of parsing a parameter at the beginning of `text`: its key, its value and the rest; `None`
+    /// if it is incomplete.
     pub(super) fn of(text: &str, read: Result<Option<(&'t str, &'t str, &'t str)>, ()>) -> Self {
         match read {
             Ok(Some((key, value, rest))) => Self::One { key, value, length: text.len() - rest.len() },
@@ -72,32 +73,32 @@ impl<'t> Parameter<'t> {
 pub(super) enum Progress {
     More,
     Ended,
-    /// Another one follows in its list.
+    /// Another call follows in the list.
     Another,
 }
 
 impl Body {
-    /// The arguments follow: a JSON object.
+    /// Starts with arguments that are a JSON object.
     pub(super) fn json(closing: Closing) -> Self {
         Self { step: Step::Json(JsonScan::default()), closing }
     }
 
-    /// The parameters of `function` follow, as `read` reads them; their bracket has been told.
+    /// Starts with the parameters of `function`, parsed by `read`; their opening bracket was reported.
     pub(super) fn tagged(function: &str, read: ReadParameter, closing: Closing) -> Self {
         Self { step: Step::Tagged(Tagged { read, function: function.to_owned(), keys: Vec::new() }), closing }
     }
 
-    /// All arguments are known.
+    /// Starts after the arguments, which are all known.
     pub(super) fn known(closing: Closing) -> Self {
         Self { step: Step::Ends(0), closing }
     }
 
-    /// Whether only the end of a tag changes anything.
+    /// Whether only the end of a tag can make progress.
     pub(super) fn waits_for_tags(&self) -> bool {
         matches!(self.step, Step::Tagged(_))
     }
 
-    /// Takes from `held` what is decided, which may be the last if it has `ended`; returns more of the arguments.
+    /// Consumes from `held` what can be parsed; `ended` says whether the text has ended. Returns more of the arguments.
     pub(super) fn go_on(&mut self, held: &mut String, functions: &[Function], ended: bool) -> (String, Progress) {
         let mut arguments = String::new();
         loop {
@@ -118,7 +119,7 @@ impl Body {
                 Step::Tagged(tagged) => match (tagged.read)(held, named(functions, &tagged.function)) {
                     Parameter::More => return (arguments, Progress::More),
                     Parameter::One { key, value, length } => {
-                        // Of two with one name, the first was told.
+                        // Of two parameters with the same name, the first one counts.
                         if !tagged.keys.iter().any(|told| told == key) {
                             let separator = if tagged.keys.is_empty() { "" } else { "," };
                             let value = typed(value, named(functions, &tagged.function), key);
@@ -160,7 +161,7 @@ impl Body {
                         if !ended {
                             return (arguments, Progress::More);
                         }
-                        // What broke off in it is no text.
+                        // A fragment of a closing text is not reported as text.
                         held.clear();
                     }
                     *next += 1;
@@ -170,7 +171,7 @@ impl Body {
                     let (blank, next) = (held.len() - begun.len(), begun.chars().next());
                     return match next {
                         None if !ended => (arguments, Progress::More),
-                        // As if a list of those that follow began here.
+                        // The rest of the list is parsed as if it began here.
                         Some(',') => {
                             held.replace_range(..=blank, "[");
                             (arguments, Progress::Another)
@@ -187,27 +188,27 @@ impl Body {
     }
 }
 
-/// The function of this name.
+/// The function with this name.
 fn named<'f>(functions: &'f [Function], name: &str) -> Option<&'f Function> {
     functions.iter().find(|function| function.name == name)
 }
 
-/// Where a JSON object or list ends, which comes in pieces.
+/// Finds the end of a JSON object or array that arrives in pieces.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct JsonScan {
-    /// Open brackets.
+    /// Number of open brackets.
     depth: usize,
     in_string: bool,
     escaped: bool,
 }
 
 impl JsonScan {
-    /// Behind its first bracket.
+    /// The state after the first bracket.
     fn inside() -> Self {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Takes more text; returns how much of it belongs to the value, if that ends in it.
+    /// Scans more text; returns the length that belongs to the value, if the value ends in it.
     pub(crate) fn end(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             if self.in_string {

@@ -25,7 +25,7 @@ fn read(text: &str) -> Reading {
     object_call(text, Closing::default(), true)
 }
 
-/// White space is as that of the arguments; some models say first that this is a function.
+/// The grammar allows white space between the fields as between arguments; some models state the type first.
 fn grammar(functions: &[Function]) -> String {
     let one = |function: &Function| format!("{} MIDDLE %json {} END", quoted(&function.name), function.parameters);
     let calls: Vec<_> = functions.iter().map(one).collect();
@@ -36,7 +36,7 @@ fn grammar(functions: &[Function]) -> String {
     )
 }
 
-/// A space, or a line end with what indents the next line.
+/// A space, or a line end with the indentation of the next line.
 const W: &str = "( |\\n[ \\t]{0,40})?";
 
 fn write(name: &str, arguments: &Map<String, Value>) -> String {

@@ -38,7 +38,7 @@ fn read(text: &str) -> Reading {
     })
 }
 
-/// The older form, which newer models know too.
+/// Uses the older syntax, which newer models know too.
 fn grammar(functions: &[Function]) -> String {
     json_calls(functions, "[{\"name\": \"", "\", \"arguments\": ", "}]")
 }

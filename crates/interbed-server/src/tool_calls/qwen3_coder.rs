@@ -44,7 +44,7 @@ fn parameter<'t>(text: &'t str, function: Option<&Function>) -> Parameter<'t> {
         let Some((key, text)) = until(parameter, ">")? else { return Ok(None) };
         let key = key.trim();
         let Some((value, rest)) = value(text, "</parameter>", function, key)? else { return Ok(None) };
-        // One line end on each side belongs to the form.
+        // One line end on each side belongs to the syntax.
         let value = value.strip_prefix('\n').unwrap_or(value);
         Ok(Some((key, value.strip_suffix('\n').unwrap_or(value), rest)))
     };

@@ -1,4 +1,4 @@
-//! Parts that the forms of several families have in common.
+//! Parsing helpers that several families share.
 
 use interbed_engine::{json_value, quoted};
 use serde_json::value::RawValue;
@@ -8,8 +8,8 @@ use super::body::{Body, Closing};
 use super::values::{ends_within_a_number, is_plain_text, schema_of};
 use super::{Begun, Function, Reading};
 
-/// The JSON object or list that `text` begins with, its length, and white space before it included; `None` while it is
-/// not complete, an error if there is none.
+/// The JSON object or array at the beginning of `text`, and its length including leading white space; `None` if it is
+/// incomplete, an error if there is none.
 pub(super) fn json(text: &str) -> Result<Option<(&str, usize)>, ()> {
     let start = text.len() - text.trim_start().len();
     let value = &text[start..];
@@ -27,7 +27,7 @@ pub(super) fn json(text: &str) -> Result<Option<(&str, usize)>, ()> {
     }
 }
 
-/// The text behind `expected`, white space before it aside; `None` while it may still come, an error if it does not.
+/// The text after `expected` and optional white space; `None` if it is incomplete, an error if something else comes.
 pub(super) fn after<'t>(text: &'t str, expected: &str) -> Result<Option<&'t str>, ()> {
     let text = text.trim_start();
     match text.strip_prefix(expected) {
@@ -37,12 +37,12 @@ pub(super) fn after<'t>(text: &'t str, expected: &str) -> Result<Option<&'t str>
     }
 }
 
-/// What comes before `end`, and behind it.
+/// The text before and after `end`; `None` if `end` has not arrived yet.
 pub(super) fn until<'t>(text: &'t str, end: &str) -> Result<Option<(&'t str, &'t str)>, ()> {
     Ok(text.split_once(end))
 }
 
-/// The JSON string that `text` begins with and what is behind it, as [`json`].
+/// The JSON string at the beginning of `text`, and the rest; `None` if it is incomplete, an error if there is none.
 fn string(text: &str) -> Result<Option<(String, &str)>, ()> {
     let Some(inner) = after(text, "\"")? else { return Ok(None) };
     let mut escaped = false;
@@ -56,24 +56,24 @@ fn string(text: &str) -> Result<Option<(String, &str)>, ()> {
     Ok(Some((value, &inner[end + 1..])))
 }
 
-/// What is behind the JSON value that `text` begins with, as [`json`].
+/// The text after a JSON value; `None` if the value is incomplete, an error if there is none.
 fn behind_value(text: &str) -> Result<Option<&str>, ()> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
     let next = values.next();
     let rest = &text[values.byte_offset()..];
     match next {
-        // A number may go on.
+        // A number may continue.
         Some(Ok(_)) => Ok(Some(rest).filter(|rest| !rest.is_empty())),
         Some(Err(error)) if !error.is_eof() && !ends_within_a_number(text) => Err(()),
         _ => Ok(None),
     }
 }
 
-/// What an object with a name and arguments begins with.
+/// The beginning of an object with a name and arguments.
 enum Head<'t> {
     /// The name, and the text from the arguments on, which are an object.
     Named(String, &'t str),
-    /// One that must be known as a whole.
+    /// The object has to be parsed as a whole.
     Whole,
 }
 
@@ -110,8 +110,8 @@ fn head(text: &str) -> Result<Option<Head<'_>>, ()> {
     }
 }
 
-/// A call that is a JSON object with a name and arguments, which may be left out unless it `needs` them. `closing`
-/// says what follows the object.
+/// Parses a call that is a JSON object with a name and arguments, which may be omitted unless it `needs` them.
+/// `closing` says what follows the object.
 pub(super) fn object_call(text: &str, closing: Closing, needs: bool) -> Reading {
     reading(|| match head(text)? {
         None => Ok(None),
@@ -127,7 +127,7 @@ pub(super) fn object_call(text: &str, closing: Closing, needs: bool) -> Reading 
             let arguments = match ["arguments", "parameters"].into_iter().find_map(|key| fields.get(key)) {
                 None if needs => return Err(()),
                 None | Some(Value::Null) => "{}".to_owned(),
-                // Some models write the arguments as a text of JSON.
+                // Some models write the arguments as a string of JSON.
                 Some(Value::String(text)) if is_object(text) => text.clone(),
                 Some(Value::Object(arguments)) => json_of(arguments),
                 Some(_) => return Err(()),
@@ -137,7 +137,7 @@ pub(super) fn object_call(text: &str, closing: Closing, needs: bool) -> Reading 
     })
 }
 
-/// A call whose arguments, a JSON object, begin `text` at `value`.
+/// Begins a call whose arguments, a JSON object, are at `value` in `text`.
 pub(super) fn begun(text: &str, name: &str, value: &str, closing: Closing) -> Result<Option<Begun>, ()> {
     match value.trim_start().chars().next() {
         None => Ok(None),
@@ -149,7 +149,7 @@ pub(super) fn begun(text: &str, name: &str, value: &str, closing: Closing) -> Re
     }
 }
 
-/// The reading of a text that `read` takes apart.
+/// Converts the result of `read`.
 pub(super) fn reading(read: impl FnOnce() -> Result<Option<Begun>, ()>) -> Reading {
     match read() {
         Ok(Some(begun)) => Reading::Begun(begun),
@@ -158,8 +158,8 @@ pub(super) fn reading(read: impl FnOnce() -> Result<Option<Begun>, ()>) -> Readi
     }
 }
 
-/// The value of the parameter `name`, which `close` ends, and what is behind that; `None` while it may still come. JSON
-/// may have `close` in its texts.
+/// The value of the parameter `name`, which ends at `close`, and the rest; `None` if it is incomplete. JSON may contain
+/// `close` in its strings.
 pub(super) fn value<'t>(
     text: &'t str,
     close: &str,
@@ -182,22 +182,23 @@ pub(super) fn value<'t>(
     until(text, close)
 }
 
-/// Whether a text is a JSON object, and nothing else.
+/// Whether a text is exactly one JSON object.
 fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
-/// Arguments as text, as templates write them.
+/// Formats arguments as JSON, like chat templates.
 pub(super) fn json_of(arguments: &Map<String, Value>) -> String {
     Value::Object(arguments.clone()).to_string()
 }
 
-/// A parameter as text between tags.
+/// Formats a parameter as text between tags.
 pub(super) fn raw(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A rule `call` with an alternative for each function: `before` its name, `between` that and the arguments, `behind`.
+/// A rule `call` with an alternative for each function: the text `before` its name, the text `between` name and
+/// arguments, and the text `behind`.
 pub(super) fn json_calls(functions: &[Function], before: &str, between: &str, behind: &str) -> String {
     let one = |function: &Function| {
         let begin = format!("{before}{}{between}", function.name);

@@ -1,4 +1,4 @@
-//! Forms in which each parameter of a call stands between tags: what of a function's schema holds there.
+//! Syntaxes in which each parameter of a call is between tags: which keywords of a function's schema can be enforced.
 
 use interbed_engine::{GrammarError, checked_schema, quoted};
 use serde_json::{Map, Value, json};
@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::Function;
 use super::values::{is_plain_text, root_of};
 
-/// Keywords that say what an object is as a whole, beside those that are kept to. Others at the root say nothing of
-/// objects.
+/// Keywords that constrain an object as a whole and cannot be enforced here. Keywords at the root that are in neither
+/// list do not concern objects.
 const REFUSED: [&str; 15] = [
     "$ref",
     "allOf",
@@ -25,16 +25,17 @@ const REFUSED: [&str; 15] = [
     "propertyNames",
     "unevaluatedProperties",
 ];
-/// Where references may lead: these go with each parameter.
+/// Keywords that contain definitions, to which references may lead.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
-/// What goes with each parameter: its value is JSON of its own.
+/// Keywords that are copied to the schema of each parameter, whose value is separate JSON.
 const SHARED: [&str; 2] = ["$defs", "definitions"];
 
-/// The schema of a function's arguments as a grammar may have it. Each parameter is written by itself, so what it
-/// is has to be known from `properties`; where the root is a reference to a definition, that is the root.
+/// Checks the schema of a function's arguments, and returns it in the form that a grammar accepts. Each parameter is
+/// written separately, so `properties` has to describe it; a root that is a reference to a definition is replaced by
+/// the definition.
 ///
 /// # Errors
-/// The first keyword that cannot be enforced, and its place.
+/// Names the place of the first keyword that cannot be enforced.
 pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
     let checked = checked_schema(parameters)?;
     let Some(root) = root_of(&checked).as_object() else {
@@ -62,7 +63,7 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
             "patternProperties" if value.as_object().is_some_and(|patterns| !patterns.is_empty()) => {
                 return refuse(&place, format!("\"patternProperties\" {IN_TAGS}"));
             }
-            // Without properties, nothing but their names would be known.
+            // Without `properties`, only the names of parameters would be known.
             "additionalProperties"
                 if value.is_object() && value != &json!({}) && !schema.contains_key("properties") =>
             {
@@ -88,11 +89,12 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
     Ok(Value::Object(schema))
 }
 
-/// Keywords at the root that are kept to.
+/// Keywords at the root that are enforced.
 const KEPT: [&str; 5] = ["type", "properties", "required", "additionalProperties", "patternProperties"];
+/// End of messages about keywords that cannot be enforced in this syntax.
 const IN_TAGS: &str = "cannot be enforced where this model writes each parameter between tags; leave it out";
 
-/// Refuses references that lead elsewhere than to a definition: a parameter is the root of its own schema.
+/// Refuses references that do not lead to a definition: a parameter is the root of its own schema.
 fn references(value: &Value, place: &str) -> Result<(), GrammarError> {
     match value {
         Value::Array(values) => {
@@ -124,23 +126,23 @@ fn refuse<T>(place: &str, problem: String) -> Result<T, GrammarError> {
     Err(GrammarError::Schema { place: place.into(), problem })
 }
 
-/// What a form of calls has around its parts.
+/// The texts around the parts of a call.
 pub(super) struct TagForm {
-    /// Before the name of a parameter, and between that and its value.
+    /// Text before the name of a parameter, and between the name and its value.
     pub(super) open: [&'static str; 2],
-    /// Before the tag that closes a value, that tag, and what is behind it.
+    /// Text before the tag that closes a value, that tag, and the text after it.
     pub(super) close: [&'static str; 3],
-    /// What ends the call.
+    /// Text that ends the call.
     pub(super) end: &'static str,
 }
 
-/// A rule `call` with the parameters of each function in the order of its schema, which is [`checked`]; `begin` begins
-/// a call. Texts go up to the tag that closes them; other values are JSON.
+/// A rule `call` with the parameters of each function in the order of its schema, which has passed [`checked`]; `begin`
+/// writes the beginning of a call. Strings extend to the tag that closes them; other values are JSON.
 pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form: &TagForm) -> String {
     let [_, tag, behind] = form.close;
     let closed = quoted(&form.close.concat());
     let behind = quoted(behind);
-    // As it is read: the first tag is the end of a text.
+    // The parser ends a string at the first tag, so the grammar does too.
     let mut rules = format!("text[suffix={}]: /(?s:.*)/\nname: /[^<>\\n]+/\n", quoted(tag));
     let mut calls = Vec::new();
     for (number, function) in functions.iter().enumerate() {
@@ -153,7 +155,7 @@ pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form
                 choices.into_iter().flatten().chain(schema.get("const").filter(|_| is_plain_text(Some(schema))));
             let texts: Vec<_> = texts.filter_map(Value::as_str).map(quoted).collect();
             let value = match (is_plain_text(Some(schema)), texts.is_empty()) {
-                // It is written as it is, so only its end is known.
+                // Such a string is written unescaped, so only its end is known.
                 (true, true) => format!("text {behind}"),
                 (true, false) => format!("({}) {closed}", texts.join(" | ")),
                 (false, _) => format!("%json {} {closed}", by_itself(schema, parameters)),
@@ -161,7 +163,7 @@ pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form
             let optional = if lists(parameters.get("required"), key) { "" } else { "?" };
             call += &format!(" ({} {value}){optional}", quoted(&format!("{}{key}{}", form.open[0], form.open[1])));
         }
-        // Nothing is known of them.
+        // Nothing is known about the parameters.
         if properties.is_none() && parameters["additionalProperties"] != false {
             call += &format!(" ({} name {} text {behind})*", quoted(form.open[0]), quoted(form.open[1]));
         }
@@ -171,11 +173,11 @@ pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form
     format!("{rules}call: {}\n", calls.join(" | "))
 }
 
-/// The schema of a parameter with what it shares with the others.
+/// The schema of a parameter with the definitions of the whole schema.
 fn by_itself(schema: &Value, parameters: &Value) -> Value {
     let mut schema: Map<String, Value> = schema.as_object().cloned().unwrap_or_default();
     for key in SHARED {
-        // References lead to the definitions of the whole.
+        // References lead to the definitions of the whole schema.
         match parameters.get(key) {
             Some(shared) => drop(schema.insert(key.into(), shared.clone())),
             None => drop(schema.remove(key)),

@@ -10,14 +10,14 @@ fn functions() -> Vec<Function> {
     vec![Function { name: "weather".into(), parameters }, Function { name: "get_time-2".into(), parameters: any }]
 }
 
-/// A part of a text; arguments as values, or as text where they are not whole.
+/// A part of a text; arguments as values, or as text if they are incomplete.
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
     Text(String),
     Call(String, Result<Value, String>),
 }
 
-/// The parts of a text that comes in these pieces; texts that follow each other are one.
+/// The parts of a text that arrives in these pieces, with adjacent texts merged.
 fn parts<'t>(family: &'static Family, pieces: impl Iterator<Item = &'t str>) -> Vec<Told> {
     let mut parser = ToolParser::new(family, functions());
     let mut all: Vec<Part> = pieces.flat_map(|piece| parser.push(piece)).collect();
@@ -43,7 +43,7 @@ fn parts<'t>(family: &'static Family, pieces: impl Iterator<Item = &'t str>) -> 
     told
 }
 
-/// The parts of a whole text, which are the same however it is cut.
+/// The parts of a text; checks that they do not depend on how it is split.
 fn parsed(family: &'static Family, text: &str) -> Vec<Told> {
     let whole = parts(family, std::iter::once(text));
     for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
@@ -78,7 +78,7 @@ fn calls_are_read_back_with_text_before_and_between() {
         assert_eq!(parsed(family, &first), expected[..1], "{}", family.name);
         assert_eq!(parsed(family, &format!("{first}\n{second}")), expected, "{}", family.name);
         let text = |text: &str| Told::Text(text.into());
-        // Llama 3 leaves its marker out at the start only.
+        // Llama 3 omits its marker only at the start.
         let marker = if family.bare.is_some() { family.marker } else { "" };
         let between = parsed(family, &format!("I look. {marker}{first} And: {marker}{second} Done <too"));
         let [call, other] = expected;
@@ -149,7 +149,7 @@ fn arguments_are_told_as_they_come() {
         let mut parser = ToolParser::new(family, functions());
         let pieces: Vec<Part> = call.chars().flat_map(|one| parser.push(&one.to_string())).collect();
         let arguments = pieces.iter().filter(|part| matches!(part, Part::Arguments(_))).count();
-        // Between tags, value by value.
+        // Arguments between tags are reported value by value.
         let least = if ["qwen3-coder", "glm"].contains(&family.name) { 4 } else { 100 };
         assert!(arguments >= least, "{}: {arguments} pieces", family.name);
     }
@@ -186,7 +186,7 @@ fn other_forms_of_the_same_families() {
     assert_eq!(parsed(of("llama3"), bare), [call.clone(), called("get_time-2", &json!({}))]);
     let kind = "\n{ \"type\" : \"function\", \"name\":\"weather\",\n  \"parameters\": {\"city\": \"a\"} }";
     assert_eq!(parsed(of("llama3"), kind)[1..], *std::slice::from_ref(&call));
-    // White space that nothing binds begins no call.
+    // This white space is not in the grammar, so it begins no call.
     assert!(matches!(&parsed(of("llama3"), &format!("\u{a0}{bare}"))[..], [Told::Text(_)]));
     let block = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\":\"a\"}\n```\
         <｜tool▁call▁end｜><｜tool▁calls▁end｜>";
@@ -315,7 +315,7 @@ proptest! {
             let mut parser = ToolParser::new(family, functions());
             let mut parts: Vec<Part> = cut.flat_map(|piece| parser.push(piece)).collect();
             parts.extend(parser.finish());
-            // As text: numbers are not read, which would round them.
+            // Compared as text, since parsing numbers would round them.
             prop_assert_eq!(told_of(&parts), [format!("weather{arguments}")], "{}", family.name);
         }
     }

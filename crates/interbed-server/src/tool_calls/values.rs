@@ -1,15 +1,16 @@
-//! Values of parameters that are written between tags: what their schema makes of them.
+//! Converts values of parameters between tags by their schema.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Function;
 
-/// The value of a parameter that is written as text, in JSON: a string where the schema says so, else JSON if it is.
+/// The JSON of a parameter's value that is written as text: a string if the schema says so; else the text itself if it
+/// is valid JSON.
 pub(super) fn typed(text: &str, function: Option<&Function>, name: &str) -> String {
     let schema = schema_of(function, name);
     let json = || serde_json::from_str::<&RawValue>(text).ok().map(RawValue::get);
-    // Of several types, the one that it has; text that is of no other is a string.
+    // Of several types, the matching one applies; text of no other type is a string.
     let kinds = schema.and_then(|schema| schema["type"].as_array());
     let fits = |json: &&str| kinds.is_none_or(|kinds| kinds.iter().any(|kind| is_of(kind, json)));
     match json().filter(|_| !is_plain_text(schema)).filter(fits) {
@@ -30,7 +31,7 @@ fn is_of(kind: &Value, json: &str) -> bool {
     }
 }
 
-/// Most references that lead from one to the next.
+/// Longest chain of references.
 const REFERENCES_MAX: usize = 8;
 
 /// The schema of the parameter `name`.
@@ -38,7 +39,7 @@ pub(super) fn schema_of<'f>(function: Option<&'f Function>, name: &str) -> Optio
     function.and_then(|function| root_of(&function.parameters).get("properties")?.get(name))
 }
 
-/// What a schema is at its root: where it is a reference to a definition, that.
+/// The root of a schema; if it is a reference to a definition, that definition.
 pub(super) fn root_of(schema: &Value) -> &Value {
     let mut root = schema;
     for _ in 0..REFERENCES_MAX {
@@ -51,7 +52,7 @@ pub(super) fn root_of(schema: &Value) -> &Value {
     root
 }
 
-/// Whether values of a parameter are written as they are: they are strings, all of them. Others are written as JSON.
+/// Whether all values of a parameter are strings, which are written unescaped. Other values are written as JSON.
 pub(super) fn is_plain_text(schema: Option<&Value>) -> bool {
     let Some(schema) = schema else { return false };
     let choices = schema["enum"].as_array().filter(|choices| !choices.is_empty());
@@ -59,7 +60,7 @@ pub(super) fn is_plain_text(schema: Option<&Value>) -> bool {
     schema["type"] == "string" || (are_texts && !schema["type"].is_string())
 }
 
-/// JSON without the white space between its parts.
+/// Removes the white space between the parts of JSON.
 fn compact(json: &str) -> String {
     let (mut in_text, mut is_escaped) = (false, false);
     let stays = |&character: &char| {
@@ -71,7 +72,8 @@ fn compact(json: &str) -> String {
     json.chars().filter(stays).collect()
 }
 
-/// Whether JSON ends behind a point or the like, which its reader takes for a wrong number rather than half of one.
+/// Whether JSON ends within a number, such as after a decimal point, which its parser takes for an error rather than an
+/// incomplete number.
 pub(super) fn ends_within_a_number(json: &str) -> bool {
     let whole = || serde_json::from_str::<&RawValue>(&format!("{json}0")).err();
     json.ends_with(['.', 'e', 'E', '+', '-']) && whole().is_some_and(|error| error.is_eof())

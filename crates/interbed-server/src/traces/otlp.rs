@@ -1,4 +1,4 @@
-//! The messages of OTLP's traces that are sent, with the numbers that OpenTelemetry's protocol gives their fields.
+//! The OTLP trace messages that are sent, with the field numbers of OpenTelemetry's protocol.
 
 use prost::{Message, Oneof};
 
@@ -9,7 +9,7 @@ pub(crate) struct ExportRequest {
     pub(crate) resource_spans: Vec<ResourceSpans>,
 }
 
-/// What one program did.
+/// The spans of one program.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResourceSpans {
     #[prost(message, optional, tag = "1")]
@@ -18,14 +18,14 @@ pub(crate) struct ResourceSpans {
     pub(crate) scope_spans: Vec<ScopeSpans>,
 }
 
-/// The program.
+/// The program that the spans are from.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Resource {
     #[prost(message, repeated, tag = "1")]
     pub(crate) attributes: Vec<KeyValue>,
 }
 
-/// What one part of it did.
+/// The spans of one component of the program.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
@@ -34,7 +34,7 @@ pub(crate) struct ScopeSpans {
     pub(crate) spans: Vec<Span>,
 }
 
-/// The part.
+/// The component that the spans are from.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Scope {
     #[prost(string, tag = "1")]
@@ -43,21 +43,21 @@ pub(crate) struct Scope {
     pub(crate) version: String,
 }
 
-/// A time from beginning to end.
+/// A span: an operation with its start and end.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Span {
-    /// 16 bytes.
+    /// Id of the trace, 16 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) trace_id: Vec<u8>,
-    /// 8 bytes.
+    /// Id of the span, 8 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) span_id: Vec<u8>,
-    /// 8 bytes, or none.
+    /// Id of the parent span, 8 bytes; empty if there is none.
     #[prost(bytes = "vec", tag = "4")]
     pub(crate) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     pub(crate) name: String,
-    /// 1: inside the program, 2: a server's part of a request.
+    /// Kind of the span: 1 is internal, 2 is a server's part of a request.
     #[prost(int32, tag = "6")]
     pub(crate) kind: i32,
     #[prost(fixed64, tag = "7")]
@@ -70,17 +70,17 @@ pub(crate) struct Span {
     pub(crate) status: Option<Status>,
 }
 
-/// How it ended.
+/// The status of a span.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Status {
     #[prost(string, tag = "2")]
     pub(crate) message: String,
-    /// 0: unset, 2: an error.
+    /// Code of the status: 0 is unset, 2 an error.
     #[prost(int32, tag = "3")]
     pub(crate) code: i32,
 }
 
-/// An attribute.
+/// An attribute of a span or a program.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct KeyValue {
     #[prost(string, tag = "1")]
@@ -89,14 +89,14 @@ pub(crate) struct KeyValue {
     pub(crate) value: Option<AnyValue>,
 }
 
-/// Its value.
+/// The value of an attribute.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct AnyValue {
     #[prost(oneof = "OneValue", tags = "1, 2, 3, 4, 5")]
     pub(crate) value: Option<OneValue>,
 }
 
-/// The kinds of values.
+/// The types of values.
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum OneValue {
     #[prost(string, tag = "1")]
@@ -111,7 +111,7 @@ pub(crate) enum OneValue {
     List(ArrayValue),
 }
 
-/// Several values.
+/// An array of values.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ArrayValue {
     #[prost(message, repeated, tag = "1")]
@@ -125,7 +125,7 @@ impl From<OneValue> for AnyValue {
 }
 
 impl KeyValue {
-    /// An attribute.
+    /// An attribute with this key and value.
     pub(crate) fn new(key: &str, value: OneValue) -> Self {
         Self { key: key.to_owned(), value: Some(value.into()) }
     }

@@ -1,4 +1,4 @@
-//! A request as spans: one for all of it, and one each for waiting, computing the prompt, and decoding.
+//! Converts a request to spans: one for the whole request, and one each for queueing, prefill and decode.
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -6,13 +6,14 @@ use super::otlp::{ArrayValue, KeyValue, OneValue, Span, Status};
 use crate::random::random;
 use crate::request_log::{AskedFor, Came, Facts};
 
-/// Kinds of spans.
+/// Kind of internal spans.
 const INTERNAL: i32 = 1;
+/// Kind of a server's spans.
 const SERVER: i32 = 2;
-/// The code of a status that is an error.
+/// Status code of an error.
 const ERROR: i32 = 2;
 
-/// Where a trace goes on: W3C's `traceparent`, `00-TRACE-SPAN-FLAGS` in hexadecimal.
+/// The caller's span, from W3C's `traceparent` header: `00-TRACE-SPAN-FLAGS` in hexadecimal.
 #[derive(Debug, PartialEq)]
 struct Parent {
     trace: [u8; 16],
@@ -33,7 +34,7 @@ impl Parent {
     }
 }
 
-/// The spans of a request that went to the engine; none where it did not, or where its caller wants no traces.
+/// The spans of a request; empty if it did not reach the engine, or if its caller does not sample traces.
 pub(super) fn of(came: &Came, facts: &Facts) -> Vec<Span> {
     let (Some(asked), Some(submitted)) = (&facts.asked, facts.submitted) else { return Vec::new() };
     let parent = came.traceparent.as_deref().and_then(Parent::read);
@@ -64,7 +65,7 @@ pub(super) fn of(came: &Came, facts: &Facts) -> Vec<Span> {
         status: failed.then(|| Status { code: ERROR, message: String::new() }),
         ..span("llm_request", came.at, now)
     };
-    // Of several prompts, the longest wait may end after the first token of another.
+    // With several prompts, the longest wait may end after the first token of another prompt.
     let inside =
         |name, begin: Instant, end| Span { parent_span_id: whole.span_id.clone(), ..span(name, begin.min(end), end) };
     let admitted = facts.queued.map(|queued| submitted + queued);
@@ -76,7 +77,7 @@ pub(super) fn of(came: &Came, facts: &Facts) -> Vec<Span> {
     spans
 }
 
-/// vLLM's names, and those of the conventions for generative AI.
+/// Attributes with vLLM's names, and with those of OpenTelemetry's conventions for generative AI.
 fn attributes(came: &Came, facts: &Facts, asked: &AskedFor, submitted: Instant, now: Instant) -> Vec<KeyValue> {
     let text = |text: &str| OneValue::Text(text.to_owned());
     let number = |number: usize| OneValue::Int(i64::try_from(number).unwrap_or(i64::MAX));

@@ -1,11 +1,12 @@
-//! Requests as coding agents send them: what changes no answer passes, and histories are put in order.
+//! Tests requests as coding agents send them: fields that change no answer are accepted, and histories are put in
+//! order.
 
 use interbed_server::ServerConfig;
 use serde_json::{Value, json};
 
 use crate::fixture::Server;
 
-/// Shows tools, results and calls, as a template of the Hermes family does, and takes the system first or never.
+/// Shows tools, results and calls like a template of the Hermes family, and accepts a system message only at the start.
 const TEMPLATE: &str = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}\
     {% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}\
     {% endif %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{\"name\": \
@@ -21,7 +22,7 @@ fn prompt(server: &Server) -> String {
     server.last_request().prompt.iter().map(|&id| char::from(id as u8)).collect()
 }
 
-/// Whether all of the text, or none that is longer, may be the answer.
+/// Whether exactly this text may be the answer.
 fn may_be(server: &Server, text: &str) -> bool {
     let mut constraint = server.last_request().constraint.expect("a constraint");
     text.bytes().all(|byte| constraint.advance(u32::from(byte)).is_ok()) && constraint.may_end()
@@ -33,7 +34,7 @@ fn with(base: &Value, more: Value) -> Value {
     body
 }
 
-/// A request of Claude Code's kind.
+/// A request like those of Claude Code.
 fn messages(number: usize) -> Value {
     let schema = json!({"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
         "properties": {"path": {"type": "string"}, "count": {"type": "integer", "exclusiveMinimum": 0}},
@@ -100,7 +101,7 @@ async fn messages_are_put_in_order() {
          <tool>{left_out}<user>go on<assistant>"
     );
     assert_eq!(prompt(&server), expected);
-    // What the model is asked about cannot be left out.
+    // Content that the model is asked about cannot be left out.
     let newest = json!({"messages": [{"role": "user", "content": [picture]}]});
     let reply = server.post("/v1/messages", &with(&messages(1), newest)).await;
     let problem = "messages[0].content[0].type is \\\"image\\\", a picture";
@@ -133,12 +134,12 @@ async fn a_schema_beside_tools_binds_what_is_no_call() {
     });
     server.post("/v1/chat/completions", &chat).await.ok();
     assert!(may_be(&server, "{\"title\": \"b\"}") && may_be(&server, call) && !may_be(&server, "Well"));
-    // Where a call is required, it is all of the answer.
+    // If a call is required, it is the whole answer.
     server.post("/v1/chat/completions", &with(&chat, json!({"tool_choice": "required"}))).await.ok();
     assert!(may_be(&server, call) && !may_be(&server, "{\"title\": \"b\"}"));
 }
 
-/// A request of Codex's kind.
+/// A request like those of Codex.
 fn responses() -> Value {
     let shell = json!({"type": "function", "name": "shell", "strict": false, "parameters": {"type": "object",
         "properties": {"command": {"type": "string"}}, "required": ["command"], "additionalProperties": false}});
@@ -219,7 +220,7 @@ async fn tools_of_groups_and_for_texts_are_called_by_their_own_names() {
     let has = |text: &str| stream.body.contains(text);
     assert!(has("event: response.custom_tool_call_input.delta") && has("event: response.custom_tool_call_input.done"));
     assert!(has(r#""input":"a\n\"b\"""#) && has(r#""namespace":"mcp__x""#), "{}", stream.body);
-    // As a chat has them.
+    // Custom tools in the format of chats.
     let tools = json!([{"type": "custom", "custom": {"name": "patch"}}]);
     let chat = json!({"messages": [{"role": "user", "content": "a"}], "tools": tools, "max_tokens": 300});
     let chosen = json!({"type": "custom", "custom": {"name": "patch"}});
@@ -234,7 +235,7 @@ async fn tools_of_groups_and_for_texts_are_called_by_their_own_names() {
     let chunks = server.post("/v1/chat/completions", &with(&chat, json!({"stream": true}))).await.chunks();
     let deltas = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"][0]["custom"]["input"]);
     assert_eq!(deltas.filter_map(Value::as_str).collect::<String>(), "a\nb");
-    // What was called goes into the next prompt.
+    // The call is part of the next prompt.
     let call = json!({"id": "c1", "type": "custom", "custom": {"name": "patch", "input": "a"}});
     let next = json!({"messages": [
         {"role": "user", "content": "a"},
@@ -292,7 +293,7 @@ async fn histories_of_chats_are_put_in_order() {
         );
         assert_eq!(prompt(&server), expected, "{arguments}");
     }
-    // The older form of calls.
+    // The older format of calls.
     let body = json!({"messages": [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{\"x\": 1}"}},

@@ -1,4 +1,4 @@
-//! Each endpoint, without streams.
+//! Tests each endpoint without streaming.
 
 use interbed_engine::Health;
 use interbed_engine::testing::{BOS, Step, answer};
@@ -17,7 +17,7 @@ async fn completions_answer_with_text_and_usage() {
     let expected =
         json!([{"index": 0, "text": "hello", "logprobs": null, "finish_reason": "length", "stop_reason": null}]);
     assert_eq!(answer["choices"], expected);
-    // The prompt is BOS and three bytes; the scripted engine finds half of it in its cache.
+    // The prompt is BOS and three bytes; the scripted engine reports half of it as cached.
     let cached = json!({"cached_tokens": 2});
     let usage = json!({"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9, "prompt_tokens_details": cached});
     assert_eq!(answer["usage"], usage);
@@ -133,7 +133,7 @@ async fn logprobs_have_the_shape_of_completions() {
     assert_eq!(offsets(ids(json!({}))).await, json!([0, 0, 1, 1, 2]));
     assert_eq!(offsets(ids(json!({"skip_special_tokens": false}))).await, json!([0, 3, 4, 8, 9]));
 
-    // The prompt alone, with and without its log-probabilities.
+    // Returns the prompt alone, with and without its log-probabilities.
     let answer = server
         .post("/v1/completions", &json!({"prompt": "ab", "max_tokens": 0, "logprobs": 0, "echo": true}))
         .await
@@ -161,7 +161,7 @@ async fn chat_renders_the_template() {
     let choice = &answer["choices"][0];
     assert_eq!(choice["message"], json!({"role": "assistant", "content": "hi there", "refusal": null}));
     assert_eq!((&choice["finish_reason"], &choice["logprobs"]), (&json!("stop"), &json!(null)));
-    // Where the request does not say, the answer may fill the context.
+    // If the request sets no limit, the answer may fill the context.
     assert_eq!(server.last_request().params.max_tokens, 4096 - prompt.len());
 
     let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
@@ -328,7 +328,7 @@ async fn tool_calls_without_content_suit_templates_that_add_texts() {
         message.as_object_mut().unwrap().extend(content.as_object().unwrap().clone());
         assert_eq!(prompt_of(adds, message).await, "<q><>");
     }
-    // One that shows calls only where there is none sees it, whatever the client says.
+    // Some templates show calls only if the content is `none`, so empty content of either kind becomes `none`.
     let tests = "{% for m in messages %}{% if m.content is none %}{{ m.tool_calls[0].function | tojson }}{% else %}\
         {{ m.content }}{% endif %}{% endfor %}";
     for content in [json!(null), json!("")] {

@@ -1,4 +1,4 @@
-//! Several answers to a prompt: samples, the best of them, beams; and how `usage` counts them.
+//! Tests several answers to a prompt: samples, the best of them, beams; and how `usage` counts them.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ async fn best_of_gives_the_likeliest_by_the_mean() {
     );
     assert_eq!(server.engine.requests().len(), 10);
 
-    // Chats have it too, with their log-probabilities if they are wanted.
+    // Chats support it too, with log-probabilities if they are requested.
     let messages = json!([{"role": "user", "content": "hi"}]);
     let body = json!({"messages": messages, "best_of": 5, "seed": 0, "logprobs": true, "max_tokens": 9});
     let choices = &server.post("/v1/chat/completions", &body).await.ok()["choices"];
@@ -175,7 +175,8 @@ async fn making_room_for_others_is_told_and_a_search_counts_once() {
 
 #[tokio::test]
 async fn a_chat_by_beam_search_gets_what_memory_allows() {
-    // 256 blocks of 16 tokens, of which the beams share 63 after a prompt of 1017, and 2 MiB for requests in flight.
+    // The engine has 256 blocks of 16 tokens, of which the beams share 63 after a prompt of 1017; requests in flight
+    // have 2 MiB.
     let limits = Limits { kv_capacity_tokens: 4096, ..ScriptedEngine::limits() };
     let engine = ScriptedEngine::start(limits, Duration::from_millis(1), answer("x"));
     let server = Server::over(ServerConfig { request_bytes_max: 16 << 20, ..ServerConfig::default() }, engine).await;
@@ -184,7 +185,7 @@ async fn a_chat_by_beam_search_gets_what_memory_allows() {
         (json!({"best_of": 1}), 4096 - 1017),
         (json!({"best_of": 4}), (63 + 193 / 4) * 16 + 1 - 1017),
         (json!({"best_of": 8}), (63 + 193 / 8) * 16 + 1 - 1017),
-        // A quarter of what the prompt leaves of the 2 MiB, at 8 x (108 + 22 x 36) bytes a step.
+        // A quarter of the 2 MiB that the prompt leaves, at 8 x (108 + 22 x 36) bytes a step.
         (json!({"best_of": 8, "logprobs": true, "top_logprobs": 20}), 67),
     ] {
         let mut chat = json!({"messages": messages, "use_beam_search": true});

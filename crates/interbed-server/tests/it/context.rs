@@ -1,4 +1,4 @@
-//! Requests for which the context is too short: agents recognise that, and shorten their conversation.
+//! Tests requests that exceed the context: agents recognise that, and shorten their conversation.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn server() -> Server {
 #[tokio::test]
 async fn too_long_a_prompt_is_told_in_words_and_a_code_that_agents_know() {
     let server = server().await;
-    // One that is tokenized, and one of so many bytes that it need not be.
+    // A text that is tokenized, and one so long that it need not be.
     for length in [CONTEXT + 50, 100_000] {
         let text = "w".repeat(length);
         let chat = json!([{"role": "user", "content": text}]);
@@ -80,7 +80,7 @@ async fn an_answer_beyond_the_context_is_refused_alike() {
         let message = error["message"].as_str().unwrap();
         assert!(message.contains("maximum context length is 200 tokens") && message.contains("lower max_tokens"));
     }
-    // What fits to the last token is answered, and other fields that are wrong are not taken for it.
+    // A request that just fits is answered, and other wrong fields are not mistaken for this error.
     server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": CONTEXT - 2})).await.ok();
     let (_, error) = server.post("/v1/completions", &json!({"prompt": "a", "top_p": 7})).await.error();
     assert_eq!(error["code"], Value::Null);

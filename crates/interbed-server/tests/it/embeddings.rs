@@ -1,4 +1,4 @@
-//! Texts as vectors.
+//! Tests embeddings.
 
 use interbed_engine::Pooling;
 use interbed_engine::testing::{BOS, EMBEDDING_WIDTH, answer, embedding};
@@ -12,7 +12,7 @@ async fn server() -> Server {
     Server::start(ServerConfig { embeddings, ..ServerConfig::default() }, answer("x")).await
 }
 
-/// The vector that belongs to a prompt.
+/// The vector of a prompt.
 fn expected(prompt: &[u32], dimensions: usize) -> Vec<f64> {
     let vector: Vec<f64> = embedding(prompt).into_iter().take(dimensions).map(f64::from).collect();
     let length = vector.iter().map(|number| number * number).sum::<f64>().sqrt();
@@ -47,7 +47,7 @@ async fn inputs_come_in_four_forms() {
     }
     let request = server.last_request();
     assert_eq!((request.embed, request.params.max_tokens), (Some(Pooling::Mean), 0));
-    // More than are computed at a time, in their order.
+    // More inputs than are computed at a time, in order.
     let many: Vec<Vec<u32>> = (0..200).map(|id| vec![id, 7]).collect();
     let told = server.post("/v1/embeddings", &json!({"input": many})).await.ok();
     for (index, prompt) in many.iter().enumerate() {

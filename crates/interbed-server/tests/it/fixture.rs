@@ -1,4 +1,4 @@
-//! A server on a free port, and a client that writes and reads bytes.
+//! A server on a free port, and a client that writes and reads raw bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Reply {
 }
 
 impl Server {
-    /// Answers everything with `text`.
+    /// Starts a server that answers everything with `text`.
     pub async fn answering(text: &str) -> Self {
         Self::start(ServerConfig::default(), answer(text)).await
     }
@@ -42,13 +42,13 @@ impl Server {
         Self::over(config, engine).await
     }
 
-    /// Answers chats through this template.
+    /// Starts a server that renders chats with this template.
     pub async fn with_template(template: &str) -> Self {
         let engine = ScriptedEngine::start(ScriptedEngine::limits(), Duration::from_millis(1), answer("x"));
         Self::serving(ServerConfig::default(), engine, template).await
     }
 
-    /// Answers everything with `text`, and chats through this template.
+    /// Starts a server that answers everything with `text`, and renders chats with this template.
     pub async fn speaking(config: ServerConfig, text: &str, template: &str) -> Self {
         let engine = ScriptedEngine::start(ScriptedEngine::limits(), Duration::from_millis(1), answer(text));
         Self::serving(config, engine, template).await
@@ -64,7 +64,7 @@ impl Server {
         server
     }
 
-    /// One that listens, and has no model yet.
+    /// Starts a server that listens, and has no model yet.
     pub async fn loading(config: &ServerConfig, engine: ScriptedEngine) -> (Self, Door) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
@@ -74,7 +74,7 @@ impl Server {
         let stop = async {
             let _ = told.await;
             async {
-                // Dropped without a word, it never ends patience.
+                // If the sender is dropped without a message, patience never ends.
                 if no_patience.await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -85,7 +85,7 @@ impl Server {
         (Self { address, engine, shutdown, impatience, served: tokio::spawn(serving) }, door)
     }
 
-    /// The model is there.
+    /// Reports that the model is loaded.
     pub fn open(&self, door: Door, config: ServerConfig, template: &str) {
         let template = ChatTemplate::new(template, SpecialTokens::default()).expect("a valid template");
         door.open(config, self.engine.handle(), Arc::new(byte_tokenizer()), Some(Arc::new(template)));
@@ -99,7 +99,7 @@ impl Server {
         self.post_bytes(path, "", body.to_string().as_bytes()).await
     }
 
-    /// `headers` are whole lines, each ended.
+    /// Sends a body; `headers` are whole lines, each with its line end.
     pub async fn post_bytes(&self, path: &str, headers: &str, body: &[u8]) -> Reply {
         self.send(&post_request(path, headers, body)).await
     }
@@ -117,25 +117,25 @@ impl Server {
         TcpStream::connect(self.address).await.expect("the server listens")
     }
 
-    /// A field of the newest request that reached the engine.
+    /// The newest request that reached the engine.
     pub fn last_request(&self) -> interbed_engine::Request {
         self.engine.requests().pop().expect("a request reached the engine")
     }
 
-    /// Tells the server to stop; the handle waits for it.
+    /// Tells the server to stop; the handle waits for the end.
     pub fn stop(self) -> (ScriptedEngine, JoinHandle<Drained>) {
         let (server, served) = self.begin_stop();
         (server.engine, served)
     }
 
-    /// The same, and then to stop at once.
+    /// Tells the server to stop, and then to stop at once.
     pub fn stop_at_once(self) -> (ScriptedEngine, JoinHandle<Drained>) {
         let (mut server, served) = self.begin_stop();
         server.lose_patience();
         (server.engine, served)
     }
 
-    /// Tells it to stop, and keeps what may still be asked.
+    /// Tells the server to stop; returns it for further requests, and the handle.
     pub fn begin_stop(mut self) -> (Self, JoinHandle<Drained>) {
         self.shutdown.take().into_iter().for_each(|shutdown| _ = shutdown.send(()));
         let gone = tokio::spawn(async { Drained::Completely });
@@ -143,7 +143,7 @@ impl Server {
         (self, served)
     }
 
-    /// Tells it to stop at once, after [`Server::begin_stop`].
+    /// Tells the server to stop at once, after [`Server::begin_stop`].
     pub fn lose_patience(&mut self) {
         self.impatience.take().into_iter().for_each(|impatience| _ = impatience.send(()));
     }
@@ -172,13 +172,13 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {:?}", self.body))
     }
 
-    /// The body of an answer that must be a success.
+    /// The body of a successful response.
     pub fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.body);
         self.json()
     }
 
-    /// Status and the `error` object, whose shape is checked.
+    /// The status and the `error` object, whose fields are checked.
     pub fn error(&self) -> (u16, Map<String, Value>) {
         let Some(Value::Object(error)) = self.json().get("error").cloned() else { panic!("no error in {}", self.body) };
         let keys: Vec<&str> = error.keys().map(String::as_str).collect();
@@ -194,7 +194,7 @@ impl Reply {
         events.map(|event| event.strip_prefix("data: ").expect("an event of data").to_owned()).collect()
     }
 
-    /// The values of a stream of lines, which ends with one that is done.
+    /// The values of a stream of lines of JSON.
     pub fn lines(&self) -> Vec<Value> {
         assert!(self.head.contains("content-type: application/x-ndjson"), "{}", self.head);
         assert!(self.body.ends_with('\n'), "{}", self.body);

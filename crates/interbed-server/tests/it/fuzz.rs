@@ -1,5 +1,5 @@
-//! Damaged and hostile bodies, made from a seed: each gets an answer that is no fault of the server, and the server
-//! lives. `INTERBED_FUZZ_SECONDS` says for how long to look (10 s), `INTERBED_FUZZ_SEED` where to begin.
+//! Tests damaged and hostile bodies, generated from a seed: no response is an error of the server, and the server
+//! survives. `INTERBED_FUZZ_SECONDS` sets the duration (10 s), `INTERBED_FUZZ_SEED` the first seed.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::Server;
 
-/// A sequence of numbers that follows from a seed.
+/// A sequence of numbers generated from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -27,7 +27,7 @@ impl Dice {
     }
 }
 
-/// Bodies with something of everything.
+/// Valid bodies that use every kind of field.
 fn wholes() -> [(&'static str, Value); 7] {
     let shared = json!({"model": "interbed", "max_tokens": 2, "n": 2, "best_of": 2, "temperature": 0.5, "top_k": 3,
         "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1,
@@ -66,7 +66,7 @@ fn wholes() -> [(&'static str, Value); 7] {
     ]
 }
 
-/// Changes a value somewhere within.
+/// Changes a random value inside.
 fn damage(dice: &mut Dice, value: &mut Value) {
     let replacements = [
         json!(null),

@@ -1,12 +1,12 @@
-//! Histories of conversations, which reach the template alike from all three APIs.
+//! Tests histories of conversations, which all three APIs pass to the template in the same way.
 
 use interbed_server::ServerConfig;
 use serde_json::{Value, json};
 
 use crate::fixture::Server;
 
-/// Shows all of a history, and refuses what templates refuse: two messages of the assistant in a row, and results that
-/// do not stand behind calls.
+/// Shows a whole history, and refuses what strict templates refuse: two messages of the assistant in a row, and results
+/// that do not follow calls.
 const PAIRS: &str = "{% set ns = namespace(last='', calls=false) %}{% for m in messages %}\
     {% if m.role == 'assistant' and ns.last == 'assistant' %}{{ raise_exception('two in a row') }}{% endif %}\
     {% if m.role == 'tool' and not ns.calls %}{{ raise_exception('a result alone') }}{% endif %}\
@@ -25,7 +25,7 @@ async fn server(template: &str) -> Server {
 #[derive(Clone, Copy)]
 enum Part {
     User(&'static str),
-    /// A system's, or a developer's.
+    /// A message of the system, or of the developer.
     Developer(&'static str),
     Says(&'static str),
     Thinks(&'static str),
@@ -34,7 +34,7 @@ enum Part {
 }
 use Part::{Calls, Developer, Result, Says, Thinks, User};
 
-/// The bodies that say this, each to its path: in chats every part is a message.
+/// The bodies with these parts, each with its path: in chats every part is a message.
 fn bodies(parts: &[Part]) -> [(&'static str, Value); 3] {
     let chat = |part: &Part| match *part {
         User(text) => json!({"role": "user", "content": text}),
@@ -94,7 +94,7 @@ async fn check(template: &str, parts: &[Part], expected: &str) {
 #[tokio::test]
 async fn what_is_one_turn_is_one_message() {
     let parts: [(&[Part], &str); 12] = [
-        // A text behind its call, or beside it.
+        // Text after a call, or beside it.
         (&[User("a"), Calls("1"), Says("b"), Result("1")], "<user>a<assistant>b[1{}]<tool>r1=1"),
         (&[User("a"), Says("b"), Calls("1"), Result("1")], "<user>a<assistant>b[1{}]<tool>r1=1"),
         // Thinking between calls.
@@ -117,7 +117,7 @@ async fn what_is_one_turn_is_one_message() {
             &[User("a"), Calls("1"), Developer("d"), Calls("2"), Result("2"), Says("b"), Result("1"), User("c")],
             "<user>a<assistant>[1{}]<tool>r1=1<system>d<assistant>[2{}]<tool>r2=2<assistant>b<user>c",
         ),
-        // Several of the assistant, and their order.
+        // Several messages of the assistant, and their order.
         (&[User("a"), Says("b"), Says("c"), Thinks("x"), Says("d"), User("e")], "<user>a<assistant>(x)b\nc\nd<user>e"),
         (
             &[User("a"), Calls("1"), Result("1"), Thinks("x"), Calls("2"), Result("2"), Says("b"), User("c")],
@@ -139,7 +139,7 @@ async fn what_is_one_turn_is_one_message() {
     }
 }
 
-/// Templates whose messages have contents so, and calls behind them.
+/// A template that shows contents with `content`, followed by calls.
 fn prints(content: &str) -> String {
     format!(
         "{{% for m in messages %}}<{{{{ m.role }}}}>{content}{{% for c in m.tool_calls or [] %}}\
@@ -153,10 +153,10 @@ async fn a_content_that_is_not_there_is_not_printed() {
     let printing = prints("{{ m.content }}");
     let adding = prints("{{ '' + m.content }}");
     let trimming = prints("{{ m['content'] | trim }}");
-    // As some print whatever is no text.
+    // Some templates print whatever is not text.
     let texts = "{% if m.content is mapping %}{{ m.content.text }}{% else %}{{ m.content | string }}{% endif %}";
     let else_printing = prints(texts);
-    // Shows calls only where there is no content.
+    // Shows calls only if there is no content.
     let needs_none = "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and m.content is none %}\
         {% for c in m.tool_calls %}[{{ c.id }}{{ c.function.arguments | tojson }}]{% endfor %}{% else %}{{ m.content }}\
         {% endif %}{% endfor %}{{ '' if tools else '' }}{% if add_generation_prompt %}<assistant>{% endif %}";
@@ -176,13 +176,13 @@ async fn a_content_that_is_not_there_is_not_printed() {
         for (parts, expected) in histories {
             check(template, parts, expected).await;
         }
-        // Nothing is left out where a text stands beside a call.
+        // Nothing is left out if text is beside a call.
         let beside = [User("a"), Says("b"), Calls("1"), Result("1")];
         let shows_both = ![&needs_none, &needs_absence].contains(&template);
         let expected =
             if shows_both { "<user>a<assistant>b[1{}]<tool>r1" } else { "<user>a<assistant>b<assistant>[1{}]<tool>r1" };
         check(template, &beside, expected).await;
-        // Chats alone can leave it out, for whatever reason.
+        // Only chats can omit the content, for whatever reason.
         let server = server(template).await;
         let sent = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls":
             [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1E5}}}]}]}"#;

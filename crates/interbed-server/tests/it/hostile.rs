@@ -1,4 +1,4 @@
-//! Wrong or hostile input: it is refused with the right status, and nothing else is affected.
+//! Tests wrong or hostile input: it is refused with the right status, and nothing else is affected.
 
 use std::time::{Duration, Instant};
 
@@ -173,7 +173,7 @@ async fn bodies_that_are_no_json() {
     assert_eq!(server.send(form).await.error().0, 415);
 }
 
-/// A body of `bytes`, almost all of them the prompt or the message.
+/// A body of `bytes` bytes, almost all of them the prompt or the message.
 fn long_text(path: &str, unit: &str, bytes: usize) -> Vec<u8> {
     let text = unit.repeat(bytes / unit.len());
     match path {
@@ -183,7 +183,7 @@ fn long_text(path: &str, unit: &str, bytes: usize) -> Vec<u8> {
     .into_bytes()
 }
 
-/// The most memory that this process has had resident, in bytes.
+/// Peak resident memory of this process in bytes.
 fn peak_resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
@@ -193,11 +193,11 @@ fn peak_resident() -> usize {
 #[tokio::test]
 async fn prompts_that_would_fill_memory() {
     let server = Server::answering("x").await;
-    // Two bytes each; as tokens of a sequence, twelve.
+    // Two bytes each in the body; twelve as tokens of a sequence.
     let many = format!("{{\"prompt\": [{}0]}}", "0,".repeat(2_000_000));
     let (status, error) = server.post_bytes("/v1/completions", "", many.as_bytes()).await.error();
     assert_eq!((status, &error["code"]), (413, &json!("request_too_large")));
-    // Commas in a text are no values, and the text is too long for the context however it is tokenized.
+    // Commas in a text are not values, and the text is too long for the context however it is tokenized.
     let (status, error) = server.post("/v1/completions", &json!({"prompt": "a,\\\"[".repeat(500_000)})).await.error();
     assert_eq!((status, &error["param"]), (400, &json!("prompt")));
     assert!(error["message"].as_str().unwrap().contains("2500000 bytes"), "{error:?}");
@@ -211,7 +211,7 @@ async fn prompts_that_would_fill_memory() {
 
 #[tokio::test]
 async fn long_texts_take_no_more_memory_than_is_set_aside() {
-    // A context that any of these texts might fit, so that only memory refuses them.
+    // The context is large enough for all of these texts, so only memory refuses them.
     let mut limits = ScriptedEngine::limits();
     limits.max_model_len = 64 << 20;
     let engine = ScriptedEngine::start(limits, Duration::from_millis(1), answer("x"));
@@ -233,7 +233,7 @@ async fn long_texts_take_no_more_memory_than_is_set_aside() {
         assert!(status == 503 || error["message"].as_str().unwrap().contains("memory"), "{error:?}");
     }
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-    // The clients' own copies of 90 MiB, twice, are part of this process, and so are other tests.
+    // This process also holds the clients' own copies of 90 MiB, twice, and other tests.
     let grown = peak_resident() - before;
     assert!(grown < (128 + 2 * 90 + 64) << 20, "{} MiB", grown >> 20);
     // Requests that fit are served meanwhile.
@@ -247,7 +247,7 @@ async fn large_requests_wait_for_each_other() {
     limits.max_model_len = 1 << 20;
     let engine = ScriptedEngine::start(limits, Duration::from_millis(1), answer("x"));
     let server = std::sync::Arc::new(Server::over(ServerConfig::default(), engine).await);
-    // Each takes some 11 of the 24 MiB for requests that are being prepared, and its place comes back.
+    // Each request uses some 11 of the 24 MiB for requests that are being prepared, and gives them back.
     let body = json!({"prompt": vec![1; 70_000], "max_tokens": 1, "user": "x".repeat(2 << 20)}).to_string();
     let body = std::sync::Arc::new(body.into_bytes());
     let mut tasks = tokio::task::JoinSet::new();
@@ -292,13 +292,13 @@ async fn answers_that_outgrow_the_memory_end() {
     let (status, error) = server.post("/v1/completions", &body).await.error();
     assert_eq!((status, &error["code"]), (413, &json!("request_too_large")));
     assert!(server.engine.requests().is_empty(), "it was refused before anything was computed");
-    // So is one that would be alone too much; streamed, it is not held.
+    // A single answer can also be too large; streamed, it is not held.
     let mut body = json!({"prompt": "a", "max_tokens": 4000, "logprobs": 20});
     assert_eq!(server.post("/v1/completions", &body).await.error().0, 413);
     body["stream"] = json!(true);
     let chunks = server.post("/v1/completions", &body).await.chunks();
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
-    // A chat that sets no limit ends at what fits.
+    // A chat without a limit ends at what fits.
     let chat = json!({"messages": [{"role": "user", "content": "a"}], "logprobs": true, "top_logprobs": 20});
     let answer = server.post("/v1/chat/completions", &chat).await.ok();
     let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
@@ -334,7 +334,7 @@ async fn bodies_over_the_limit() {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();
     assert!(reply.starts_with("HTTP/1.1 413"), "{reply}");
-    // The server is as well as before.
+    // The server still works.
     server.post("/v1/completions", &json!({"prompt": "a"})).await.ok();
 }
 
@@ -351,7 +351,7 @@ async fn slow_clients_are_cut() {
         let mut stream = server.connect().await;
         stream.write_all(start.as_bytes()).await.unwrap();
         let mut reply = Vec::new();
-        // The connection ends, with or without a word.
+        // The connection ends, with or without a response.
         let _ = stream.read_to_end(&mut reply).await;
         let elapsed = began.elapsed();
         assert!(elapsed >= Duration::from_millis(150) && elapsed < Duration::from_secs(10), "{start:?}: {elapsed:?}");
@@ -369,7 +369,7 @@ async fn bodies_that_never_come_hold_no_memory() {
     let config = ServerConfig { body_timeout: Duration::from_secs(8), ..ServerConfig::default() };
     let server = Server::start(config, answer("x")).await;
     let body = json!({"prompt": "a", "user": "x".repeat(3 << 20)});
-    // Each declares half of the memory for bodies, and then sends next to nothing, or a part only.
+    // Each client declares half of the memory for bodies, and then sends next to nothing, or only a part.
     for sent in [1, 1 << 20] {
         let mut idle = Vec::new();
         for _ in 0..8 {
@@ -377,7 +377,7 @@ async fn bodies_that_never_come_hold_no_memory() {
             let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                         Content-Length: 4000000\r\n\r\n";
             let part = [head.as_bytes(), &b" ".repeat(sent)].concat();
-            // Those that wait for memory are not read.
+            // Bodies that wait for memory are not read.
             let (reading, mut writing) = stream.into_split();
             idle.push((reading, tokio::spawn(async move { (writing.write_all(&part).await, writing) })));
         }
@@ -389,7 +389,7 @@ async fn bodies_that_never_come_hold_no_memory() {
             assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
         }
         for (mut stream, _) in idle.drain(..).filter(|_| sent > 1) {
-            // Slow ones gave up their memory to those that waited.
+            // Slow bodies gave up their memory to waiting ones.
             let mut reply = String::new();
             stream.read_to_string(&mut reply).await.unwrap();
             assert!(reply.starts_with("HTTP/1.1 408") || reply.starts_with("HTTP/1.1 503"), "{reply}");

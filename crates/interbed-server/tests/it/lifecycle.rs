@@ -1,4 +1,4 @@
-//! Clients that go away, and servers that stop.
+//! Tests clients that disconnect, and servers that stop.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::fixture::{Server, post_request};
 
-/// Generates as long as it may.
+/// A server that generates as many tokens as allowed.
 async fn endless(config: ServerConfig) -> Server {
     Server::start(config, Box::new(|_, _| Step::Token(97))).await
 }
@@ -20,7 +20,7 @@ fn request(stream: bool) -> Vec<u8> {
     post_request("/v1/completions", "", body.to_string().as_bytes())
 }
 
-/// Waits, within reason, until the engine's status is as wanted.
+/// Waits, with a time limit, until the engine's status is as wanted.
 async fn until(engine: &ScriptedEngine, what: &str, wanted: impl Fn(usize, u64) -> bool) {
     let began = Instant::now();
     loop {
@@ -48,7 +48,7 @@ async fn a_client_that_goes_away_frees_its_request() {
         let steps_before = server.engine.steps();
         drop(connection);
         until(&server.engine, "freed", |running, cancelled| running == 0 && cancelled == cancelled_before + 3).await;
-        // Left alone, the sequences would have run for 4000 steps. The bound allows for a slow machine.
+        // Without cancelling, the sequences would have run for 4000 steps. The bound allows for a slow machine.
         let steps = server.engine.steps() - steps_before;
         assert!(steps < 2000, "{steps} steps passed");
     }
@@ -72,7 +72,7 @@ async fn a_client_that_reads_nothing_is_cut() {
     let config =
         ServerConfig { write_timeout: Duration::from_millis(200), connections_max: 1, ..ServerConfig::default() };
     let server = endless(config).await;
-    // Enough text to fill the sockets' buffers, and not enough tokens to be ended for those that wait to be read.
+    // Enough text to fill the sockets' buffers, but too few unread tokens for the stream to be ended.
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut connection = socket.connect(server.address).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_stream_that_is_read_at_a_trickle_ends_with_an_error() {
     let mut connection = server.connect().await;
     let body = json!({"prompt": "a", "max_tokens": 4000, "n": 256, "stream": true, "logprobs": 20});
     connection.write_all(&post_request("/v1/completions", "", body.to_string().as_bytes())).await.unwrap();
-    // It reads all the time, so that it is not cut, but far less than comes.
+    // The client reads all the time, so it is not disconnected, but far less than arrives.
     let (mut read, mut piece) = (Vec::new(), [0; 64]);
     let began = Instant::now();
     loop {
@@ -183,7 +183,7 @@ async fn requests_that_are_cut_are_told() {
     }
 }
 
-/// Streams of all APIs, which are cut by `end`, or by a failure of the engine.
+/// Checks streams of all APIs, which end by `stop_at_once`, or by a failure of the engine if `fails`.
 async fn cut_streams(script: Box<interbed_engine::testing::Script>, fails: bool) {
     let config = ServerConfig { drain_timeout: Duration::from_secs(600), ..ServerConfig::default() };
     let server = Server::start(config, script).await;
@@ -239,11 +239,11 @@ async fn a_cut_stream_ends_with_an_error_in_each_apis_form() {
         .await;
 }
 
-/// What became of a request under load: its answer, or a refusal that says when to come back.
+/// Sends one request under load; returns whether it was answered, or an error if a refusal does not say when to retry.
 async fn try_once(address: std::net::SocketAddr, stream: bool) -> Result<bool, String> {
     let mut connection = match TcpStream::connect(address).await {
         Ok(connection) => connection,
-        // The server has ended, and took nothing.
+        // The server has ended, and accepted nothing.
         Err(_) => return Ok(false),
     };
     let body = json!({"prompt": "a", "max_tokens": 30, "stream": stream}).to_string();
@@ -256,7 +256,7 @@ async fn try_once(address: std::net::SocketAddr, stream: bool) -> Result<bool, S
         () if reply.starts_with("HTTP/1.1 503") && reply.contains("retry-after") && reply.contains("draining") => {
             Ok(false)
         }
-        // Its socket waited in the queue of one that was gone: nothing of the request was read.
+        // The connection was queued at a server that had ended: nothing of the request was read.
         () if reply.is_empty() && (sent.is_err() || read.is_err()) => Ok(false),
         () => Err(format!("{sent:?} {read:?} {reply:?}")),
     }
@@ -278,7 +278,7 @@ async fn a_stop_under_load_loses_no_accepted_request() {
             })
         })
         .collect();
-    // All clients have had answers, and all are in the middle of something.
+    // All clients have got answers, and all have further requests in flight.
     let began = Instant::now();
     while server.engine.requests().len() < 64 {
         assert!(began.elapsed() < Duration::from_secs(60));
@@ -290,7 +290,7 @@ async fn a_stop_under_load_loses_no_accepted_request() {
         answered += client.await.unwrap().expect("every request has its answer, or was refused");
     }
     assert_eq!(served.await.unwrap(), Drained::Completely);
-    // What reached the engine was answered: neither cut nor cancelled.
+    // Every request that reached the engine was answered: none was cut or cancelled.
     let status = engine.handle().status();
     assert_eq!((status.finished.length, status.finished.cancelled), (answered, 0));
     assert_eq!(engine.requests().len() as u64, answered);
@@ -312,7 +312,7 @@ async fn answers_carry_the_requests_id() {
         let fresh = id(&ask(&format!("X-Request-Id: {bad}\r\n")).await);
         assert!(fresh.starts_with("req-"), "{fresh}");
     }
-    // Refusals have one too, and so do unknown routes.
+    // Refusals have an id too, and so do unknown routes.
     assert_eq!(id(&server.post_bytes("/v1/completions", "X-Request-Id: mine\r\n", b"{").await), "mine");
     assert!(id(&server.get("/nothing").await).starts_with("req-"));
     assert!(id(&server.get("/health").await).starts_with("req-"));
@@ -329,7 +329,7 @@ async fn one_connection_serves_many_requests() {
     }
 }
 
-/// Asks once, and leaves the connection open.
+/// Sends one request, and leaves the connection open.
 async fn version(connection: &mut TcpStream) -> Value {
     connection.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut reply = Vec::new();
@@ -341,7 +341,7 @@ async fn version(connection: &mut TcpStream) -> Value {
     serde_json::from_str::<Value>(body).unwrap()["version"].clone()
 }
 
-/// How a server answers that is asked for its health now, and after how long.
+/// Status and latency of a health request.
 async fn health(server: &Server) -> (u16, Duration) {
     let began = Instant::now();
     let reply = tokio::time::timeout(Duration::from_secs(20), server.get("/health")).await.expect("an answer");
@@ -352,14 +352,14 @@ async fn health(server: &Server) -> (u16, Duration) {
 async fn idle_connections_keep_nobody_out() {
     let server = endless(ServerConfig { connections_max: 40, ..ServerConfig::default() }).await;
     let mut idle = Vec::new();
-    // Some say nothing, some say half of what they want, and some have asked before.
+    // Some send nothing, some half of a request, and some have sent one before.
     for number in 0..200 {
         let mut connection = server.connect().await;
         match number % 3 {
             0 => {}
             1 => connection.write_all(b"GET /health HT").await.unwrap(),
             _ => {
-                // It may have been closed already.
+                // The connection may have been closed already.
                 let _ = connection.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
             }
         }
@@ -380,7 +380,7 @@ async fn where_all_connections_are_busy_health_is_told_and_others_wait() {
     let server = std::sync::Arc::new(Server::start(config, Box::new(script)).await);
     let body = json!({"prompt": "a", "max_tokens": 4000, "stream": true}).to_string();
     let mut busy = Vec::new();
-    // One address has three quarters of all, rounded up.
+    // One address may have three quarters of all connections, rounded up.
     for _ in 0..3 {
         let mut connection = server.connect().await;
         connection.write_all(&post_request("/v1/completions", "", body.as_bytes())).await.unwrap();
@@ -411,7 +411,7 @@ async fn from_elsewhere(server: &Server) -> TcpStream {
     socket.connect(server.address).await.unwrap()
 }
 
-/// Has one address keep all places busy that it may have, with bodies that never come.
+/// Occupies all connections that one address may have, with bodies that never arrive.
 async fn all_of_one_address(server: &Server, count: usize) -> Vec<TcpStream> {
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                 Content-Length: 4000\r\n\r\n";

@@ -1,4 +1,4 @@
-//! The page, and the stream of events that it is fed by.
+//! Tests the page, and its stream of events.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::fixture::{Server, post_request};
 
-/// A client that keeps up with the stream as the page does.
+/// A client that follows the stream as the page does.
 struct Follower {
     connection: TcpStream,
     text: String,
@@ -31,7 +31,7 @@ impl Follower {
         Self::with_headers(connection, "").await
     }
 
-    /// With a key.
+    /// Connects with a key.
     async fn of(server: &Server, key: &str) -> Self {
         Self::with_headers(server.connect().await, &format!("Authorization: Bearer {key}\r\n")).await
     }
@@ -43,7 +43,7 @@ impl Follower {
         Self { connection, text: String::new(), wholes: 0, blocks, sequences, figures, recent }
     }
 
-    /// Takes in the next event, and returns its name; `None` when the stream has ended.
+    /// Applies the next event, and returns its name; `None` when the stream has ended.
     async fn next(&mut self) -> Option<String> {
         while !self.text.contains("\n\n") {
             let mut piece = vec![0; 64 << 10];
@@ -51,7 +51,7 @@ impl Follower {
             if length == 0 {
                 return None;
             }
-            // Heads and sizes of chunks stand on lines of their own, which no event has.
+            // Headers and chunk sizes are on their own lines, which no event contains.
             self.text += std::str::from_utf8(&piece[..length]).unwrap();
         }
         let (event, rest) = self.text.split_once("\n\n").unwrap();
@@ -91,7 +91,7 @@ impl Follower {
         }
     }
 
-    /// Reads until what it knows is `state`.
+    /// Reads events until the known state is `state`.
     async fn reaches(&mut self, state: &LiveState) {
         let begin = Instant::now();
         let blocks: Vec<_> = state.blocks.iter().map(|block| block.code()).collect();
@@ -106,7 +106,7 @@ impl Follower {
     }
 }
 
-/// A state that differs from others.
+/// A pseudo-random state.
 fn state(seed: u32, blocks: usize) -> LiveState {
     let mut random = seed.wrapping_mul(2_654_435_761) | 1;
     let mut next = move |below: u32| {
@@ -325,7 +325,7 @@ async fn what_streams_to_a_key_ends_when_the_key_is_revoked() {
             assert!(rest.contains("key of this request is known no more") && rest.contains(last), "{rest}");
         }
     }
-    // The other goes on.
+    // The other viewer goes on.
     let shown = state(1, 300);
     server.engine.show(shown.clone());
     viewers[1].reaches(&shown).await;

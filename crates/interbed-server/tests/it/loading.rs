@@ -1,4 +1,4 @@
-//! A server that listens before it has a model, and one that ends.
+//! Tests a server that listens before it has a model, and one that ends.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn it_tells_how_far_the_model_is_loaded_and_then_serves() {
         assert!(page.lines().any(|candidate| candidate == line), "{line}\n{page}");
     }
 
-    // What needs the model is refused, in each API's form, and unknown paths are still unknown.
+    // Requests that need the model are refused, in each API's format, and unknown paths are still unknown.
     for path in ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/tokenize"] {
         let reply = server.post(path, &json!({"prompt": "a"})).await;
         let (status, error) = reply.error();
@@ -58,7 +58,7 @@ async fn it_tells_how_far_the_model_is_loaded_and_then_serves() {
     assert_eq!(server.get("/nothing").await.status, 404);
     assert!(server.engine.requests().is_empty());
 
-    // A connection that is kept open finds the model when it is there.
+    // An open connection can use the model once it is loaded.
     let mut kept = server.connect().await;
     let health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     kept.write_all(health).await.unwrap();
@@ -94,21 +94,21 @@ async fn more_connections_than_before_the_model_are_served_with_it() {
 
 #[tokio::test]
 async fn a_server_that_drains_says_so_and_takes_nothing_new() {
-    // Two tokens, and then nothing until it is cut.
+    // The script generates two tokens, and then nothing until it is cut.
     let script = |_: &_, index: usize| if index < 2 { Step::Token(97) } else { Step::Wait };
     let config = ServerConfig { drain_timeout: Duration::from_secs(600), ..ServerConfig::default() };
     let server = Server::start(config, Box::new(script)).await;
     let mut connection = server.connect().await;
     let body = json!({"prompt": "a", "max_tokens": 400, "stream": true}).to_string();
     connection.write_all(&post_request("/v1/completions", "", body.as_bytes())).await.unwrap();
-    // Its first token is there, so it is in flight.
+    // The first token has arrived, so the request is in flight.
     let mut reply = vec![0; 1];
     while !String::from_utf8_lossy(&reply).contains("data: ") {
         connection.read_buf(&mut reply).await.unwrap();
     }
     let (mut server, served) = server.begin_stop();
     let health = loop {
-        // The word to stop is on its way.
+        // The server may not have received the signal to stop yet.
         let health = server.get("/health").await;
         if health.status == 503 {
             break health;

@@ -1,4 +1,4 @@
-//! The server over a real loopback socket, in front of a scripted engine.
+//! Tests the server over a real loopback socket, with a scripted engine.
 
 mod agents;
 mod api;

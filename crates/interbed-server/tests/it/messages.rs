@@ -1,4 +1,4 @@
-//! Anthropic's API.
+//! Tests Anthropic's API.
 
 use interbed_engine::testing::{Step, answer};
 use interbed_server::{ApiKey, ApiKeys, ServerConfig};
@@ -18,7 +18,7 @@ fn prompt(server: &Server) -> String {
     server.last_request().prompt.iter().map(|&id| char::from(id as u8)).collect()
 }
 
-/// Status and `error` of a refusal, whose shape is checked.
+/// The type and the message of an error response, whose fields are checked, with its status.
 fn refused(reply: &Reply) -> (u16, String, String) {
     let told = reply.json();
     assert_eq!(told["type"], "error", "{told}");
@@ -35,7 +35,7 @@ async fn messages_are_answered() {
     let expected = json!({
         "id": told["id"], "type": "message", "role": "assistant", "model": "interbed",
         "content": [{"type": "text", "text": "hello there"}], "stop_reason": "end_turn", "stop_sequence": null,
-        // The prompt is "<user>hi<assistant>", of which the scripted engine finds half in its cache.
+        // The prompt is "<user>hi<assistant>"; the scripted engine reports half of it as cached.
         "usage": {
             "input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 12,
         },
@@ -51,7 +51,7 @@ async fn messages_are_answered() {
     assert_eq!(told["stop_sequence"], "th");
     let params = server.last_request().params;
     assert_eq!((params.temperature, params.top_p, params.top_k, params.max_tokens), (0.5, 0.9, Some(3), 100));
-    // What asks for nothing passes.
+    // Values that ask for nothing are accepted.
     let more = json!({"seed": 7, "n": 1, "stop": null, "presence_penalty": 0, "user": "me"});
     server.post("/v1/messages", &body(more)).await.ok();
     assert_eq!(server.last_request().params.seed, 7);
@@ -72,7 +72,7 @@ async fn conversations_are_rendered() {
             json!({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}),
             "<user>a\nb<assistant>",
         ),
-        // The assistant's last words are continued.
+        // The assistant's last message is continued.
         (
             json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "So"}]}),
             "<user>a<assistant>So",
@@ -137,7 +137,7 @@ async fn messages_that_wait_send_pings() {
     assert!(start > 2 && names[..start].iter().all(|&name| name == "ping"), "{names:?}");
     assert_eq!(names.iter().filter(|&&name| name == "message_start").count(), 1, "{names:?}");
     assert!(names[start + 1..].iter().filter(|&&name| name == "ping").count() > 3, "{names:?}");
-    // Some clients count no ping as life.
+    // Some clients do not count a ping as a sign of life.
     let is_life = |(name, _): &&(String, Value)| name != "ping";
     let longest = events.split(|event| is_life(&event)).map(<[_]>::len).max().unwrap();
     assert!((3..=5).contains(&longest), "{names:?}");
@@ -160,14 +160,14 @@ async fn a_stream_of_messages_that_fails_says_so() {
     assert_eq!(refused(&whole).1, "api_error");
 }
 
-/// A conversation with nothing but a result.
+/// A conversation with nothing but a tool result.
 fn result(id: &str, more: Value) -> Value {
     let mut block = json!({"type": "tool_result", "tool_use_id": id});
     block.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"messages": [{"role": "user", "content": [block]}]})
 }
 
-/// Shows all that a conversation has.
+/// A template that shows a whole conversation.
 const TEMPLATE: &str = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
     {{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\
@@ -207,7 +207,7 @@ async fn tools_are_used() {
     assert_eq!(content[3], json!({"type": "tool_use", "id": id(3), "name": "time", "input": {}}));
     assert!(content.len() == 4 && id(2) != id(3));
 
-    // Streamed, it is the same.
+    // The streamed answer is the same.
     let mut streamed = with_tools(thinking);
     streamed["stream"] = true.into();
     let mut blocks: Vec<(Value, String)> = Vec::new();
@@ -253,7 +253,7 @@ async fn tools_are_used() {
         assert_eq!(block, whole);
     }
 
-    // Without parallel use, the first call is all; one that is cut off is no block.
+    // Without parallel use, only the first call counts; one that is cut off is no block.
     let one = json!({"tool_choice": {"type": "auto", "disable_parallel_tool_use": true}, "max_tokens": 400});
     let told = server.post("/v1/messages", &with_tools(one)).await.ok();
     let uses = told["content"].as_array().unwrap().iter().filter(|block| block["type"] == "tool_use").count();
@@ -364,7 +364,7 @@ async fn refusals_have_the_form_of_the_api() {
         ("temperature", json!({"temperature": "hot"})),
         ("top_k", json!({"top_k": -7})),
         ("tools[0].name", json!({"tools": [{"name": "say \"hi\"", "input_schema": {}}]})),
-        // Fields of chats, which would change an answer.
+        // Fields of chats that would change an answer.
         ("n", json!({"n": 2})),
         ("skip_special_tokens", json!({"skip_special_tokens": false})),
         ("max_output_tokens", json!({"max_output_tokens": 3})),
@@ -414,7 +414,7 @@ async fn threads_are_refused_with_the_code_that_clients_go_on_by() {
     for (path, more) in [
         ("/v1/messages", json!({"thread": {"type": "create"}})),
         ("/v1/messages", json!({"thread": {"type": "create"}, "stream": true, "model": "unknown"})),
-        // It names neither the tool nor the call that it brings the result of.
+        // It names neither the tool nor the call of the result.
         ("/v1/messages", {
             let mut more = result("toolu_1", json!({"content": "sun"}));
             more["thread"] = json!({"type": "continue", "previous_message_id": "msg_1"});
@@ -430,7 +430,7 @@ async fn threads_are_refused_with_the_code_that_clients_go_on_by() {
     }
     assert!(server.engine.requests().is_empty());
     server.post("/v1/messages", &body(json!({"thread": null, "compaction": null}))).await.ok();
-    // Counting tells of the conversation as it is.
+    // Counting tokens uses the conversation unchanged.
     let counted = server.post("/v1/messages/count_tokens", &body(json!({"compaction": {"type": "summarize"}}))).await;
     assert_eq!(counted.ok()["input_tokens"], "<user>hi<assistant>".len());
 }

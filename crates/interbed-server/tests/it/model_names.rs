@@ -1,4 +1,4 @@
-//! The names that clients may ask for, and those that answers carry.
+//! Tests the names that clients may request, and those in responses.
 
 use interbed_engine::Pooling;
 use interbed_engine::testing::answer;
@@ -17,7 +17,7 @@ async fn server(any_model_name: bool) -> Server {
     Server::start(config, answer("x")).await
 }
 
-/// Requests to all APIs that answer with a model's name.
+/// Requests to all APIs whose responses contain the model's name.
 fn requests(model: &str) -> Vec<(&'static str, Value)> {
     let chat = json!([{"role": "user", "content": "a"}]);
     let bodies = [
@@ -57,7 +57,7 @@ async fn any_name_is_taken_and_told_where_that_is_wished() {
             assert_eq!(server.post(path, &body).await.ok()["model"], name, "{path}");
         }
     }
-    // Streams tell it too, and who sends none gets the first.
+    // Streams contain it too, and requests without a name get the first one.
     let body = json!({"prompt": "a", "model": "gpt-5", "stream": true});
     let chunks = server.post("/v1/completions", &body).await.chunks();
     assert!(chunks.iter().all(|chunk| chunk["model"] == "gpt-5"));

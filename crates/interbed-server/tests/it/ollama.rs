@@ -1,4 +1,4 @@
-//! Ollama's API: chats and prompts, whole and in lines.
+//! Tests Ollama's API: chats and prompts, whole and streamed.
 
 use interbed_engine::testing::{BOS, Step, answer};
 use interbed_server::ServerConfig;
@@ -10,7 +10,7 @@ use crate::streaming::slow_server;
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
 
-/// A chat that is answered whole, unless `more` says otherwise.
+/// A chat that is answered in one piece, unless `more` says otherwise.
 fn chat(more: Value) -> Value {
     with(json!({"model": "interbed", "messages": [{"role": "user", "content": "hi"}], "stream": false}), more)
 }
@@ -25,20 +25,20 @@ fn with(mut body: Value, more: Value) -> Value {
     body
 }
 
-/// The prompt that reached the engine, as text; the token that begins a text is `^`.
+/// The prompt that reached the engine, as text; `^` is the beginning-of-sequence token.
 fn asked(server: &Server) -> String {
     let text = |&id: &u32| if id == BOS { '^' } else { char::from(id as u8) };
     server.last_request().prompt.iter().map(text).collect()
 }
 
-/// Status and text of a refusal, which has nothing else.
+/// Status and text of an error response, which has no other fields.
 fn refused(reply: &Reply) -> (u16, String) {
     let told = reply.json();
     assert_eq!(told.as_object().unwrap().keys().collect::<Vec<_>>(), ["error"], "{told}");
     (reply.status, told["error"].as_str().expect("a text").to_owned())
 }
 
-/// Checks and takes away what differs from run to run.
+/// Checks and removes the fields that differ from run to run.
 fn settled(mut answer: Value, done: bool) -> Value {
     let fields = answer.as_object_mut().unwrap();
     let at = fields.shift_remove("created_at").expect("a time");
@@ -68,10 +68,10 @@ async fn chats_and_prompts_are_answered() {
     });
     assert_eq!(settled(told, true), expected);
     assert_eq!(asked(&server), "<system>be kind<user>hi<assistant>");
-    // As it is, behind the token that begins a text.
+    // A raw prompt follows the beginning-of-sequence token unchanged.
     let told = server.post(GENERATE, &prompt(json!({"raw": true, "template": "", "context": []}))).await.ok();
     assert_eq!((&told["response"], asked(&server).as_str()), (&json!("hello there"), "^hi"));
-    // The assistant's last words are gone on with.
+    // The assistant's last message is continued.
     let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "So"}]);
     server.post(CHAT, &chat(json!({"messages": messages}))).await.ok();
     assert_eq!(asked(&server), "<user>a<assistant>So");
@@ -98,7 +98,7 @@ async fn answers_stream_in_lines_unless_they_are_not_to() {
         let end = json!([last["done"], last["done_reason"], last["prompt_eval_count"], last["eval_count"]]);
         assert_eq!(end, json!([true, "stop", 19, 7]), "{last}");
     }
-    // Where nothing comes, lines that say nothing come.
+    // While no tokens arrive, empty lines are sent.
     let lines = slow_server().await.post(GENERATE, &json!({"prompt": "a"})).await.lines();
     let said: Vec<&str> = lines.iter().map(|line| line["response"].as_str().unwrap()).collect();
     assert!(said.len() > 6 && said.concat() == "ab" && said[0].is_empty(), "{said:?}");
@@ -119,7 +119,7 @@ async fn without_a_prompt_the_model_is_there() {
         assert!(status == 400 && told.contains("keep_alive asks for nothing but to unload"), "{told}");
     }
     assert!(server.engine.requests().is_empty());
-    // An answer that it is to go after is given, and the model stays.
+    // A request that asks to unload the model is answered, and the model stays.
     server.post(GENERATE, &prompt(json!({"keep_alive": 0}))).await.ok();
 }
 
@@ -128,7 +128,7 @@ async fn options_are_kept_to() {
     let server = Server::answering("one two three").await;
     let options = json!({"temperature": 0.5, "top_k": 7, "top_p": 0.9, "min_p": 0.1, "seed": 42, "num_predict": 50,
         "repeat_penalty": 1.2, "repeat_last_n": -1, "presence_penalty": 0.3, "frequency_penalty": 0.4, "stop": ["tw"],
-        // What changes no answer.
+        // Options that change no answer.
         "num_thread": 8, "num_gpu": 1, "main_gpu": 0, "num_batch": 2, "num_keep": 5, "numa": false, "use_mmap": true,
         "mirostat": 0, "mirostat_tau": 0.8, "typical_p": 1.0, "tfs_z": 1, "penalize_newline": true, "num_ctx": 4096});
     for (path, body, text_at) in
@@ -149,7 +149,7 @@ async fn options_are_kept_to() {
     for most in [-2, -1, 0] {
         assert_eq!(ask(json!({"num_predict": most})).await.1.max_tokens, 4096 - prompt_tokens);
     }
-    // The context that is asked for bounds prompt and answer together.
+    // The requested context limits prompt and answer together.
     let (reason, params) = ask(json!({"num_ctx": prompt_tokens + 3})).await;
     assert_eq!((reason, params.max_tokens), (json!("length"), 3));
     assert_eq!(ask(json!({"num_ctx": 0})).await.1.max_tokens, 4096 - prompt_tokens);
@@ -223,7 +223,7 @@ async fn calls_have_objects_as_arguments() {
     let config = ServerConfig { tool_parser: Some("hermes".into()), ..ServerConfig::default() };
     let server = Server::start(config, answer(CALLS)).await;
     let properties = json!({"city": {"type": "string"}, "days": {"type": "integer"}});
-    // Ollama's clients may leave the type out.
+    // Ollama's clients may omit the type.
     let tools = ["weather", "time"]
         .map(|name| json!({"function": {"name": name, "parameters": {"type": "object", "properties": properties}}}));
     let body = chat(json!({"tools": tools}));
@@ -251,7 +251,7 @@ async fn calls_have_objects_as_arguments() {
     }
     check(&message);
     assert_eq!(lines.last().unwrap()["done_reason"], "stop");
-    // One that is cut off is none.
+    // A call that is cut off is not reported.
     let cut = server.post(CHAT, &chat(json!({"tools": tools, "options": {"num_predict": 64}}))).await.ok();
     assert_eq!((&cut["done_reason"], &cut["message"]["tool_calls"]), (&json!("length"), &Value::Null));
 }
@@ -294,7 +294,7 @@ async fn thinking_is_told_by_itself() {
     assert!(asked(&server).ends_with("<think>\n</think>\n"), "{}", asked(&server));
 }
 
-/// The longest beginning of `text` that the newest request allows, and whether it may end there.
+/// The length of the longest prefix of `text` that the newest request allows, and whether the answer may end there.
 fn allowed(server: &Server, text: &str) -> (usize, bool) {
     let mut constraint = server.last_request().constraint.expect("a constraint");
     let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();

@@ -1,4 +1,4 @@
-//! Requests of Ollama's form as clients send them: Continue, Open WebUI and others, with all that they send along.
+//! Tests requests in Ollama's format as clients send them: Continue, Open WebUI and others, with all their fields.
 
 use interbed_engine::testing::answer;
 use interbed_server::ServerConfig;
@@ -23,7 +23,7 @@ fn text(lines: &[Value], at: &str) -> String {
 #[tokio::test]
 async fn continue_finds_the_model_and_chats_with_it() {
     let server = server().await;
-    // It asks for the model by the older name of the field, and reads `num_ctx` line by line.
+    // The client names the model in an older field, and reads `num_ctx` line by line.
     let shown = server.post("/api/show", &json!({"name": "llama3.2"})).await.ok();
     let parameters = shown["parameters"].as_str().unwrap();
     let values = parameters.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -37,12 +37,12 @@ async fn continue_finds_the_model_and_chats_with_it() {
     let lines = server.post("/api/chat", &chat).await.lines();
     assert_eq!(text(&lines, "/message/content"), "I see.");
     assert_eq!(server.last_request().params.max_tokens, 2048);
-    // Code is completed with a prompt that it has written itself.
+    // Code is completed with a prompt that the client has built itself.
     let prompt = json!({"model": "llama3.2", "prompt": "<PRE> a <SUF> b <MID>", "raw": true, "options": options,
         "keep_alive": 1800, "stream": true});
     let lines = server.post("/api/generate", &prompt).await.lines();
     assert_eq!(text(&lines, "/response"), "I see.");
-    // An agent's tools come without a stream.
+    // An agent's tools come without streaming.
     let tools = json!([{"type": "function", "function": {"name": "ls", "description": "List", "parameters": {
         "type": "object", "properties": {"dir": {"type": "string"}}, "required": ["dir"]}}}]);
     let mut agent = chat;
@@ -60,7 +60,7 @@ async fn open_webui_lists_chats_and_embeds() {
     let server = Server::start(config, answer("I see.")).await;
     let listed = server.get("/api/tags").await.ok();
     let name = listed["models"][0]["model"].as_str().unwrap().to_owned();
-    // It compares the parts of a version as numbers.
+    // The client compares the parts of a version as numbers.
     let version = server.get("/api/version").await.ok();
     assert!(version["version"].as_str().unwrap().split('.').all(|part| part.parse::<u32>().is_ok()));
     assert_eq!(server.get("/api/ps").await.ok()["models"][0]["model"], name.as_str());

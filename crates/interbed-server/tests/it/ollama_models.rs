@@ -1,4 +1,4 @@
-//! Ollama's API: what the model is, vectors, and paths that are served otherwise.
+//! Tests Ollama's API: models, embeddings, and paths of other kinds.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -58,7 +58,7 @@ async fn the_model_is_told_under_all_its_names() {
     only["expires_at"] = loaded["models"][0]["expires_at"].clone();
     (only["size_vram"], only["context_length"]) = (json!(7), json!(4096));
     assert_eq!(loaded, json!({"models": [only]}));
-    // Far from now.
+    // The model expires in the distant future.
     assert!(loaded["models"][0]["expires_at"].as_str().is_some_and(|time| time > "2300" && time.len() == 27));
     let told = server.get("/api/version").await.ok();
     assert!(told["version"].as_str().is_some_and(|version| version.split('.').count() == 3), "{told}");
@@ -120,7 +120,7 @@ async fn names_have_a_tag_or_not_and_answers_carry_them_as_sent() {
     }
 }
 
-/// The vector that belongs to a prompt, and the same with length 1.
+/// The vector of a prompt, and the same with length 1.
 fn expected(prompt: &[u32]) -> [Vec<f64>; 2] {
     let vector: Vec<f64> = embedding(prompt).into_iter().map(f64::from).collect();
     let length = vector.iter().map(|number| number * number).sum::<f64>().sqrt();
@@ -156,14 +156,14 @@ async fn texts_become_vectors() {
     same(&told["embeddings"][69], &expected(&[BOS, 116, 54, 57])[1]);
     assert_eq!(embed(json!({"input": []})).await["embeddings"], json!([]));
     assert_eq!(embed(json!({"input": "ab", "dimensions": 2})).await["embeddings"][0].as_array().unwrap().len(), 2);
-    // A text that is too long loses its end, or is refused.
+    // A text that is too long is cut at its end, or refused.
     let told = embed(json!({"input": "abcdef", "options": {"num_ctx": 3}})).await;
     same(&told["embeddings"][0], &unit);
     let told = embed(json!({"input": "a".repeat(5000)})).await;
     assert_eq!(told["prompt_eval_count"], 4096);
     let refused = server.post("/api/embed", &json!({"input": "a".repeat(5000), "truncate": false})).await;
     assert!(refused.status == 400 && refused.json()["error"].is_string(), "{}", refused.body);
-    // The older path tells the vector as the model makes it.
+    // The older path returns the vector as the model computes it.
     let told = server.post("/api/embeddings", &json!({"model": "tiny", "prompt": "ab"})).await.ok();
     same(&told["embedding"], &raw);
     assert_eq!(server.post("/api/embeddings", &json!({"model": "tiny"})).await.ok(), json!({"embedding": []}));
@@ -200,7 +200,7 @@ async fn other_paths_of_ollamas_say_what_there_is_instead() {
         let path = line.split(' ').nth(1).unwrap();
         assert!(reply.status == 404 && error.contains(told) && error.contains(path), "{line} {}", reply.body);
     }
-    // A client that asks whether somebody is there sends HEAD; the page stays what it is.
+    // A client that checks for a server sends HEAD; the page is unchanged.
     let head = b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert_eq!(server.send(head).await.status, 200);
     assert!(server.get("/").await.body.contains("<html"));
@@ -216,7 +216,7 @@ async fn a_connection_goes_on_behind_a_path_that_is_not_served() {
     let mut connection = server.connect().await;
     let mut answered = async |request: &[u8], rest: &[u8]| {
         connection.write_all(request).await.unwrap();
-        // The body comes behind the head, as many clients send it.
+        // The body follows the head, as many clients send it.
         tokio::time::sleep(Duration::from_millis(50)).await;
         connection.write_all(rest).await.unwrap();
         let mut reply = vec![0; 4096];
@@ -246,7 +246,7 @@ async fn keys_hold_here_too() {
     let body = json!({"prompt": "a", "stream": false}).to_string();
     let told = server.post_bytes("/api/generate", "Authorization: Bearer key\r\n", body.as_bytes()).await.ok();
     assert_eq!(told["response"], "x");
-    // Whose request it is does not depend on the API.
+    // The tenant does not depend on the API.
     let whose = |server: &Server| (server.last_request().tenant, server.last_request().cache_salt);
     let by_ollama = whose(&server);
     server.post_bytes("/v1/completions", "Authorization: Bearer key\r\n", br#"{"prompt": "a"}"#).await.ok();

@@ -1,4 +1,4 @@
-//! The description of the API, held against what the server does.
+//! Compares the description of the API with what the server does.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const PROBES: [(&str, &str); 6] = [
     ("object", "{}"),
 ];
 
-/// Whether `kind` is one of the types of a field; all are, where none is named.
+/// Whether `kind` is one of the types of a field; a field without types allows all.
 fn allows(field: &Value, kind: &str) -> bool {
     let named = |name: &Value| name == kind || (name == "number" && kind == "integer");
     match &field["type"] {
@@ -39,7 +39,7 @@ async fn fields_are_read_as_they_are_described() {
         assert!(!fields.is_empty());
         for (name, field) in fields {
             assert!(field["description"].as_str().is_some_and(|text| !text.is_empty()), "{path} {name}");
-            // A value of a type that is not described is refused, and the refusal names the field: it is read.
+            // A value of a type that is not described is refused, and the error names the field, so it is read.
             for (_, probe) in PROBES.iter().filter(|(kind, _)| !allows(field, kind)) {
                 let required = if path == "/v1/messages" && name != "max_tokens" { r#", "max_tokens": 1"# } else { "" };
                 let body = format!(r#"{{"{name}": {probe}{required}}}"#);
@@ -50,7 +50,7 @@ async fn fields_are_read_as_they_are_described() {
                 refused += 1;
             }
         }
-        // What is required is asked for.
+        // Requests without a required field are refused.
         for name in schema["required"].as_array().unwrap() {
             let mut body =
                 json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "prompt": "a", "input": "a"});

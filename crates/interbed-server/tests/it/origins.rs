@@ -1,4 +1,4 @@
-//! Scripts of web pages.
+//! Tests requests of web pages' scripts.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn server(origins: &[&str]) -> Server {
     Server::start(config, answer("x")).await
 }
 
-/// What a browser asks before it lets a script send a request with such headers.
+/// The preflight request that a browser sends before a script's request with such headers.
 async fn preflight(server: &Server, origin: &str) -> Reply {
     let head = format!(
         "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nOrigin: \
@@ -39,7 +39,7 @@ async fn pages_may_call_where_their_origin_is_allowed() {
         ("null", false),
     ] {
         let allowed = is_allowed.then_some(origin);
-        // A browser sends no key with this question.
+        // A browser sends no key with a preflight request.
         let told = preflight(&server, origin).await;
         assert_eq!((told.status, header(&told, "access-control-allow-origin")), (200, allowed));
         assert!(header(&told, "access-control-allow-methods").is_some_and(|methods| methods.contains("post")));
@@ -48,7 +48,7 @@ async fn pages_may_call_where_their_origin_is_allowed() {
         let answer = server.post_bytes("/v1/completions", &headers, br#"{"prompt": "a"}"#).await;
         assert_eq!((answer.status, header(&answer, "access-control-allow-origin")), (200, allowed));
         assert_eq!(header(&answer, "access-control-expose-headers"), Some("x-request-id,request-id"));
-        // Refusals can be read too.
+        // Scripts can read error responses too.
         let refused = server.post_bytes("/v1/completions", &format!("Origin: {origin}\r\n"), b"{}").await;
         assert_eq!((refused.status, header(&refused, "access-control-allow-origin")), (401, allowed));
     }
@@ -63,7 +63,7 @@ async fn all_pages_may_call_or_none() {
     assert_eq!((refused.status, header(&refused, "access-control-allow-origin")), (405, None));
 }
 
-/// The head of a request, as a page's browser sends it, and its body.
+/// A request as a page's browser sends it.
 fn request(line: &str, host: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = format!("{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}");
@@ -102,7 +102,7 @@ async fn no_foreign_page_reaches_a_server_without_keys() {
             }
         }
     };
-    // While the model is loaded, and afterwards.
+    // While the model is being loaded, and afterwards.
     refuses_all().await;
     server.open(door, config, crate::fixture::TEMPLATE);
     refuses_all().await;
@@ -126,7 +126,7 @@ async fn no_foreign_page_reaches_a_server_without_keys() {
         assert_eq!(taken.status, 200, "{host} {headers} {}", taken.body);
     }
     assert_eq!(server.engine.requests().len(), 3);
-    // A page that may call can read why it was refused.
+    // A page that may send requests can read why one was refused.
     let headers = "Origin: https://one.example\r\n";
     let refused = server.send(&request("GET /v1/models", "evil.example", headers, "")).await;
     assert_eq!((refused.status, header(&refused, "access-control-allow-origin")), (403, Some("https://one.example")));
@@ -140,7 +140,7 @@ async fn where_there_are_keys_hosts_do_not_matter() {
     assert_eq!(taken.json()["choices"][0]["text"], json!("x"));
 }
 
-/// What `curl -d` sends is called a form, as what a page's form sends is.
+/// `curl -d` declares its body as a form, like a page's form.
 #[tokio::test]
 async fn forms_are_taken_for_ollama_alone_and_of_no_foreign_page() {
     const FORM: &str = "Content-Type: application/x-www-form-urlencoded\r\n";
@@ -163,7 +163,8 @@ async fn forms_are_taken_for_ollama_alone_and_of_no_foreign_page() {
     let before = server.engine.requests().len();
     assert_eq!(before, 4);
     for page in [
-        // A form of a page, or a script that asks for no answer; an old browser; a sandbox; a page without a name.
+        // A page's form, or a script that does not read the response; an old browser; a sandboxed page; a page without
+        // an origin.
         "Origin: https://evil.example\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n",
         "Origin: https://evil.example\r\n",
         "Origin: null\r\nSec-Fetch-Site: cross-site\r\n",
@@ -177,12 +178,12 @@ async fn forms_are_taken_for_ollama_alone_and_of_no_foreign_page() {
             assert!(refused.status == 403 && refused.json()["error"].is_string(), "{page} {}", refused.body);
         }
     }
-    // A name of the page's own, which it makes mean this machine.
+    // A name of the page's own, which its DNS resolves to this machine.
     let own = format!("Origin: http://evil.example\r\nSec-Fetch-Site: same-origin\r\n{FORM}");
     let refused = server.send(&request("POST /api/generate", "evil.example", &own, asked[0].1)).await;
     assert_eq!(refused.status, 403);
     assert_eq!(server.engine.requests().len(), before);
-    // Where there are keys, these decide, and a page knows none.
+    // With API keys, these decide, and a page knows none.
     let keyed = self::server(&[]).await;
     let refused = keyed.send(&request("POST /api/generate", "localhost", FORM, asked[0].1)).await;
     assert!(refused.status == 401 && refused.json()["error"].is_string(), "{}", refused.body);

@@ -1,4 +1,4 @@
-//! Last messages that are to be continued: the prompt ends where they do, whatever the template makes of them.
+//! Tests last messages that are continued: the prompt ends where they do, whatever the template does.
 
 use interbed_server::ServerConfig;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";
 const HEAD: &str = "<|user|>\nSay e<|end|>\n<|assistant|>\n";
 
-/// A template that writes each message between its role and an end, and the assistant's content so.
+/// A template that writes each message between its role and an end mark, with the assistant's content as `content`.
 fn template(content: &str) -> String {
     format!(
         "{{% for m in messages %}}<|{{{{ m.role }}}}|>\n{{% if m.role == 'assistant' %}}{content}{{% else %}}\
@@ -26,7 +26,7 @@ fn body(path: &str, last: &Value) -> Value {
     body
 }
 
-/// The prompt behind what begins it, if `last` is continued.
+/// The prompt after its beginning, if `last` is continued.
 async fn continued(server: &Server, path: &str, last: &str) -> String {
     server.post(path, &body(path, &json!({"role": "assistant", "content": last}))).await.ok();
     let bytes = server.last_request().prompt.iter().map(|&id| u8::try_from(id).expect("a byte")).collect();
@@ -39,7 +39,7 @@ async fn continued(server: &Server, path: &str, last: &str) -> String {
 #[tokio::test]
 async fn a_prefill_ends_the_prompt_wherever_else_its_text_stands() {
     let plain = template("{{ m.content }}");
-    // One that shows the last message twice.
+    // Tests also a template that shows the last message twice.
     for template in [plain.clone(), format!("[{{{{ messages[-1].content }}}}]{plain}")] {
         let server = Server::with_template(&template).await;
         let parts = ["e", "end", "<", "|", "<|", "d|>", "<|end|>", "<|end|>\n<|assistant|>", "Say e", "{", "\u{e9}"];
@@ -121,7 +121,7 @@ async fn an_answer_that_continues_begins_where_the_message_ends() {
     for (template, last, answer, thought, text) in [
         (&knows, "So", "<think>a</think>b", Value::Null, "<think>a</think>b"),
         (&knows, "<think>So", " a</think>b", json!("a"), "b"),
-        // Nothing was said: it is an answer from its first token on.
+        // The message is empty, so the answer is complete from its first token on.
         (&knows, "", "<think>a</think>b", json!("a"), "b"),
         (&closes, "", "<think>a</think>b", Value::Null, "<think>a</think>b"),
     ] {

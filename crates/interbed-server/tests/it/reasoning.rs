@@ -1,15 +1,15 @@
-//! Answers that think, by the tags or channels of their model.
+//! Tests answers with thinking, in the tags or channels of their model.
 
 use interbed_server::ServerConfig;
 use serde_json::{Value, json};
 
 use crate::fixture::Server;
 
-/// Opens the thinking, unless it is told not to.
+/// A template that opens the thinking, unless it is told not to.
 const OPENS: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if tools %}[tools]{% endif %}\
     {% if add_generation_prompt %}<assistant><think>\n{% if enable_thinking is false %}\n</think>\n{% endif %}\
     {% endif %}";
-/// Lets the model open it.
+/// A template that lets the model open the thinking.
 const KNOWS: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}{% endfor %}\
     {% if add_generation_prompt %}<assistant>{% endif %}";
 const HARMONY: &str = "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}<|end|>\
@@ -28,7 +28,7 @@ async fn server(text: &str, template: &str, parser: Option<&str>) -> Server {
     Server::speaking(config, text, template).await
 }
 
-/// Thinking and text of an answer, which are the same whole and streamed.
+/// Thinking and text of an answer, after checking that the streamed answer is the same.
 async fn told(server: &Server, more: Value) -> (Value, Value) {
     let reply = server.post(PATH, &chat(&more)).await.ok();
     let message = reply["choices"][0]["message"].clone();
@@ -122,22 +122,22 @@ async fn what_is_bound_comes_behind_thinking() {
         let taken = answer.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
         assert_eq!(taken == answer.len() && constraint.may_end(), is_bound, "{more}: {taken} bytes of {answer}");
     }
-    // What is told as text beside the answer would be no JSON with it.
+    // Other text beside the answer would make it invalid JSON.
     let server = server("x", HARMONY, None).await;
     for (text, taken) in [("<|channel|>commentary", 11), ("so", 0), ("<|channel|>final<|end|>", 18)] {
         server.post(PATH, &chat(&json!({"response_format": schema}))).await.ok();
         let mut constraint = server.last_request().constraint.expect("a constraint");
         assert_eq!(text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count(), taken);
     }
-    // Where the prompt closes the thinking, all is bound.
+    // If the prompt closes the thinking, the whole answer is constrained.
     let server = self::server("x", OPENS, None).await;
     let more = json!({"response_format": schema, "chat_template_kwargs": {"enable_thinking": false}});
     server.post(PATH, &chat(&more)).await.ok();
     assert!(server.last_request().constraint.expect("a constraint").advance(u32::from(b's')).is_err());
 }
 
-/// What an answer with these stop strings tells, whole and streamed, in both APIs that have them: thinking, text, the
-/// stop string that ended it, and the tokens that it took.
+/// Sends a request with these stop strings, whole and streamed, to both APIs that support them; returns thinking, text,
+/// the stop string that ended the answer, and the number of tokens.
 async fn stopped(server: &Server, stops: &[&str], more: Value) -> (String, String, Value, u64) {
     let mut more = more;
     more["stop"] = json!(stops);
@@ -159,7 +159,7 @@ async fn stopped(server: &Server, stops: &[&str], more: Value) -> (String, Strin
         }
         streamed.3 = chunk["usage"]["completion_tokens"].as_u64().unwrap_or_default();
     }
-    // White space alone is no content of a whole answer that thinks.
+    // White space alone is no content of a whole answer with thinking.
     if expected.1.is_empty() {
         streamed.1 = streamed.1.trim().to_owned();
     }
@@ -210,14 +210,14 @@ async fn stop_strings_end_the_text_and_never_the_thinking() {
             (&["stop"][..], Some(("Well.\n\nI ", "stop"))),
             (&["stop here", "\n\n"], Some(("Well.", "\n\n"))),
             (&["I stop here", "zz"], None),
-            // Across what lies between them, and in their marks.
+            // Stop strings that cross the boundaries of messages, or are in their marks.
             (&["No.\n</think>", "Well.I", "</think>", "<|message|>", "think", "analysis"], None),
             (&["W"], Some(("", "W"))),
             (&["there", "I stop t", "re."], Some(("Well.\n\n", "I stop t"))),
             (&["."], Some(("Well", "."))),
         ] {
             let (said, stop) = expected.map_or((text, Value::Null), |(said, stop)| (said, json!(stop)));
-            // A token is a byte here: the answer ends with the last one of the stop string.
+            // A token is a byte here: the answer ends with the last byte of the stop string.
             let tokens = match stop.as_str() {
                 Some(stop) => answer.len() - text.len() + said.len() + stop.len(),
                 None => answer.len() + 1,
@@ -232,7 +232,7 @@ async fn stop_strings_end_the_text_and_never_the_thinking() {
         let told = server.post(PATH, &chat(&later)).await.ok();
         assert_eq!(told["choices"][0]["message"]["content"], text);
     }
-    // What does not think ends as ever, and so does what was told not to.
+    // Answers without thinking, or with thinking turned off, end at stop strings as usual.
     let server = server("I stop.", OPENS, None).await;
     let without = json!({"chat_template_kwargs": {"enable_thinking": false}, "stop": "stop"});
     let told = server.post(PATH, &chat(&without)).await.ok();
@@ -264,7 +264,7 @@ async fn stop_strings_end_no_call() {
         let said = if parser.is_some() { (2, "Well.Now ", json!("stop")) } else { (1, "Well.", Value::Null) };
         let content = choice["message"]["content"].as_str().unwrap();
         assert_eq!((calls.len(), content, choice["stop_reason"].clone()), said);
-        // A text before calls ends at one, and they never come.
+        // Text before calls ends at a stop string, and the calls never come.
         let told = server.post(PATH, &asked(json!("ll."))).await.ok();
         let choice = &told["choices"][0];
         assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("stop"), &json!("We")));

@@ -1,4 +1,4 @@
-//! OpenAI's newer API.
+//! Tests OpenAI's `/v1/responses`.
 
 use interbed_engine::testing::Step;
 use interbed_server::ServerConfig;
@@ -107,7 +107,7 @@ async fn responses_stream_what_they_would_answer() {
     assert!(events[3..events.len() - 2].iter().all(|event| event["item_id"] == *id));
 }
 
-/// Shows all that a conversation has.
+/// A template that shows a whole conversation.
 const TEMPLATE: &str = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
     {{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\
@@ -146,10 +146,10 @@ async fn functions_are_called() {
     assert!(call["call_id"].as_str().unwrap().starts_with("call_") && call["call_id"] != output[3]["call_id"]);
     assert!(output.iter().all(|item| item["status"] == "completed"));
     assert_eq!(told["tools"][1]["name"], "time");
-    // A token is a byte here; the tag that closes the thinking is known as such with its last.
+    // A token is a byte here; the closing tag of the thinking is recognized with its last byte.
     assert_eq!(told["usage"]["output_tokens_details"]["reasoning_tokens"], "I see.</think".len());
 
-    // Streamed, it is the same.
+    // The streamed answer is the same.
     let reply = server.post("/v1/responses", &with_tools(json!({"stream": true}))).await;
     let mut items: Vec<(Value, String)> = Vec::new();
     let mut last = Value::Null;
@@ -245,7 +245,7 @@ async fn formats_and_choices_bind_the_answer() {
     }
 }
 
-/// Clients give up where no event comes, and take the first for the beginning.
+/// Clients give up if no event arrives, and take the first one for the beginning.
 #[tokio::test]
 async fn responses_that_wait_tell_that_they_go_on() {
     let server = slow_server().await;

@@ -1,4 +1,4 @@
-//! Answers as server-sent events.
+//! Tests answers as server-sent events.
 
 use std::time::Duration;
 
@@ -73,8 +73,8 @@ async fn usage_options_need_a_stream() {
     assert_eq!(server.post("/v1/completions", &body).await.error().1["param"], "stream_options");
 }
 
-/// A server whose requests wait for some 200 ms in the queue, and then for about as long for each of their tokens, and
-/// whose streams are silent for 20 ms at most.
+/// A server whose requests wait some 200 ms in the queue, and about as long for each of their tokens, and whose streams
+/// are silent for at most 20 ms.
 pub async fn slow_server() -> Server {
     let script = |_: &_, index: usize| match index {
         0 => Step::Token(b'a'.into()),
@@ -104,7 +104,7 @@ async fn chats_and_completions_tell_that_they_wait() {
             let nothing = choice["delta"] == json!({}) || choice["text"] == "";
             nothing && choice["index"] == 0 && choice["finish_reason"].is_null() && chunk["usage"].is_null()
         };
-        // At least a few before the first token, and between tokens.
+        // There are some empty events before the first token, and between tokens.
         let waits = chunks.iter().filter(is_empty).count();
         assert!(waits > 6 && is_empty(&&chunks[0]), "{path}: {chunks:?}");
         let text = |choice: &Value| -> Option<String> {
@@ -139,10 +139,10 @@ async fn no_choice_goes_on_behind_its_end() {
     assert!(waits > 6, "{chunks:?}");
 }
 
-/// Tokens that come, but tell nothing yet, are no sign of life either.
+/// Tokens without reportable text are no sign of life either.
 #[tokio::test]
 async fn what_is_held_back_is_waited_for() {
-    // A possible stop string, token by token.
+    // A possible stop string arrives token by token.
     let script = |_: &_, index: usize| Step::Token(if index < 40 { b'x'.into() } else { EOS });
     let config = ServerConfig { silence_max: Duration::from_millis(20), ..ServerConfig::default() };
     let engine = ScriptedEngine::start(ScriptedEngine::limits(), Duration::from_millis(10), Box::new(script));

@@ -1,10 +1,11 @@
-//! What an answer has to be: every form in which clients ask for it, and what is refused.
+//! Tests constraints on answers: every format in which clients ask for them, and refusals.
 
 use serde_json::{Value, json};
 
 use crate::fixture::Server;
 
-/// The longest beginning of `text` that the constraint of the newest request allows, and whether it may end there.
+/// The length of the longest prefix of `text` that the constraint of the newest request allows, and whether the answer
+/// may end there.
 fn allowed(server: &Server, text: &str) -> (usize, bool) {
     let mut constraint = server.last_request().constraint.expect("a constraint");
     let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
@@ -97,6 +98,6 @@ async fn what_cannot_be_kept_to_is_refused_by_name_and_place() {
         let is_named = error["param"].as_str().is_some_and(|named| named == param || param.starts_with(named));
         assert!(status == 400 && is_named && message.contains(told), "{param}: {error:?}");
     }
-    // The scripted engine checks as the real one does.
+    // The scripted engine checks like the real one.
     assert!(server.engine.requests().is_empty());
 }

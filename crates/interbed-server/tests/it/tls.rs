@@ -1,4 +1,4 @@
-//! HTTPS: certificates that are replaced, clients that cannot speak it.
+//! Tests HTTPS: certificates that are replaced, and clients that cannot speak TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::fixture::{Server, post_request};
 
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// A certificate, its private key, and a client that trusts nothing else.
+/// A certificate, its private key, and a client that trusts only this certificate.
 struct Identity {
     certificate: &'static str,
     key: &'static str,
@@ -46,7 +46,7 @@ async fn connect(server: &Server, client: &TlsConnector) -> std::io::Result<TlsS
     client.connect(ServerName::try_from("localhost").unwrap(), server.connect().await).await
 }
 
-/// Asks once over a connection that stays open.
+/// Sends one request over a connection that stays open.
 async fn is_healthy(stream: &mut TlsStream<tokio::net::TcpStream>) -> bool {
     stream.write_all(HEALTH).await.unwrap();
     let mut reply = Vec::new();
@@ -68,11 +68,11 @@ async fn answers_come_over_tls_and_the_certificate_can_be_replaced() {
     let body = json!({"prompt": "a", "stream": true}).to_string();
     stream.write_all(&post_request("/v1/completions", "", body.as_bytes())).await.unwrap();
     let mut reply = String::new();
-    // Its end is announced, as TLS wants it: a cut would be an error.
+    // The end is announced by TLS: a cut would be an error.
     stream.read_to_string(&mut reply).await.unwrap();
     assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("[DONE]"), "{reply}");
 
-    // A pair that does not fit changes nothing.
+    // A certificate and key that do not match change nothing.
     assert!(tls.replace(second.certificate.as_bytes(), first.key.as_bytes()).is_err());
     assert!(connect(&server, &first.client).await.is_ok());
     tls.replace(second.certificate.as_bytes(), second.key.as_bytes()).unwrap();
@@ -93,20 +93,20 @@ async fn handshakes_that_fail_cost_nobody_else_anything() {
         ..ServerConfig::default()
     };
     let server = Server::start(config, answer("x")).await;
-    // One that says nothing keeps the only place no longer than the time for a handshake.
+    // A silent client occupies the only connection no longer than the handshake timeout.
     let mut silent = server.connect().await;
     let mut plain = server.connect().await;
     plain.write_all(HEALTH).await.unwrap();
     let mut rest = Vec::new();
     silent.read_to_end(&mut rest).await.unwrap();
     assert!(rest.is_empty());
-    // One that does not speak TLS is told so in its terms (an alert), and rubbish ends.
+    // A client that does not speak TLS gets an alert, and garbage ends the connection.
     plain.read_to_end(&mut rest).await.unwrap();
     assert_eq!(rest.first(), Some(&21), "{rest:?}");
     let mut rubbish = server.connect().await;
     rubbish.write_all(&[0x16, 3, 1, 0xff, 0xff, 0]).await.unwrap();
     rubbish.shutdown().await.unwrap();
-    // What comes back is an alert, or nothing where the socket was closed at once.
+    // The response is an alert, or nothing if the socket was closed at once.
     let _ = rubbish.read_to_end(&mut rest).await;
     assert!(is_healthy(&mut connect(&server, &identity.client).await.unwrap()).await);
 }
@@ -128,7 +128,7 @@ async fn a_client_that_reads_nothing_is_cut_over_tls_too() {
     let mut blocked = identity.client.connect(ServerName::try_from("localhost").unwrap(), socket).await.unwrap();
     let body = json!({"prompt": "a", "max_tokens": 4000, "n": 4, "stream": true, "logprobs": 5}).to_string();
     blocked.write_all(&post_request("/v1/completions", "", body.as_bytes())).await.unwrap();
-    // The only place is free again when it is cut.
+    // The only connection is free again when it is closed.
     let next = tokio::time::timeout(Duration::from_secs(60), connect(&server, &identity.client)).await;
     assert!(is_healthy(&mut next.expect("the blocked connection is closed").unwrap()).await);
 }

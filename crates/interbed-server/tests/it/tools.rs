@@ -1,4 +1,4 @@
-//! Calls of tools: what answers become, whole and streamed, and what binds them.
+//! Tests tool calls: how answers are parsed, whole and streamed, and what constrains them.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -46,11 +46,11 @@ async fn calls_are_parts_of_a_whole_answer() {
         assert!(calls[0]["index"].is_null() && calls[0]["id"].as_str().is_some_and(|id| id.starts_with("call_")));
         assert!(count == 1 || calls[0]["id"] != calls[1]["id"]);
     }
-    // Without a choice of tools, it is text.
+    // With `tool_choice` "none", a call is text.
     let reply = server.post(PATH, &chat(&json!({"tool_choice": "none"}))).await.ok();
     assert_eq!(reply["choices"][0]["message"]["content"], TWO);
     assert_eq!(reply["choices"][0]["finish_reason"], "stop");
-    // Cut off before it is known what is called, and behind that.
+    // Answers that are cut off before the tool's name is known, and after it.
     let reply = server.post(PATH, &chat(&json!({"max_tokens": 30}))).await.ok();
     assert_eq!(reply["choices"][0]["finish_reason"], "length");
     assert_eq!(reply["choices"][0]["message"]["content"], TWO[..30]);
@@ -88,7 +88,7 @@ async fn calls_stream_name_first() {
     let told: Vec<_> = calls.iter().map(|(_, name, arguments)| (name.as_str(), arguments.as_str())).collect();
     assert_eq!(told, [("weather", "{\"city\": \"Rome\"}"), ("time", "{\"city\": \"Oslo\"}")]);
     assert_ne!(calls[0].0, calls[1].0);
-    // A token is a byte here, and each one of the arguments comes at once.
+    // A token is a byte here, and each byte of the arguments is sent at once.
     assert_eq!(pieces, calls[0].2.len() + calls[1].2.len());
 }
 
@@ -133,10 +133,10 @@ async fn what_must_be_called_binds_the_answer_from_its_first_token() {
             let all = taken == text.len() && constraint.may_end();
             assert_eq!(all, is_allowed, "{parser}: {choice} with {text}: {taken} bytes");
         }
-        // A free answer is bound behind the marker of a call.
+        // A free answer is constrained after the marker of a call.
         server.post(PATH, &chat(&json!({}))).await.ok();
         let mut constraint = server.last_request().constraint.expect("a constraint");
-        // Without its marker, a call of Llama 3 stands at the start.
+        // Without its marker, a call of Llama 3 has to be at the start.
         let marker = if parser == "llama3" { "<|python_tag|>" } else { "" };
         let text = format!("Well, {marker}{}", call("time", "Bonn"));
         let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
@@ -187,7 +187,7 @@ async fn choices_that_cannot_be_kept_to_are_refused() {
         let (status, error) = server.post(PATH, &chat(&more)).await.error();
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{more}");
     }
-    // Where it is not known how calls are written, an answer is text.
+    // If the syntax of calls is unknown, an answer is text.
     unknown.post(PATH, &chat(&json!({}))).await.ok();
     assert!(unknown.last_request().constraint.is_none());
 }
@@ -241,7 +241,7 @@ async fn parameters_between_tags_keep_to_the_whole_schema() {
             let taken = text.bytes().take_while(|&byte| constraint.advance(u32::from(byte)).is_ok()).count();
             assert_eq!(taken == text.len() && constraint.may_end(), is_allowed, "{parser}: {taken} bytes of {text:?}");
         }
-        // What is not known of each parameter by itself.
+        // A schema that does not describe each parameter by itself.
         let other = json!({"type": "object", "properties": {"a": {}}, "required": ["a", "b"]});
         let (status, error) = server.post(PATH, &asked(&other, &required)).await.error();
         assert_eq!((status, &error["param"]), (400, &json!("tools")));
@@ -281,10 +281,10 @@ async fn a_model_whose_template_knows_no_tools_is_told_of_them() {
     assert!(prompt.ends_with(told), "{prompt}");
 }
 
-/// Nobody's answers are bound less because others keep the server busy.
+/// A busy server does not loosen the constraints of any answer.
 #[tokio::test]
 async fn what_is_not_compiled_in_time_is_not_loosened() {
-    // It takes the vocabulary, and never says what it thinks of a schema.
+    // This worker reads the vocabulary, and never answers about a schema.
     let folder = tempfile::tempdir().expect("a folder");
     let silent = folder.path().join("silent");
     std::fs::write(&silent, "#!/bin/sh\nprintf '\\002\\000\\000\\000+ '\nexec sleep 60\n").expect("a file");
@@ -297,7 +297,7 @@ async fn what_is_not_compiled_in_time_is_not_loosened() {
     assert!(refused.body.contains("could not be compiled within"), "{}", refused.body);
 }
 
-/// A schema that cannot be enforced loosens its own function, and a strict one refuses.
+/// A schema that cannot be enforced loosens only its own function, and a strict one is refused.
 #[tokio::test]
 async fn under_auto_one_schema_loosens_no_other() {
     let server = server(Some("hermes"), "x").await;
@@ -330,7 +330,7 @@ async fn under_auto_one_schema_loosens_no_other() {
     );
 }
 
-/// Files that an agent wrote are arguments of its calls, and reach the template as all others do.
+/// Files that an agent wrote are arguments of its calls, and reach the template like all others.
 #[tokio::test]
 async fn long_arguments_are_objects_too() {
     let template = "{% for m in messages %}{% for c in m.tool_calls or [] %}\
@@ -349,7 +349,7 @@ async fn long_arguments_are_objects_too() {
     assert_eq!(prompt, "city 70000;city 70000;city 5;");
 }
 
-/// Arguments are a JSON object, also where their schema says nothing, or allows other types too.
+/// Arguments are a JSON object, even if their schema has no type, or allows other types too.
 #[tokio::test]
 async fn arguments_are_objects_whatever_their_schema_says() {
     let number = json!({"properties": {"a": {"type": "integer"}}});
@@ -430,7 +430,7 @@ async fn a_schema_that_no_object_keeps_to_is_refused_by_name() {
     }
 }
 
-/// Tools and histories have the numbers that the client wrote.
+/// Tools and histories keep the numbers as the client wrote them.
 #[tokio::test]
 async fn numbers_reach_the_prompt_as_they_were_sent() {
     let template = "{{ tools | tojson }}{% for m in messages %}{% for c in m.tool_calls or [] %}\
@@ -446,7 +446,7 @@ async fn numbers_reach_the_prompt_as_they_were_sent() {
             json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments.to_string()}});
         let messages =
             json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]);
-        // Assigned, as `json!` writes some numbers in another way.
+        // Assigned separately, as `json!` changes the spelling of some numbers.
         let tools = json!([{"type": "function", "function": {"name": "f"}}]);
         let mut body = json!({"messages": messages, "tools": tools, "tool_choice": "none"});
         body["tools"][0]["function"]["parameters"] = parameters.clone();

@@ -1,4 +1,4 @@
-//! Traces, to a small collector.
+//! Tests traces, with a small collector.
 
 use interbed_engine::testing::answer;
 use interbed_server::{OtlpEndpoint, ServerConfig};
@@ -14,7 +14,7 @@ async fn collector() -> (TcpListener, OtlpEndpoint) {
     (listener, OtlpEndpoint::read(&endpoint).unwrap())
 }
 
-/// One POST: its head, and its body.
+/// Receives one POST request; returns its head and its body.
 async fn taken(listener: &TcpListener, status: &str) -> (String, Vec<u8>) {
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut bytes = Vec::new();
@@ -46,7 +46,7 @@ async fn a_request_is_a_trace_that_goes_on_from_its_callers() {
     let headers = "X-Request-Id: mine-7\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     let body = json!({"prompt": "secret words", "max_tokens": 3}).to_string();
     server.post_bytes("/v1/completions", headers, body.as_bytes()).await.ok();
-    // Neither polls nor refusals are traces.
+    // Polls and refusals send no traces.
     server.get("/health").await.ok();
     let (head, body) = taken(&listener, "200 OK").await;
     assert!(head.starts_with("post /v1/traces http/1.1\r\n"), "{head}");
@@ -72,7 +72,7 @@ async fn a_dead_collector_costs_nobody_anything_but_its_traces() {
     for _ in 0..8 {
         ask().await;
     }
-    // All of them are counted in the end, and the server goes on.
+    // In the end all spans are counted, and the server goes on.
     let dropped = r#"interbed:trace_spans_dropped_total{model_name="interbed",engine="0"} 36"#;
     while !server.get("/metrics").await.body.contains(dropped) {
         ask_nothing().await;

@@ -1,4 +1,4 @@
-//! Fields that vLLM added to the OpenAI API.
+//! Tests fields that vLLM added to the OpenAI API.
 
 use interbed_engine::testing::{BOS, Step};
 use interbed_server::ServerConfig;
@@ -16,7 +16,7 @@ async fn words_and_ids_reach_the_engine() {
     let body = json!({"prompt": "a", "bad_words": ["no", " way"], "allowed_token_ids": [120, 121]});
     server.post("/v1/completions", &body).await.ok();
     let params = server.last_request().params;
-    // With bytes as tokens, a space before the word is one more token, so it is the same word.
+    // With bytes as tokens, a word with a space ends with the tokens of the word itself, which suffice.
     assert_eq!(params.bad_words, [ids("no"), ids("way")]);
     assert_eq!(params.allowed_token_ids, [120, 121]);
     let chat = json!({"messages": [{"role": "user", "content": "a"}], "bad_words": ["no"], "allowed_token_ids": []});

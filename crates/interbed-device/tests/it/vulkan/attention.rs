@@ -182,9 +182,9 @@ fn attention_agrees_with_the_reference() {
 #[test]
 fn attention_in_pieces_gives_what_it_gives_at_once() {
     let Some(gpu) = gpu() else { return };
-    let (heads, block_size, length) = (4, 16, 2 * SEGMENT + 37);
-    let cases = [(KvDType::F32, None), (KvDType::F16, Some(SEGMENT + 500)), (KvDType::Q8, Some(60))];
-    // With room for parts, segments are computed side by side where all are at hand.
+    let (heads, block_size, length) = (4, 16, 2 * STRETCH + 37);
+    let cases = [(KvDType::F32, None), (KvDType::F16, Some(STRETCH + 500)), (KvDType::Q8, Some(60))];
+    // With room for parts, stretches are computed side by side where all are at hand.
     for ((dtype, window), scratch) in cases.into_iter().flat_map(|case| [(case, 0), (case, 1 << 20)]) {
         let layout = KvLayout::new(block_size, dtype, [KvShape { num_kv_heads: 2, head_dim: 16 }]);
         let kv = layout.layer(0);
@@ -205,8 +205,8 @@ fn attention_in_pieces_gives_what_it_gives_at_once() {
         let style = RopeStyle::Halves;
         bench.run(Command::StoreKv { layer: kv, sequences, style, cos, sin, q: all, k: k_at, v: v_at });
 
-        // The last tokens, at once and after the two segments before them.
-        let asked = 2 * SEGMENT..length;
+        // The last tokens, at once and after the two stretches before them.
+        let asked = 2 * STRETCH..length;
         let q_at = bench.tensor(&q[asked.start * heads * 16..]);
         let (out, pieces) = (bench.area.take(q_at.len()), bench.area.take(q_at.len()));
         let state = bench.area.take(asked.len() * heads * ATTENTION_STATE);
@@ -222,9 +222,9 @@ fn attention_in_pieces_gives_what_it_gives_at_once() {
         let mut host = vec![0u8; blocks * layout.block_bytes()];
         rotate_and_store_on_host(&kv, &mut host, &tables, length, &k, &v);
         let frames =
-            (0..2).filter(|segment| window.is_none_or(|window| asked.start + 1 < window + (segment + 1) * SEGMENT));
-        for segment in frames {
-            let held = segment * SEGMENT..(segment + 1) * SEGMENT;
+            (0..2).filter(|stretch| window.is_none_or(|window| asked.start + 1 < window + (stretch + 1) * STRETCH));
+        for stretch in frames {
+            let held = stretch * STRETCH..(stretch + 1) * STRETCH;
             let own = &tables[held.start / block_size..held.end / block_size];
             let bytes: Vec<u8> = own
                 .iter()
@@ -237,7 +237,7 @@ fn attention_in_pieces_gives_what_it_gives_at_once() {
             let sequences = KvSequences { spans: &spans, tables: &[] };
             bench.run(Command::Attend { layer, frame: Some(&frame), sequences, sinks, q: q_at, state, out: pieces });
         }
-        let first = (2 * SEGMENT / block_size) as u32;
+        let first = (2 * STRETCH / block_size) as u32;
         let spans =
             [AttentionSpan { held: asked.clone(), place: (first..blocks as u32).into(), ..span(asked.clone()) }];
         let sequences = KvSequences { spans: &spans, tables: &tables };

@@ -1,4 +1,4 @@
-//! The units of x86-64 beyond f32 lanes.
+//! Loops for the units of x86-64, except for f32 lanes.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -9,10 +9,10 @@ use crate::Level;
 use crate::level::Instructions;
 use crate::probe::Unit;
 
-/// The loop for `unit`, where this architecture has instructions for it at the level. `None` for f32, which
-/// every architecture has in common.
+/// The loop for `unit`, if this architecture has instructions for it at the level. `None` for f32, whose loop all
+/// architectures share.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
-    // In each SAFETY below: a `Level` proves that its instructions exist.
+    // In each SAFETY comment below: a `Level` proves that its instructions exist.
     Some(match unit {
         Unit::Bf16Dot if level.instructions() >= Instructions::Avx512Bf16 => {
             // SAFETY: AVX-512 BF16 exists.
@@ -44,7 +44,7 @@ pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn bf16_dot(rounds: usize) {
-    // Bits of 1.0 beside 1.0, and of 0.5 beside -0.5: sums stay where they are.
+    // Bits of the pairs 1.0, 1.0 and 0.5, -0.5, so that sums do not change.
     let (a, b) = (black_box(0x3f80_3f80), black_box(0xbf00_3f00_u32.cast_signed()));
     // SAFETY: both are 64 bytes without invalid values.
     let (a, b) = unsafe {
@@ -74,8 +74,8 @@ fn int8_dot_vnni(rounds: usize) {
     black_box(chains);
 }
 
-// Without VNNI a dot product is three instructions. The first takes the chain itself as operand, else the compiler
-// would take it and the second out of the loop.
+// Without VNNI a dot product is three instructions. The chain itself is an operand of the first, so that the compiler
+// cannot hoist the first two out of the loop.
 
 #[target_feature(enable = "avx512f,avx512bw")]
 fn int8_dot_avx512(rounds: usize) {
@@ -103,11 +103,11 @@ fn int8_dot_avx2(rounds: usize) {
     black_box(chains);
 }
 
-/// Products of tiles in one round of a tile loop, each into an accumulator of its own: a product takes 16 cycles and is
-/// done after some 52.
+/// Products of tiles in one round of a tile loop, each with its own accumulator: a product takes 16 cycles and its
+/// result is ready after some 52.
 const TILE_PRODUCTS: usize = 4;
 
-/// What `ldtilecfg` reads: palette 1, and eight tiles of 16 rows by 64 bytes.
+/// Tile configuration that `ldtilecfg` reads: palette 1, and eight tiles of 16 rows by 64 bytes.
 #[repr(C, align(64))]
 struct TileConfig([u8; 64]);
 
@@ -117,7 +117,7 @@ impl TileConfig {
         bytes[0] = 1;
         let mut tile = 0;
         while tile < 8 {
-            // Bytes a row, 16 bits each, from byte 16 on; rows from byte 48 on.
+            // Bytes of a row, 16 bits each, begin at byte 16; numbers of rows begin at byte 48.
             bytes[16 + 2 * tile] = 64;
             bytes[48 + tile] = 16;
             tile += 1;
@@ -131,18 +131,18 @@ impl TileConfig {
 struct Tile([u8; 1024]);
 
 impl Tile {
-    /// Rows of `pattern` over and over.
+    /// A tile filled with copies of `pattern`.
     fn of(pattern: [u8; 4]) -> Self {
         Self(std::array::from_fn(|i| pattern[i % 4]))
     }
 }
 
-/// One block of assembly, since the compiler knows tile registers as clobbers only: two tiles by two, so that
-/// four accumulators are in flight.
+/// A tile loop as one block of assembly, since the compiler knows tile registers only as clobbers: two tiles by two, so
+/// that four accumulators are in flight.
 macro_rules! tile_loop {
     ($product:literal, $rounds:expr, $a:expr, $b:expr) => {{
         let (config, a, b) = (TileConfig::full(), $a, $b);
-        // SAFETY: reads the configuration and two tiles, which live through the block; tile registers are declared, and
+        // SAFETY: reads the configuration and two tiles, which outlive the block; tile registers are declared, and
         // released before it ends.
         unsafe {
             asm!(
@@ -176,6 +176,8 @@ macro_rules! tile_loop {
     }};
 }
 
+/// Multiplies bf16 tiles for `rounds` rounds.
+///
 /// # Safety
 /// AMX-BF16 exists, and the system lets this process use tiles.
 unsafe fn amx_bf16(rounds: usize) {
@@ -183,6 +185,8 @@ unsafe fn amx_bf16(rounds: usize) {
     tile_loop!("tdpbf16ps", rounds, Tile::of([0x80, 0x3f, 0x80, 0x3f]), Tile::of([0x00, 0x3f, 0x00, 0xbf]));
 }
 
+/// Multiplies int8 tiles for `rounds` rounds.
+///
 /// # Safety
 /// AMX-INT8 exists, and the system lets this process use tiles.
 unsafe fn amx_int8(rounds: usize) {

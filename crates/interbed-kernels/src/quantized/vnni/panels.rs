@@ -14,38 +14,41 @@ use crate::quantized::spans::Spans;
 use crate::quantized::unpack::Unpack;
 use crate::simd::{Simd, Vnni, prefetch, prefetch_second};
 
-/// Vectors of sixteen rows. Two, so that what is broadcast of a token is used twice: loads are as scarce as products.
+/// Vectors of sixteen rows in a panel. There are two, so that each broadcast of a token's codes is used twice: loads
+/// are as scarce as products.
 const VECTORS: usize = 2;
 
 const PANEL_ROWS: usize = VECTORS * ROWS;
 
-/// Tokens that share the unpacking: their codes of a span and their sums are in the second-level cache at most.
+/// Tokens that share the unpacking: their codes of a span and their sums fit into the L2 cache.
 const TOKENS: usize = 128;
 
-/// Tokens whose sums are in registers together, with as many dot products. (Where halves have factors, some are
-/// spilled; with four tokens none would be, but that gains nothing.)
+/// Tokens whose sums are in registers at the same time, with as many dot products. (If halves have factors, some are
+/// spilled; with four tokens none would be, but that is not faster.)
 const SET: usize = 6;
 
-/// Times that four columns go into a block.
+/// Number of times that four columns fit into a block.
 const QUADS: usize = BLOCK / 4;
 
-/// Codes of a span.
+/// Unpacked codes of a span.
 #[repr(C, align(64))]
 struct Panel {
     /// The codes' integers, `[block][four columns][vector][row][4]`.
     codes: [[[[i8; 4 * ROWS]; VECTORS]; QUADS]; SPAN_BLOCKS],
-    /// Initial values of dot products, which make up for the 128 added to activations: `[block][half][vector][row]`,
-    /// the halves together where they have no factors.
+    /// Initial values of dot products, which compensate for the 128 added to activations: `[block][half][vector][row]`;
+    /// both halves are one product if they have no factors.
     starts: [[[[i32; ROWS]; VECTORS]; 2]; SPAN_BLOCKS],
 }
 
-/// The next panel's span, asked for evenly while this one's is computed, since a processor drops requests that come too
-/// fast. It comes to the second-level cache.
+/// The next panel's span, prefetched into the L2 cache evenly while this one's is computed, since a processor drops
+/// requests that come too fast.
 struct Next {
     first: *const u8,
-    /// In units of 1/[`Next::PARTS`] of a cache line: how much is due at a time, the whole, and what was asked for.
+    /// Lines to prefetch per request, in units of 1/[`Next::PARTS`] of a cache line.
     rate: usize,
+    /// All lines of the span, in the same units.
     end: usize,
+    /// Lines that were requested so far, in the same units.
     asked: usize,
 }
 
@@ -53,12 +56,13 @@ impl Next {
     const LINE: usize = 64;
     const PARTS: usize = 1 << 16;
 
-    /// Sets of tokens that ask, where there are more.
+    /// Maximum number of sets of tokens that prefetch.
     const SETS_MAX: usize = 3;
 
-    /// Span `span` of the panel that begins at row `first`, which may not exist, for `sets` sets of tokens.
+    /// Prefetches span `span` of the panel that begins at row `first`, which may not exist, during `sets` sets of
+    /// tokens.
     fn new<F: Unpack>(job: &ProductRows<'_>, first: usize, span: usize, sets: usize) -> Self {
-        // As many bytes as the span has, but as they lie: rows are read whole before the next panel.
+        // These bytes are prefetched in memory order: rows are read whole before the next panel.
         let bytes = PANEL_ROWS * F::SPAN_BYTES;
         let first = job.w.as_ptr().wrapping_add(first * job.row_bytes + span * bytes);
         let end = bytes.div_ceil(Self::LINE) * Self::PARTS;
@@ -66,7 +70,7 @@ impl Next {
         Self { first, rate: end.div_ceil(times), end, asked: 0 }
     }
 
-    /// Asks for what is due with a block that is unpacked, or computed for a set of tokens.
+    /// Prefetches what is due with one block that is unpacked, or computed for a set of tokens.
     #[inline(always)]
     fn ask(&mut self) {
         let due = (self.asked + self.rate).min(self.end);
@@ -81,15 +85,15 @@ impl Next {
 #[repr(C, align(64))]
 struct Sums([[Lanes; VECTORS]; TOKENS]);
 
-/// The job's rows, for activations in spans.
+/// Computes the job's rows, for activations in [`Layout::Spans`].
 ///
 /// # Safety
-/// As for [`super::rows`].
+/// The conditions of [`super::rows`] hold.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &ProductRows<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Spans);
     let mut small = [Small::NEW; VECTORS];
-    // Not cleared: that would take as long as several blocks.
+    // Not initialized, as that would take as long as several blocks.
     let (mut panel, mut sums) = (MaybeUninit::<Panel>::uninit(), MaybeUninit::<Sums>::uninit());
     let (panel, sums) = (panel.as_mut_ptr(), sums.as_mut_ptr().cast::<[Lanes; VECTORS]>());
     let tiles = job.x.tokens.div_ceil(TOKENS);
@@ -99,8 +103,8 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &ProductRows<
         let tokens = end - token;
         let sets = tokens.div_ceil(SET);
         for first in (job.first..job.end).step_by(PANEL_ROWS) {
-            // SAFETY: the caller's promise; there is room for so many tokens' sums, and `panel` has a span before it is
-            // read.
+            // SAFETY: guaranteed by the caller; there is room for these tokens' sums, and `panel` holds a span before
+            // it is read.
             unsafe {
                 sums.write_bytes(0, tokens);
                 for span in 0..job.x.blocks.div_ceil(SPAN_BLOCKS) {
@@ -112,7 +116,7 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &ProductRows<
                         let (token, sums) = (token + begin, sums.add(begin));
                         let next = if set < Next::SETS_MAX { Some(&mut next) } else { None };
                         match end - begin {
-                            // Four tokens at least, in equal parts.
+                            // There are at least four tokens, split evenly, so a set has at least three.
                             3 => add::<F, 3>(s, job, span, token, panel, headers, sums, next),
                             4 => add::<F, 4>(s, job, span, token, panel, headers, sums, next),
                             5 => add::<F, 5>(s, job, span, token, panel, headers, sums, next),
@@ -137,7 +141,7 @@ pub(in crate::quantized) unsafe fn panels<F: Unpack>(s: Vnni, job: &ProductRows<
 /// Unpacks a span of the panel that begins at row `first`. If there are fewer rows, the last one is repeated.
 ///
 /// # Safety
-/// As for [`panels`]; `panel` is writable.
+/// The conditions of [`panels`] hold; `panel` is writable.
 #[inline(always)]
 unsafe fn unpack_span<F: Unpack>(
     s: Vnni,
@@ -151,12 +155,12 @@ unsafe fn unpack_span<F: Unpack>(
     let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
     for v in 0..VECTORS {
         let begin = (first + v * ROWS).min(job.end - 1);
-        // SAFETY: the caller's promise; prefetches may point anywhere.
+        // SAFETY: guaranteed by the caller; prefetches may point anywhere.
         unsafe {
             let (spans, _) = small[v].collect::<F>(*s, job, begin, span);
             for block in 0..blocks {
                 next.ask();
-                // The next span comes to the first-level cache. (Behind copies lies nothing, and nothing is lost.)
+                // Prefetches the next span into the L1 cache. (After copies there may be nothing, which does no harm.)
                 for row in [2 * block, 2 * block + 1] {
                     for line in (F::SPAN_BYTES..2 * F::SPAN_BYTES).step_by(64) {
                         prefetch(spans.row(row).as_ptr().wrapping_add(line));
@@ -174,7 +178,7 @@ unsafe fn unpack_span<F: Unpack>(
 /// The block is readable in all spans, `panel` is writable; AVX-512 BW and VNNI exist.
 #[inline(always)]
 unsafe fn unpack<F: Unpack>(s: Vnni, spans: Spans<'_, F>, block: usize, v: usize, panel: *mut Panel) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let (zero, bias) = (s._mm512_setzero_si512(), s._mm512_set1_epi8(i8::MIN));
         let mut halves = [[zero; 4]; 2];
@@ -206,8 +210,8 @@ unsafe fn unpack<F: Unpack>(s: Vnni, spans: Spans<'_, F>, block: usize, v: usize
 /// Adds span `span` of the panel's rows to the sums of `T` tokens from `token` on.
 ///
 /// # Safety
-/// The activations have these tokens, `panel` the blocks of the span, `sums` room for the tokens; otherwise as for
-/// [`panels`].
+/// The activations have these tokens, `panel` has the blocks of the span, `sums` has room for the tokens; the
+/// conditions of [`panels`] hold.
 #[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 unsafe fn add<F: Unpack, const T: usize>(
@@ -222,7 +226,7 @@ unsafe fn add<F: Unpack, const T: usize>(
 ) {
     let x = &job.x;
     let at = span * x.tokens + token;
-    // SAFETY: the caller's promise; `Lanes` are whole vectors.
+    // SAFETY: guaranteed by the caller; `Lanes` are whole vectors.
     unsafe {
         let codes = x.codes.as_ptr().add(at * SPAN);
         let mut acc = [[s._mm512_setzero_ps(); VECTORS]; T];
@@ -237,7 +241,7 @@ unsafe fn add<F: Unpack, const T: usize>(
             }
             let mut dot = [[s._mm512_setzero_ps(); VECTORS]; T];
             if F::HALVES {
-                // Integers that f32 can count: nothing is rounded here.
+                // These are integers that f32 represents exactly: nothing is rounded here.
                 let first = dots::<T, 0, 4>(s, panel, block, 0, codes);
                 for t in 0..T {
                     for v in 0..VECTORS {
@@ -284,7 +288,7 @@ unsafe fn add<F: Unpack, const T: usize>(
     }
 }
 
-/// The integer dot products of a block's columns from four times `FIRST` to four times `END`, for `T` tokens.
+/// Computes the integer dot products of a block's columns from `4 * FIRST` to `4 * END`, for `T` tokens.
 ///
 /// # Safety
 /// `codes` are those of a span of `T` tokens; AVX-512 VNNI exists.
@@ -296,7 +300,7 @@ unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
     half: usize,
     codes: *const i8,
 ) -> [[__m512i; VECTORS]; T] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let starts = (&raw const (*panel).starts[block][half]).cast::<__m512i>();
         let mut dots = [[_mm512_load_si512(starts), _mm512_load_si512(starts.add(1))]; T];

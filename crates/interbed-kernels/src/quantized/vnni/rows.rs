@@ -1,5 +1,5 @@
-//! Sixteen rows, four blocks of each at a time, for up to three tokens. Made for weights that come from memory once and
-//! are used for one token.
+//! Products of sixteen rows, four blocks of each at a time, for up to three tokens. Made for weights that come from
+//! memory and are used once.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -16,14 +16,14 @@ use crate::simd::{Avx512, Simd, Vnni};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// The job's rows, for activations in rows, of [`ROW_TOKENS`] at most.
+/// Computes the job's rows, for activations in [`Layout::Rows`] with at most [`ROW_TOKENS`] tokens.
 ///
 /// # Safety
-/// As for [`crate::quantized::product::rows`].
+/// The conditions of [`crate::quantized::product::rows`] hold.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::quantized) unsafe fn rows<F: Unpack>(s: Vnni, job: &ProductRows<'_>) {
     debug_assert_eq!(job.x.layout, Layout::Rows);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match job.x.tokens {
             0 => {}
@@ -35,31 +35,31 @@ pub(in crate::quantized) unsafe fn rows<F: Unpack>(s: Vnni, job: &ProductRows<'_
     }
 }
 
-/// The job's rows, for `T` tokens.
+/// Computes the job's rows for `T` tokens.
 ///
 /// # Safety
-/// As for [`rows`]; there are `T` tokens.
+/// The conditions of [`rows`] hold; there are `T` tokens.
 #[inline(always)]
 unsafe fn rows_for<F: Unpack, const T: usize>(s: Vnni, job: &ProductRows<'_>) {
     let mut small = Small::NEW;
     for first in (job.first..job.end).step_by(ROWS) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { sixteen_rows::<F, T>(s, job, first, &mut small) };
     }
 }
 
-/// Sixteen rows from `first` on, or as many as there are, for `T` tokens.
+/// Computes up to sixteen rows from `first` on for `T` tokens.
 ///
 /// # Safety
-/// As for [`rows_for`].
+/// The conditions of [`rows_for`] hold.
 #[inline(always)]
 unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &ProductRows<'_>, first: usize, small: &mut Small) {
     let x = &job.x;
     let row_blocks = x.row_blocks();
-    // What to ask for next: the bytes of the next sixteen rows in their order.
+    // Address to prefetch next: the bytes of the next sixteen rows in memory order.
     let mut next = job.w.as_ptr().wrapping_add((first + ROWS) * job.row_bytes);
-    // SAFETY: activations are whole groups, and the output has these rows, by the caller's promise; the token proves
-    // the instructions.
+    // SAFETY: the caller guarantees that activations are whole groups and that the output has these rows; the token
+    // proves the instructions.
     unsafe {
         let mut acc = [s._mm512_setzero_ps(); T];
         for span in 0..x.blocks.div_ceil(SPAN_BLOCKS) {
@@ -110,8 +110,8 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &ProductRows<'_>
     }
 }
 
-/// Sums of four products of group `group` of the first four rows of `spans`, `[token][half][row]`; and asks for the
-/// cache lines of as many bytes from `next` on.
+/// Computes sums of four products of group `group` of the four rows of `spans`, `[token][half][row]`, and prefetches
+/// the cache lines of as many bytes from `next` on.
 #[inline(always)]
 fn four_rows<F: Unpack, const T: usize>(
     s: Vnni,
@@ -137,23 +137,23 @@ fn four_rows<F: Unpack, const T: usize>(
     parts
 }
 
-/// Asks for the cache line at `at`, which need not be readable, as `prefetch_second` does. Written so that a compiler
-/// keeps it between the loads around it: with the intrinsic, the weights of all rows are loaded first, for which there
-/// are not enough registers, and all lines are asked for at once, of which a processor forgets some.
+/// Prefetches the cache line at `at`, which need not be readable, like `prefetch_second`. Written in assembly so that
+/// the compiler keeps it between the loads around it: with the intrinsic, it loads the weights of all rows first, for
+/// which there are not enough registers, and all prefetches come at once, of which a processor drops some.
 #[inline(always)]
 fn ask(at: *const u8) {
-    // SAFETY: every x86-64 processor has the instruction, and it reads nothing. It does not say so (`nomem`): that is
-    // what keeps it in its place.
+    // SAFETY: every x86-64 processor has the instruction, and it reads nothing. It is not declared `nomem`: that keeps
+    // it in its place.
     unsafe { asm!("prefetcht1 [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
-/// From 128 codes in their natural order: the first halves of four blocks, and the last ones.
+/// Splits 128 codes in their natural order into the first halves of four blocks, and the last ones.
 #[inline(always)]
 fn halves_apart(s: Avx512, natural: [__m512i; 2]) -> [__m512i; 2] {
     [s._mm512_shuffle_i32x4::<0x88>(natural[0], natural[1]), s._mm512_shuffle_i32x4::<0xdd>(natural[0], natural[1])]
 }
 
-/// Initial values of sums of four products, which make up for the offset of the weights' codes.
+/// Initial values of sums of four products, which compensate for the offset of the weights' codes.
 #[inline(always)]
 fn offsets<F: Unpack>(s: Vnni, activations: [__m512i; 2]) -> [__m512i; 2] {
     let zero = s._mm512_setzero_si512();
@@ -169,7 +169,7 @@ fn offsets<F: Unpack>(s: Vnni, activations: [__m512i; 2]) -> [__m512i; 2] {
     }
 }
 
-/// Sums of four products of first and last halves, or of both together where they share a factor.
+/// Computes sums of four products of first and last halves, or of both together if they share a factor.
 #[inline(always)]
 fn dots<F: Unpack>(s: Vnni, weights: [__m512i; 2], activations: [__m512i; 2], starts: [__m512i; 2]) -> [__m512i; 2] {
     let first = s._mm512_dpbusd_epi32(starts[0], weights[0], activations[0]);
@@ -189,7 +189,7 @@ fn sum_quads(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> __m512i {
     s._mm512_add_epi32(s._mm512_unpacklo_epi64(ab, cd), s._mm512_unpackhi_epi64(ab, cd))
 }
 
-/// Transposes 4 x 4 lanes of 128 bits: from four rows of four blocks to one vector of sixteen rows a block.
+/// Transposes 4 x 4 lanes of 128 bits: from four rows of four blocks to one vector of sixteen rows per block.
 #[inline(always)]
 fn blocks_apart(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     let (ab, cd) = (s._mm512_shuffle_i32x4::<0x44>(a, b), s._mm512_shuffle_i32x4::<0x44>(c, d));
@@ -202,7 +202,7 @@ fn blocks_apart(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// One block of sixteen rows and one token.
+/// Adds one block of sixteen rows and one token to the sums.
 #[inline(always)]
 fn step<F: Unpack>(
     s: Avx512,
@@ -214,7 +214,7 @@ fn step<F: Unpack>(
     acc: __m512,
 ) -> __m512 {
     let dot = if F::HALVES {
-        // Integers that f32 can count: nothing is rounded here.
+        // These are integers that f32 represents exactly: nothing is rounded here.
         let [f0, f1] = [s.load(&header.halves[block][0]), s.load(&header.halves[block][1])];
         s._mm512_fmadd_ps(s._mm512_cvtepi32_ps(dots[1]), f1, s._mm512_mul_ps(s._mm512_cvtepi32_ps(dots[0]), f0))
     } else {
