@@ -102,14 +102,20 @@ class Agent:
                     "GIT_COMMITTER_EMAIL": "a@example.org"}
 
     def run(self, what, command):
-        """Runs a turn; returns what it printed, and the largest of its requests: that of the turn itself."""
-        begun = time.monotonic()
-        try:
-            done = subprocess.run(command, cwd=self.project, env=self.env, stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=TURN_SECONDS)
-        except subprocess.TimeoutExpired as late:
-            check(False, f"{self.name}, {what}: ends within {TURN_SECONDS} s", late.stdout)
-            return "", None
+        """Runs a turn; returns what it printed, and the largest of its requests: that of the turn itself. A small model
+        that samples sometimes repeats itself without end, so a turn that takes too long is run once more."""
+        for tries_left in (1, 0):
+            begun = time.monotonic()
+            try:
+                done = subprocess.run(command, cwd=self.project, env=self.env, stdin=subprocess.DEVNULL,
+                                      capture_output=True, text=True, timeout=TURN_SECONDS)
+                break
+            except subprocess.TimeoutExpired as late:
+                if tries_left:
+                    print(f"     {self.name}, {what}: not over after {TURN_SECONDS} s, so once more", flush=True)
+                    continue
+                check(False, f"{self.name}, {what}: ends within {TURN_SECONDS} s", late.stdout)
+                return "", None
         seconds = time.monotonic() - begun
         time.sleep(1)
         requests, self.seen = self.server.requests(self.seen)
