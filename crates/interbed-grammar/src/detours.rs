@@ -10,6 +10,8 @@ use crate::tokens::Tokens;
 
 /// Maximum number of states along earlier items that are searched for one token.
 const PLACES_MAX: usize = 256;
+/// Longest number that the search follows: one as long as this can only go on with zeros.
+const WORD_MAX: usize = 32;
 
 /// The state of a text inside `uniqueItems` arrays, for which the dead ends are searched.
 pub(crate) struct Crossing<'c> {
@@ -25,6 +27,11 @@ impl Crossing<'_> {
         doubtful.sort_unstable();
         doubtful.dedup();
         self.dead_ends_of(doubtful)
+    }
+
+    /// Whether `token` completes a repeated item.
+    pub(crate) fn repeats(&self, token: u32) -> bool {
+        self.entries.clone().push(self.tokens.text(token)).repeats
     }
 
     /// Those of `tokens` that complete a repeated item, or can only lead to one.
@@ -81,7 +88,7 @@ impl Crossing<'_> {
         if may_run_out {
             for rest in &rests {
                 let longest = rest.len().min(self.tokens.longest());
-                doubtful.extend((1..=longest).filter_map(|end| self.tokens.of_text(&rest[..end])));
+                doubtful.extend((1..=longest).flat_map(|end| self.tokens.all_of_text(&rest[..end])));
             }
             doubtful.retain(|&token| mask.allows(token));
         }
@@ -120,11 +127,13 @@ impl Crossing<'_> {
                     Step::Repeated => {}
                 }
             }
-            if !is_any {
-                // None of the tried bytes is allowed: the text is inside a character, or other bytes are needed. Tries
-                // all allowed tokens.
+            if !is_any || entries.is_in_text() {
+                // Where none of the tried bytes is allowed, other tokens are; and strings may go on with characters
+                // beyond ASCII.
                 let Ok(mask) = matcher.compute_mask() else { return true };
-                for token in mask.iter() {
+                let is_other =
+                    |&token: &u32| !is_any || self.tokens.text(token).first().is_some_and(|&byte| byte > 127);
+                for token in mask.iter().filter(is_other) {
                     match self.step(&entries, token) {
                         Step::Away => return true,
                         Step::Alike(entries) => alike.push((token, entries)),
@@ -145,15 +154,15 @@ impl Crossing<'_> {
             return Step::Repeated;
         }
         match entries.push(text) {
-            Pushed { repeats: true, .. } => Step::Repeated,
-            Pushed { completes: true, .. } => Step::Away,
+            Pushed { repeats: true } => Step::Repeated,
             _ if entries.begun_alike().is_none() => Step::Away,
+            _ if entries.word_length() > WORD_MAX => Step::Repeated,
             _ => Step::Alike(entries),
         }
     }
 }
 
-/// An item whose beginning equals that of an earlier item of its array.
+/// An item that may still become equal to an earlier item of its array.
 #[derive(PartialEq)]
 struct Begun {
     /// Index of the array among the open `uniqueItems` arrays, from the outside in.
@@ -184,9 +193,9 @@ fn ends_entries(text: &[u8]) -> bool {
 
 /// Result of following a token.
 enum Step {
-    /// The item differs from all earlier ones.
+    /// No current item can become equal to an earlier one any more.
     Away,
-    /// The item still equals the beginning of an earlier one.
+    /// A current item may still become equal to an earlier one.
     Alike(Entries),
     /// The item repeats an earlier one, or the token leads nowhere.
     Repeated,

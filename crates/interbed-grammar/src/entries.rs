@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::likeness::{canonical_number, is_of_word, may_become};
 use crate::schema::{Place, Places};
 
 /// The `uniqueItems` arrays that a JSON text is inside of so far, with their items.
@@ -54,8 +55,24 @@ struct Unique {
 struct Entry {
     /// The item's text, without white space around its parts.
     text: Vec<u8>,
-    /// The item's value in canonical form: equal for all texts of the value.
-    value: Vec<u8>,
+    /// The item's value; `None` if it cannot be parsed.
+    value: Option<Value>,
+    /// The value in canonical form: equal for all texts of the value.
+    form: Vec<u8>,
+}
+
+impl Entry {
+    fn new(text: Vec<u8>) -> Self {
+        let value = serde_json::from_slice(&text).ok();
+        let form = value.as_ref().map_or_else(|| text.clone(), one_form);
+        Self { text, value, form }
+    }
+
+    /// Whether the item `begun` may become equal to this one.
+    fn may_be(&self, begun: &[u8]) -> bool {
+        let is_like = |value: &Value| may_become(begun, value);
+        self.text.starts_with(begun) || self.value.as_ref().is_some_and(is_like)
+    }
 }
 
 /// The string, number or word that the text ends within.
@@ -67,8 +84,10 @@ enum Begun {
         is_name: bool,
         is_escaped: bool,
     },
-    /// A number, `true`, `false` or `null`.
-    Word,
+    /// A number, `true`, `false` or `null`, and its bytes so far.
+    Word {
+        length: usize,
+    },
 }
 
 /// Effects of the text that was appended.
@@ -76,8 +95,6 @@ enum Begun {
 pub(crate) struct Pushed {
     /// Whether the text completed an item that its array already has.
     pub(crate) repeats: bool,
-    /// Whether the text completed an item of a `uniqueItems` array.
-    pub(crate) completes: bool,
 }
 
 impl Entries {
@@ -105,8 +122,11 @@ impl Entries {
                         }
                     }
                 }
-                Begun::Word if is_of_word(byte) => self.write(byte),
-                Begun::Word => {
+                Begun::Word { length } if is_of_word(byte) => {
+                    *length += 1;
+                    self.write(byte);
+                }
+                Begun::Word { .. } => {
                     self.begun = Begun::Nothing;
                     self.end(&mut pushed);
                     self.begin(byte, &mut pushed);
@@ -163,7 +183,7 @@ impl Entries {
             }
             _ if is_of_word(byte) => {
                 self.write(byte);
-                self.begun = Begun::Word;
+                self.begun = Begun::Word { length: 1 };
             }
             b':' => self.write(byte),
             _ => {}
@@ -198,11 +218,9 @@ impl Entries {
         let Some(Open { within: Within::List { count, unique }, .. }) = self.open.last_mut() else { return };
         *count += 1;
         let Some(unique) = unique else { return };
-        let text = std::mem::take(&mut unique.begun);
-        let value = one_form(&text);
-        pushed.completes = true;
-        pushed.repeats |= unique.entries.iter().any(|entry| entry.text == text || entry.value == value);
-        Arc::make_mut(&mut unique.entries).push(Arc::new(Entry { text, value }));
+        let entry = Entry::new(std::mem::take(&mut unique.begun));
+        pushed.repeats |= unique.entries.iter().any(|earlier| earlier.form == entry.form);
+        Arc::make_mut(&mut unique.entries).push(Arc::new(entry));
         unique.is_between = true;
     }
 
@@ -221,11 +239,18 @@ impl Entries {
         self.uniques().any(|unique| unique.may_run_out)
     }
 
-    /// The outermost array whose current item begins like an earlier one, and that beginning.
+    /// The outermost array whose current item may still become equal to an earlier one, and that item's beginning.
     pub(crate) fn begun_alike(&self) -> Option<(usize, &[u8])> {
-        let begun = self.uniques().enumerate().map(|(index, unique)| (index, unique, &unique.begun[..]));
-        let mut alike = begun.filter(|(_, unique, _)| unique.alike().next().is_some());
-        alike.next().map(|(index, _, begun)| (index, begun))
+        let mut alike = self.uniques().enumerate().filter(|(_, unique)| unique.is_undecided());
+        alike.next().map(|(index, unique)| (index, &unique.begun[..]))
+    }
+
+    /// Length of the number or word that the text ends within; 0 if it ends within none.
+    pub(crate) fn word_length(&self) -> usize {
+        match self.begun {
+            Begun::Word { length } => length,
+            Begun::Nothing | Begun::Text { .. } => 0,
+        }
     }
 
     /// Texts that would complete the current items of the open arrays to items that they already have.
@@ -256,6 +281,11 @@ impl Entries {
 }
 
 impl Unique {
+    /// Whether the current item may still become equal to an earlier one of this array.
+    fn is_undecided(&self) -> bool {
+        !self.is_between && self.entries.iter().any(|entry| entry.may_be(&self.begun))
+    }
+
     /// Texts that would complete the current item to an earlier one of this array.
     fn alike(&self) -> impl Iterator<Item = &[u8]> {
         let entries = self.entries.iter().filter(|_| !self.is_between);
@@ -263,18 +293,11 @@ impl Unique {
     }
 }
 
-fn is_of_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
-}
-
-/// Canonical text of a JSON value. Numbers with the same floating-point value count as equal, as most readers see them.
-fn one_form(text: &[u8]) -> Vec<u8> {
+/// Canonical text of a JSON value: equal for all texts of the value.
+fn one_form(value: &Value) -> Vec<u8> {
     fn write(value: &Value, into: &mut Vec<u8>) {
         match value {
-            Value::Number(number) => {
-                let float = number.as_f64().filter(|float| float.is_finite()).map(|float| (float + 0.0).to_string());
-                into.extend(float.unwrap_or_else(|| number.to_string()).bytes());
-            }
+            Value::Number(number) => into.extend(canonical_number(number).bytes()),
             Value::Array(entries) => {
                 into.push(b'[');
                 for entry in entries {
@@ -296,8 +319,7 @@ fn one_form(text: &[u8]) -> Vec<u8> {
             Value::Null | Value::Bool(_) | Value::String(_) => into.extend(value.to_string().bytes()),
         }
     }
-    let Ok(value) = serde_json::from_slice(text) else { return text.to_vec() };
     let mut form = Vec::new();
-    write(&value, &mut form);
+    write(value, &mut form);
     form
 }

@@ -17,6 +17,7 @@ mod ebnf;
 mod entries;
 mod error;
 mod lark;
+mod likeness;
 mod mask;
 mod matching;
 mod memory;

@@ -22,6 +22,8 @@ pub(crate) struct Matching {
     names: Option<Names>,
     /// Items of `uniqueItems` arrays so far, where schemas have such arrays.
     entries: Option<Entries>,
+    /// Tokens that the last mask leaves out because of these arrays, ascending; `None` if the text has gone on since.
+    dead_ends: Option<Vec<u32>>,
 }
 
 /// What the parser has cached of a grammar; it grows with every state that a text reaches.
@@ -63,7 +65,7 @@ impl Matching {
             Some(error) => Err(too_complex(&error)),
             None => {
                 let entries = (!places.is_empty()).then(|| Entries::new(Arc::new(places)));
-                Ok(Self { matcher, learned, tokens, names: is_json.then(Names::default), entries })
+                Ok(Self { matcher, learned, tokens, names: is_json.then(Names::default), entries, dead_ends: None })
             }
         }
     }
@@ -74,11 +76,13 @@ impl Matching {
         let mask = self.matcher.compute_mask_or_eos().map(TokenMask::new).map_err(|error| too_complex(&error));
         self.learned.hold()?;
         let mut mask = mask?;
-        if let Some(crossing) = self.crossing()
-            && !mask.disallow(&crossing.dead_ends(&mask))
+        let dead_ends = self.crossing().map(|crossing| crossing.dead_ends(&mask));
+        if let Some(dead_ends) = &dead_ends
+            && !mask.disallow(dead_ends)
         {
-            return Err(GrammarError::TooComplex("no entry is left that a list does not have already".into()));
+            return Err(GrammarError::TooComplex("no item is left that an array does not have already".into()));
         }
+        self.dead_ends = dead_ends;
         if let Some(names) = &self.names {
             let is_repeated = |&token: &u32| mask.allows(token) && names.repeats(self.tokens.text(token));
             let repeated: Vec<u32> = self.tokens.quoted(names.quotes_needed()).filter(is_repeated).collect();
@@ -95,7 +99,11 @@ impl Matching {
 
     pub(crate) fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         let text = self.tokens.text(token);
-        let is_dead_end = self.crossing().is_some_and(|crossing| !crossing.dead_ends_of([token]).is_empty());
+        // A mask has found out already where its tokens lead.
+        let is_dead_end = self.crossing().is_some_and(|crossing| match &self.dead_ends {
+            Some(dead_ends) => dead_ends.contains(&token) || crossing.repeats(token),
+            None => !crossing.dead_ends_of([token]).is_empty(),
+        });
         let repeats_name = self.names.as_ref().is_some_and(|names| names.repeats(text));
         if is_dead_end || repeats_name && !self.mask()?.allows(token) {
             return Err(GrammarError::NotAllowed(token));
@@ -114,6 +122,7 @@ impl Matching {
         if let Some(entries) = &mut self.entries {
             let _ = entries.push(text);
         }
+        self.dead_ends = None;
         Ok(standing)
     }
 

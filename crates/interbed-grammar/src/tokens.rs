@@ -1,5 +1,7 @@
 //! The trie of a model's tokens.
 
+use std::collections::HashMap;
+
 use llguidance::toktrie::{SimpleVob, TokTrie, TokenizerEnv};
 
 use crate::TokenMask;
@@ -25,6 +27,8 @@ pub(crate) struct Tokens {
     lists: Vec<u32>,
     /// Length of the longest token in bytes.
     longest: usize,
+    /// Further tokens of the same text, by the one that the trie finds: tokens of single bytes often have a twin.
+    twins: HashMap<u32, Vec<u32>>,
 }
 
 impl Tokens {
@@ -45,7 +49,13 @@ impl Tokens {
         };
         let lists = (0..trie.vocab_size() as u32).filter(has_entries).collect();
         let longest = (0..trie.vocab_size() as u32).map(|token| trie.token_len(token)).max().unwrap_or(0);
-        Self { trie, eos, blanks: TokenMask::new(blanks), quoted, tried, lists, longest }
+        let mut twins: HashMap<u32, Vec<u32>> = HashMap::new();
+        for token in 0..trie.vocab_size() as u32 {
+            if let Some(first) = trie.token_id_at_bytes(trie.token(token)).filter(|&first| first != token) {
+                twins.entry(first).or_default().push(token);
+            }
+        }
+        Self { trie, eos, blanks: TokenMask::new(blanks), quoted, tried, lists, longest, twins }
     }
 
     /// Number of tokens.
@@ -89,8 +99,7 @@ impl Tokens {
         self.quoted.iter().filter(move |&&(_, quotes)| quotes >= least).map(|&(token, _)| token)
     }
 
-    /// One-byte tokens that usually make a text differ from an earlier one, the most effective first; none is white
-    /// space.
+    /// One-byte tokens that usually make a text differ from an earlier one, the most effective first.
     pub(crate) fn tried(&self) -> &[u32] {
         &self.tried
     }
@@ -113,7 +122,14 @@ impl Tokens {
         bytes.strip_prefix(&[SPECIAL]).unwrap_or(bytes)
     }
 
-    /// The token with exactly these bytes, if there is one.
+    /// All tokens with exactly these bytes.
+    pub(crate) fn all_of_text(&self, bytes: &[u8]) -> impl Iterator<Item = u32> {
+        let first = self.of_text(bytes);
+        let twins = first.and_then(|first| self.twins.get(&first)).into_iter().flatten();
+        first.into_iter().chain(twins.copied())
+    }
+
+    /// A token with exactly these bytes, if there is one.
     pub(crate) fn of_text(&self, bytes: &[u8]) -> Option<u32> {
         self.trie.token_id_at_bytes(bytes)
     }

@@ -118,16 +118,20 @@ impl Places {
         self.roots.iter().copied().filter(|_| self.are_embedded)
     }
 
-    /// These places and their alternatives, without those from which no `uniqueItems` array can be reached.
+    /// These places and their alternatives, without those from which no `uniqueItems` array can be reached. Arrays
+    /// remain, as they may be alternatives to such an array.
     fn all_of(&self, places: impl Iterator<Item = Place>) -> Vec<Place> {
         let (mut all, mut open): (Vec<Place>, Vec<Place>) = (Vec::new(), places.collect());
         while let Some(place) = open.pop() {
-            let within = &self.all[place as usize];
-            if within.leads && !all.contains(&place) {
+            if !all.contains(&place) {
                 all.push(place);
-                open.extend(&within.same);
+                open.extend(&self.all[place as usize].same);
             }
         }
+        all.retain(|&place| {
+            let within = &self.all[place as usize];
+            within.leads || !within.lists.is_empty()
+        });
         all
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
+use axum::http::header::USER_AGENT;
 use axum::response::Response;
 use interbed_engine::ContextOverflow;
 use interbed_engine::text::StopCause;
@@ -157,6 +158,7 @@ struct Prepared {
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     check_version(request.headers())?;
+    let minds_pings = !is_claude_code(request.headers());
     let received = receive(&app, request).await?;
     let caller = received.caller.clone();
     let Prepared { common, prompt, share, form, is_cut } =
@@ -165,8 +167,18 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let mut sequences = submit(&app, asked, &common).await?;
     let (id, model) = (unique_id("msg_"), common.model.clone());
     let (outline, more) = (Outline::default(), ("text_delta", "text"));
-    let mut writer =
-        Writer { id, model, is_cut, has_begun: false, pings: 0, has_called: false, outline, more, cause: None };
+    let mut writer = Writer {
+        id,
+        model,
+        is_cut,
+        minds_pings,
+        has_begun: false,
+        pings: 0,
+        has_called: false,
+        outline,
+        more,
+        cause: None,
+    };
     if common.stream {
         return Ok(stream::events(&app, sequences, writer));
     }
@@ -533,15 +545,23 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
 /// What blocks begin or end with that tell of tools that the API's servers ran, and of what these did to the context.
 const PAST: [&str; 4] = ["server_tool_use", "mcp_tool_use", "_tool_result", "compaction"];
 
-/// Pings that follow each other before another event tells that the answer goes on: Claude Code does not count pings as
-/// life, and gives up after five minutes without another event.
+/// Number of pings in a row before another event shows that the answer goes on: Claude Code ignores pings, and gives up
+/// after five minutes without another event.
 const PINGS_MAX: usize = 5;
+
+/// Whether the client is Claude Code, by what it calls itself.
+fn is_claude_code(headers: &HeaderMap) -> bool {
+    let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+    agent.is_some_and(|agent| agent.starts_with("claude-cli/"))
+}
 
 /// Makes events of what comes.
 struct Writer {
     id: String,
     model: String,
     is_cut: bool,
+    /// Whether the client counts a ping as a sign of life. Others would read more into an event that says nothing.
+    minds_pings: bool,
     has_begun: bool,
     /// How many were sent since the last event of another kind.
     pings: usize,
@@ -666,7 +686,7 @@ impl Events for Writer {
     }
 
     fn idle(&mut self, sequences: &Sequences) -> Vec<String> {
-        if self.pings < PINGS_MAX {
+        if self.pings < PINGS_MAX || self.minds_pings && self.has_begun {
             self.pings += 1;
             return vec![named("ping", Value::Null)];
         }

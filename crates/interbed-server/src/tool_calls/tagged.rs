@@ -86,13 +86,30 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
             return refuse(&format!("#/required/{index}"), problem);
         }
     }
-    Ok(Value::Object(schema))
+    let schema = Value::Object(schema);
+    match unique_array(&schema, "#") {
+        Some(place) => refuse(&format!("{place}/uniqueItems"), format!("\"uniqueItems\" {IN_TAGS}")),
+        None => Ok(schema),
+    }
 }
 
 /// Keywords at the root that are enforced.
 const KEPT: [&str; 5] = ["type", "properties", "required", "additionalProperties", "patternProperties"];
 /// End of messages about keywords that cannot be enforced in this syntax.
 const IN_TAGS: &str = "cannot be enforced where this model writes each parameter between tags; leave it out";
+
+/// The place of the first array of distinct items below `place`.
+fn unique_array(value: &Value, place: &str) -> Option<String> {
+    let below = |(key, value): (String, &Value)| unique_array(value, &format!("{place}/{}", escaped(&key)));
+    match value {
+        Value::Array(values) => {
+            (0..).zip(values).find_map(|(index, value): (usize, _)| below((index.to_string(), value)))
+        }
+        Value::Object(keywords) if keywords.get("uniqueItems") == Some(&Value::Bool(true)) => Some(place.to_owned()),
+        Value::Object(keywords) => keywords.iter().find_map(|(key, value)| below((key.clone(), value))),
+        _ => None,
+    }
+}
 
 /// Refuses references that do not lead to a definition: a parameter is the root of its own schema.
 fn references(value: &Value, place: &str) -> Result<(), GrammarError> {

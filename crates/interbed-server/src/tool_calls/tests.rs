@@ -174,6 +174,17 @@ fn calls_that_must_be_known_as_a_whole() {
 }
 
 #[test]
+fn arrays_of_distinct_items_need_calls_that_are_json() {
+    let parameters = json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}});
+    for (name, place) in [("glm", Some("#/properties/a/uniqueItems")), ("qwen3-coder", None), ("hermes", None)] {
+        let checked = Family::named(name).expect("a family").checked(&parameters);
+        let told = checked.as_ref().map_or_else(ToString::to_string, |_| String::new());
+        assert_eq!(checked.is_ok(), name == "hermes", "{name}: {told}");
+        assert!(place.is_none_or(|place| told.contains(place)), "{told}");
+    }
+}
+
+#[test]
 fn other_forms_of_the_same_families() {
     let call = called("weather", &json!({"city": "a"}));
     let of = |name| Family::named(name).expect("a family");

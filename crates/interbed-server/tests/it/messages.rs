@@ -131,13 +131,18 @@ async fn messages_stream_what_they_would_answer() {
 #[tokio::test]
 async fn messages_that_wait_send_pings() {
     let server = slow_server().await;
-    let events = events(&server.post("/v1/messages", &body(json!({"stream": true}))).await);
+    let asked = body(json!({"stream": true}));
+    let told = events(&server.post("/v1/messages", &asked).await);
+    let deltas = told.iter().filter(|(name, _)| name == "message_delta").count();
+    assert_eq!(deltas, 1, "a delta that says nothing ends the message for some clients: {told:?}");
+    let agent = "user-agent: claude-cli/2.1.197 (external, cli)\r\n";
+    let events = events(&server.post_bytes("/v1/messages", agent, asked.to_string().as_bytes()).await);
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     let start = names.iter().position(|&name| name == "message_start").unwrap();
     assert!(start > 2 && names[..start].iter().all(|&name| name == "ping"), "{names:?}");
     assert_eq!(names.iter().filter(|&&name| name == "message_start").count(), 1, "{names:?}");
     assert!(names[start + 1..].iter().filter(|&&name| name == "ping").count() > 3, "{names:?}");
-    // Some clients do not count a ping as a sign of life.
+    // Claude Code does not count a ping as a sign of life.
     let is_life = |(name, _): &&(String, Value)| name != "ping";
     let longest = events.split(|event| is_life(&event)).map(<[_]>::len).max().unwrap();
     assert!((3..=5).contains(&longest), "{names:?}");
