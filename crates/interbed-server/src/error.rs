@@ -112,6 +112,19 @@ impl ApiError {
         Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
     }
 
+    /// 404 for a model that a server of several does not have; `known` tells what it has, if anything.
+    pub(crate) fn not_in_library(model: &str, known: &str) -> Self {
+        let told = &model[..model.floor_char_boundary(200)];
+        let has = if known.is_empty() { "no models yet".to_owned() } else { known.to_owned() };
+        let next = "`interbed pull NAME` fetches one, or POST /api/pull with {\"model\": \"NAME\"}";
+        let message = match told {
+            "" => format!("this server has {has}; {next}"),
+            told => format!("the model {told:?} is not on this machine, which has {has}; {next}"),
+        };
+        let error = Self::new(StatusCode::NOT_FOUND, message);
+        Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
+    }
+
     /// 405.
     pub(crate) fn wrong_method(message: impl Into<String>) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, message)

@@ -8,7 +8,6 @@ mod chat;
 mod conversation;
 mod embed;
 mod generate;
-mod keep_alive;
 mod models;
 mod settings;
 
@@ -27,10 +26,11 @@ use crate::openapi::{Part, fields_of_all};
 use crate::sampling::check_name;
 use crate::unsupported::Api;
 
+pub(crate) use answer::Shape;
 pub(crate) use chat::{handle as chat, parts as chat_parts};
 pub(crate) use embed::{embed, embed_parts, embeddings, embeddings_parts};
 pub(crate) use generate::{handle as generate, parts as generate_parts};
-pub(crate) use models::{ps, show, show_parts, tags};
+pub(crate) use models::{Portrait, in_memory, listed, modified, ps, show, show_parts, tags, wanted};
 
 /// The version of Ollama whose API this is. Some of its clients refuse versions that are too old for them.
 const VERSION: &str = "0.12.11";
