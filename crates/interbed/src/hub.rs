@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use interbed_device::{Bytes, give_back_freed};
 use interbed_engine::MemoryPlan;
-use interbed_hub::{Hub, HubModel, HubName, HubSettings};
+use interbed_hub::{ChoiceProblem, FileWish, Hub, HubModel, HubName, HubSettings, choose};
 use interbed_weights::Catalog;
 
 use crate::audience::{Audience, Surroundings};
@@ -23,6 +23,9 @@ use crate::short_names;
 
 /// Pace of the lines that tell how far a download is where no bar can be drawn, as in logs.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
+
+/// The branch that a name means which says none.
+const MAIN: &str = "main";
 
 /// Digits of a commit that are shown.
 const COMMIT_SHOWN: usize = 8;
@@ -54,6 +57,67 @@ pub fn cached(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     let Some(name) = named(Some(model), options)? else { return Ok(model.to_owned()) };
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
     Ok(hub.find_here(&name)?.path())
+}
+
+/// A model in the cache, all of it.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    /// The short name if it has one, and its name on the Hub.
+    pub names: Vec<String>,
+    /// Where it lies.
+    pub path: PathBuf,
+}
+
+/// All models that the cache has wholly, by name. Of several GGUF files, each is a model.
+///
+/// # Errors
+/// The cache cannot be read.
+pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
+    let hub = open(&HubOptions { offline: true, ..options.clone() })?;
+    let mut all = Vec::new();
+    for model in hub.cache().list()? {
+        // Only what a branch or a tag leads to: older ones were replaced.
+        let Some(revision) = model.revisions.iter().find(|known| *known == MAIN).or(model.revisions.first()) else {
+            continue;
+        };
+        let at = if revision == MAIN { String::new() } else { format!("@{revision}") };
+        let mut names = gguf_names(&hub, &format!("{}{at}", model.name));
+        names.insert(0, format!("{}{at}", model.name));
+        for name in names {
+            let Some(path) = HubName::read(&name).and_then(|name| Some(hub.find_here(&name).ok()?.path())) else {
+                continue;
+            };
+            // The name alone means one of the GGUF files, whose own name says which.
+            let has_own = !name[model.name.len()..].contains(':') && path.is_file();
+            if !has_own && !all.iter().any(|known: &Fetched| known.path == path) {
+                all.push(Fetched { names: short_names::of(&name).into_iter().chain([name]).collect(), path });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The names of the GGUF files that the cache has of a model.
+fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
+    let Some(read) = HubName::read(name) else { return Vec::new() };
+    let Some(commit) = hub.cache().commit(&read, read.revision()) else { return Vec::new() };
+    let (files, _) = hub.cache().files(&read, &commit);
+    let paths: Vec<&str> = files.keys().map(String::as_str).collect();
+    // What no file has is refused with what they have.
+    match choose(&paths, FileWish { tag: Some("?"), shards: None }) {
+        Err(ChoiceProblem::NoSuchTag { available, .. }) => {
+            available.iter().map(|tag| format!("{name}:{tag}")).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Where a model lies that the cache has, by a name on the Hub or a short one. Paths are none.
+pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
+    let long = short_names::find(name).ok()?;
+    let name = HubName::read(long.as_deref().unwrap_or(name))?;
+    let hub = open(&HubOptions { offline: true, ..options.clone() }).ok()?;
+    Some(hub.find_here(&name).ok()?.path())
 }
 
 /// Opens a model to look at it. Of a name that the cache lacks, headers and small files are fetched, but no weights.
@@ -185,7 +249,7 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Resu
 
 /// What fetching took is over, and none of the memory that loading counts on: how much it was at most is forgotten,
 /// so that a model needs the same memory whether it was fetched just now or not.
-fn forget_peak() {
+pub fn forget_peak() {
     give_back_freed();
     // The kernel's word for the peak alone. Where it refuses, a budget near the least may be refused this once.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
