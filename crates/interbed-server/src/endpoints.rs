@@ -85,9 +85,11 @@ fn page<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S
     vec![("/", get(page::index)), ("/page/{name}", get(page::asset))]
 }
 
-/// Paths of Ollama's that this server has something else for: open to all, since they only say what.
-fn elsewhere<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S>)> {
-    ollama::ELSEWHERE.iter().map(|&(path, _)| (path, any(ollama::elsewhere))).collect()
+/// Paths of Ollama's that this server has something else for, but for those that it `has`: open to all, since they only
+/// say what.
+fn elsewhere<S: Clone + Send + Sync + 'static>(has: &[&str]) -> Vec<(&'static str, MethodRouter<S>)> {
+    let paths = ollama::ELSEWHERE.iter().map(|&(path, _)| path).filter(|path| !has.contains(path));
+    paths.map(|path| (path, any(ollama::elsewhere))).collect()
 }
 
 /// What the page is fed by, for which a client needs a key.
@@ -138,6 +140,10 @@ pub(crate) fn operations() -> Vec<Operation> {
         },
         post("/api/embeddings", "A text as a vector, as Ollama makes it", ollama::embeddings_parts()),
         post("/api/show", "What the model is, as Ollama tells it", ollama::show_parts()),
+        Operation {
+            lines: true,
+            ..post(ollama::PULL, "Fetch a model, as Ollama does, where a server has several", front::pull_parts())
+        },
         Operation::get("/api/tags", "The model's names, as Ollama lists them", true),
         Operation::get("/api/ps", "The model in memory, as Ollama lists it", true),
         Operation::get("/api/version", "The version of Ollama whose API this is, and the server's", false),
@@ -155,7 +161,8 @@ pub(crate) fn operations() -> Vec<Operation> {
 /// All routes.
 pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let for_clients = with(guarded()).merge(with(live()));
-    let routes = behind_guards(with(open()), for_clients, &app.config, app.draining.clone());
+    let open = with(open()).merge(with(elsewhere(&[])));
+    let routes = behind_guards(open, for_clients, &app.config, app.draining.clone());
     around(routes, &app.config.allow_origins, observers).with_state(app)
 }
 
@@ -171,7 +178,8 @@ pub(crate) fn of_library(front: Arc<Front>, observers: Observers) -> Router {
         .route("/version", get(health::version))
         .route("/api/version", get(ollama::version))
         .route("/metrics", get(front::metrics))
-        .route("/openapi.json", get(openapi::handle));
+        .route("/openapi.json", get(openapi::handle))
+        .merge(with(elsewhere(&[ollama::PULL])));
     let own = Router::new()
         .route("/v1/models", get(front::list))
         .route("/v1/models/{*model}", get(front::one))
@@ -180,6 +188,7 @@ pub(crate) fn of_library(front: Arc<Front>, observers: Observers) -> Router {
         .route("/api/tags", get(front::tags))
         .route("/api/ps", get(front::ps))
         .route("/api/show", post(front::show))
+        .route(ollama::PULL, post(front::pull))
         .route("/live/events", get(front::events));
     let passed_on = guarded().into_iter().map(|(path, _)| path).filter(|path| !ANSWERED_FOR_ALL.contains(path));
     let for_clients = passed_on.fold(own, |router, path| router.route(path, post(front::pass_on)));
@@ -203,7 +212,6 @@ fn behind_guards<S: Clone + Send + Sync + 'static>(
     let browsers = middleware::from_fn_with_state(Browsers::of(config), browsers::guard);
     let places = middleware::from_fn(refuse_without_room);
     open.merge(with(page()))
-        .merge(with(elsewhere()))
         .merge(for_clients.route_layer(accept).route_layer(guard))
         .route_layer(places)
         .route_layer(browsers)
@@ -223,7 +231,7 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
         .route("/metrics", get(loading::metrics))
         .route("/openapi.json", get(openapi::handle))
         .merge(with(page()))
-        .merge(with(elsewhere()))
+        .merge(with(elsewhere(&[])))
         .merge(refused(guarded()))
         .merge(refused(live()))
         .route_layer(places)
@@ -348,7 +356,8 @@ mod tests {
 
     #[test]
     fn each_route_is_described() {
-        let routes = guarded().into_iter().chain(open()).map(|(path, _)| path.replace("{*", "{"));
+        let routes = guarded().into_iter().chain(open()).map(|(path, _)| path).chain([ollama::PULL]);
+        let routes = routes.map(|path| path.replace("{*", "{"));
         let described = operations().into_iter().map(|operation| operation.path.to_owned());
         assert_eq!(routes.collect::<BTreeSet<_>>(), described.collect::<BTreeSet<_>>());
     }
@@ -374,7 +383,7 @@ mod tests {
     fn no_struct_of_fields_is_left_out() {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut files = vec![directory.join("sampling.rs")];
-        for folder in ["endpoints", "endpoints/ollama"] {
+        for folder in ["endpoints", "endpoints/front", "endpoints/ollama"] {
             let entries = std::fs::read_dir(directory.join(folder)).expect("the endpoints");
             files.extend(entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()));
         }

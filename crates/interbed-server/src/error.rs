@@ -66,6 +66,14 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 
+    /// 403, for whoever would fill the disk of a machine that is not theirs.
+    pub(crate) fn remote_pull() -> Self {
+        Self::forbidden(
+            "without keys, models are fetched for clients on this machine alone, and for none that a proxy passes on; \
+             run `interbed pull NAME` there, or start the server with --api-key-file",
+        )
+    }
+
     /// 403, for a name that the server is not known to have.
     pub(crate) fn foreign_host(host: &str) -> Self {
         let told = &host[..host.floor_char_boundary(200)];

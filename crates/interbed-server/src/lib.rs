@@ -97,7 +97,7 @@ pub use door::{Door, OpenLibrary};
 pub use guests::Network;
 pub use hosts::check_host;
 pub use keep_alive::KeepAlive;
-pub use library::{Library, LibraryError, LibraryModel, ModelDescription, ServedModel};
+pub use library::{Library, LibraryError, LibraryModel, ModelDescription, PullStep, ServedModel};
 pub use listener::Drained;
 pub use load_progress::LoadProgress;
 pub use model_facts::ModelFacts;

@@ -7,6 +7,7 @@ use interbed_engine::{EngineHandle, SamplingParams};
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::tokenizer::Tokenizer;
 use thiserror::Error;
+use tokio::sync::mpsc;
 
 use crate::config::ServerConfig;
 use crate::load_progress::LoadProgress;
@@ -33,6 +34,10 @@ pub trait Library: Send + Sync {
     /// # Errors
     /// It cannot be computed, there is too little memory for it, or reading failed.
     fn load(&self, name: &str, progress: Arc<LoadProgress>) -> Result<ServedModel, LibraryError>;
+
+    /// Begins to fetch what a client calls `name`, and tells how far it is: its last word is [`PullStep::Done`] or an
+    /// error. It stops once nobody listens. Called within a runtime, and must not wait.
+    fn pull(&self, name: &str) -> mpsc::Receiver<Result<PullStep, LibraryError>>;
 }
 
 /// A model of a library.
@@ -74,12 +79,31 @@ pub struct ServedModel {
     pub keeper: Box<dyn Any + Send>,
 }
 
+/// How far a model is fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PullStep {
+    /// So many bytes are there.
+    Fetched {
+        /// What is fetched: a name of this content.
+        content: String,
+        /// Bytes that are there.
+        done: u64,
+        /// Bytes that will be.
+        all: u64,
+    },
+    /// All is there, and as it should be.
+    Done,
+}
+
 /// Why a library does not do what it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LibraryError {
     /// It cannot be done with this model, or not on this machine: asking again is of no use.
     #[error("{0}")]
     Unfit(String),
+    /// As much is being done as may be done at a time.
+    #[error("{0}")]
+    Busy(String),
     /// It went wrong.
     #[error("{0}")]
     Failed(String),

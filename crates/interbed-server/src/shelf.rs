@@ -280,6 +280,7 @@ fn in_use(other: &str, waited: Duration) -> ApiError {
 pub(crate) fn refusal(what: &str, error: LibraryError) -> ApiError {
     match error {
         LibraryError::Unfit(why) => ApiError::invalid("model", format!("{what}: {why}")),
+        LibraryError::Busy(why) => ApiError::overloaded(format!("{what}: {why}")),
         LibraryError::Failed(why) => ApiError::internal(format!("{what}: {why}")),
     }
 }

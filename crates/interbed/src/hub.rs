@@ -30,6 +30,9 @@ const MAIN: &str = "main";
 /// Digits of a commit that are shown.
 const COMMIT_SHOWN: usize = 8;
 
+/// Who is told of a commit, of how many bytes of it are there, and of how many will be.
+pub type Tell<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
+
 /// Where the model lies, to be loaded for this audience: a path is taken as it is, a name is fetched if the cache lacks
 /// it. What cannot be computed, or has too little memory even if it is streamed, is refused after its headers were
 /// read.
@@ -37,7 +40,7 @@ const COMMIT_SHOWN: usize = 8;
 /// # Errors
 /// No such model, no permission, no network, no room; a model that cannot run here.
 pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<PathBuf>> {
-    fetched(model, &limits.hub, &|dir| divide(dir, limits, audience))
+    fetched(model, &limits.hub, &|dir| divide(dir, limits, audience), &|_, _, _| ())
 }
 
 /// Where the model lies, to be read and not to be loaded.
@@ -45,7 +48,15 @@ pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>
 /// # Errors
 /// As [`local`], but for memory.
 pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
-    let path = fetched(Some(model), options, &|_| Ok(None))?;
+    whole_telling(model, options, &|_, _, _| ())
+}
+
+/// The same. While bytes come, `tell` is told of which commit they are, how many are there, and how many will be.
+///
+/// # Errors
+/// As [`whole`].
+pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Result<PathBuf> {
+    let path = fetched(Some(model), options, &|_| Ok(None), tell)?;
     Ok(path.unwrap_or_else(|| model.to_owned()))
 }
 
@@ -66,6 +77,20 @@ pub struct Fetched {
     pub names: Vec<String>,
     /// Where it lies.
     pub path: PathBuf,
+}
+
+/// The full name of a model on the Hub that a text means, with its host, so that no path is meant; `None` if it is no
+/// name.
+///
+/// # Errors
+/// A short name that stands for nothing.
+pub fn full_name(text: &str) -> Result<Option<String>> {
+    let long = short_names::find(text)?;
+    let text = long.as_deref().unwrap_or(text);
+    let Some(HubName { owner, model, revision, tag }) = HubName::read(text) else { return Ok(None) };
+    let revision = revision.map_or_else(String::new, |revision| format!("@{revision}"));
+    let tag = tag.map_or_else(String::new, |tag| format!(":{tag}"));
+    Ok(Some(format!("hf.co/{owner}/{model}{tag}{revision}")))
 }
 
 /// All models that the cache has wholly, by name. Of several GGUF files, each is a model.
@@ -201,6 +226,7 @@ fn fetched(
     model: Option<&Path>,
     options: &HubOptions,
     check: &dyn Fn(&ModelDir) -> Result<Option<MemoryPlan>>,
+    tell: Tell<'_>,
 ) -> Result<Option<PathBuf>> {
     let Some(name) = named(model, options)? else { return Ok(model.map(Path::to_owned)) };
     let hub = open(options)?;
@@ -212,7 +238,7 @@ fn fetched(
     found.check_room()?;
     let plan = check(&from_headers(&found)?)?;
     report!("{}", announcement(&found, "to be", plan.as_ref()));
-    fetch(&found)?;
+    fetch(&found, tell)?;
     let path = found.path();
     drop(found);
     drop(hub);
@@ -274,7 +300,7 @@ fn announcement(found: &HubModel<'_>, is: &str, plan: Option<&MemoryPlan>) -> St
     format!("{name} at {commit}: {missing}{of} {is} fetched, {files} files{free}{fits}")
 }
 
-fn fetch(found: &HubModel<'_>) -> Result<()> {
+fn fetch(found: &HubModel<'_>, tell: Tell<'_>) -> Result<()> {
     let (all, missing) = (found.bytes(), found.bytes_missing());
     let bar = progress::bytes("fetching", all);
     let (begun, told) = (Instant::now(), Mutex::new(Instant::now()));
@@ -283,6 +309,7 @@ fn fetch(found: &HubModel<'_>) -> Result<()> {
             Ok(more) => bar.inc(more),
             Err(_) => bar.dec(bytes.unsigned_abs()),
         }
+        tell(&found.commit, bar.position(), all);
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
         if bar.is_hidden() && !is_quiet() && told.elapsed() > TOLD_EVERY {
             *told = Instant::now();

@@ -3,6 +3,7 @@
 mod address;
 mod announcement;
 mod configure;
+mod fetching;
 mod help;
 mod library;
 mod secrets;
@@ -72,11 +73,11 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 ///
 /// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses,
 /// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json; and for clients
-/// of Ollama /api/chat, /api/generate, /api/embed, /api/embeddings, /api/tags, /api/show, /api/ps and /api/version.
-/// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
-/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health tells how far it
-/// is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts them, and tells their
-/// clients. SIGHUP reads --api-key-file, --tls-cert and --tls-key again.
+/// of Ollama /api/chat, /api/generate, /api/embed, /api/embeddings, /api/tags, /api/show, /api/ps, /api/pull and
+/// /api/version. What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling
+/// defaults (else llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health
+/// tells how far it is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts
+/// them, and tells their clients. SIGHUP reads --api-key-file, --tls-cert and --tls-key again.
 ///
 /// What is limited: a body by --max-body (413), the tokens of a request by --max-model-len (400), sequences that are
 /// computed together by --max-num-seqs, requests that wait for that by --max-waiting (429, with Retry-After), and

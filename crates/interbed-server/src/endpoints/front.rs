@@ -2,6 +2,7 @@
 //! memory, and answers itself what concerns all of them.
 
 mod listing;
+mod pulling;
 mod wanted;
 mod watching;
 
@@ -32,6 +33,7 @@ use crate::metrics::{self, Metrics};
 use crate::shelf::{Answering, Lease, Shelf};
 
 pub(crate) use listing::{info, list, one, ps, show, tags};
+pub(crate) use pulling::{pull, pull_parts};
 use wanted::Wanted;
 pub(crate) use watching::events;
 
@@ -106,6 +108,12 @@ impl Front {
         let done = spawn_blocking(move || work(&front)).await;
         done.map_err(|error| ApiError::internal(format!("preparing the request failed: {error}")))?
     }
+}
+
+/// Completes once the server takes nothing new.
+async fn drained(front: &Front) {
+    // An error means that the server is gone, which is the same.
+    let _ = front.draining.clone().wait_for(|&draining| draining).await;
 }
 
 /// Some names, as a message tells them.

@@ -38,6 +38,9 @@ const VERSION: &str = "0.12.11";
 /// What the name of a model ends with where it names no tag.
 const TAG: &str = ":latest";
 
+/// The path that a server of several models has, and one of a single model has not.
+pub(crate) const PULL: &str = "/api/pull";
+
 /// Paths of Ollama's that this server does not serve, and what there is instead.
 pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
     ("/api/blobs/{digest}", "a model is a folder or a GGUF file; start `interbed serve` with its path"),
@@ -50,7 +53,10 @@ pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
     ("/api/delete", "`interbed models` lists what the cache holds; remove a model with its folder"),
     ("/api/experimental/{*path}", "this server searches and fetches nothing"),
     ("/api/me", "this server has no accounts, but keys"),
-    ("/api/pull", "start `interbed serve ORG/NAME`, which fetches the model from the Hub"),
+    (
+        PULL,
+        "start `interbed serve` without a MODEL, which has it, or `interbed serve ORG/NAME`, which fetches that model",
+    ),
     ("/api/push", "models go to the Hub with its own tools"),
     ("/api/signout", "this server has no accounts, but keys"),
     ("/api/status", "/health tells how the server is"),

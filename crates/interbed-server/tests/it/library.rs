@@ -1,7 +1,7 @@
 //! A server of several models, of which one is in memory at a time.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,11 @@ use interbed_engine::{EngineHandle, Pooling, SamplingParams};
 use interbed_model::chat_template::{ChatTemplate, SpecialTokens};
 use interbed_server::{
     ApiKey, ApiKeys, Embeddings, KeepAlive, Library, LibraryError, LibraryModel, LoadProgress, ModelDescription,
-    ModelFacts, OpenLibrary, ServedModel, ServerConfig,
+    ModelFacts, OpenLibrary, PullStep, ServedModel, ServerConfig,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 
 use crate::fixture::{Reply, Server, TEMPLATE, post_request};
 
@@ -27,6 +28,8 @@ struct Shelf {
     in_memory: Arc<AtomicUsize>,
     loads: AtomicUsize,
     load_time: Duration,
+    /// Whether somebody listens how far a model is fetched.
+    listened: Arc<AtomicBool>,
 }
 
 /// An engine that counts while it is in memory.
@@ -73,6 +76,33 @@ impl Library for Shelf {
         }
         let (facts, sampling, template) = (facts(name), SamplingParams::default(), template());
         Ok(ModelDescription { facts, context: 99, vocabulary: 7, sampling, template, embeds: false })
+    }
+
+    fn pull(&self, name: &str) -> mpsc::Receiver<Result<PullStep, LibraryError>> {
+        let (told, steps) = mpsc::channel(4);
+        let (name, listened) = (name.to_owned(), self.listened.clone());
+        let fetched = |done| Ok(PullStep::Fetched { content: "0123456789abcdef".into(), done, all: 9 });
+        tokio::spawn(async move {
+            listened.store(true, Ordering::SeqCst);
+            for step in match name.as_str() {
+                "new" => vec![fetched(2), fetched(3), fetched(9), Ok(PullStep::Done)],
+                "here" => vec![Ok(PullStep::Done)],
+                "breaks" => vec![fetched(2), Err(LibraryError::Failed("the network is gone".into()))],
+                "vanishes" => vec![fetched(2)],
+                "endless" => vec![fetched(2)],
+                "busy" => vec![Err(LibraryError::Busy("two are being fetched".into()))],
+                _ => vec![Err(LibraryError::Unfit("the Hub has no such model".into()))],
+            } {
+                if told.send(step).await.is_err() {
+                    return;
+                }
+            }
+            if name == "endless" {
+                told.closed().await;
+                listened.store(false, Ordering::SeqCst);
+            }
+        });
+        steps
     }
 
     fn load(&self, name: &str, progress: Arc<LoadProgress>) -> Result<ServedModel, LibraryError> {
@@ -132,6 +162,7 @@ impl Several {
             in_memory: Arc::default(),
             loads: AtomicUsize::default(),
             load_time,
+            listened: Arc::default(),
         });
         let open = door.open_library(config, shelf.clone(), KeepAlive::For(Duration::from_secs(60)));
         Self { server, shelf, open }
@@ -164,6 +195,11 @@ impl Several {
     fn loads(&self) -> usize {
         self.shelf.loads.load(Ordering::SeqCst)
     }
+}
+
+/// A server of several models, for tests of what only such a server has.
+pub async fn server_of_several() -> Server {
+    Several::of(&["one", "two"]).await.server
 }
 
 #[tokio::test]
@@ -462,4 +498,89 @@ async fn the_last_model_leaves_when_the_server_has_ended() {
     served.await.unwrap();
     open.close().await;
     assert_eq!(shelf.in_memory.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn models_are_fetched_as_ollamas_clients_ask_for_it() {
+    let several = Several::of(&["one"]).await;
+    let server = &several.server;
+    let line = |done: u64| {
+        json!({"status": "pulling 0123456789ab", "digest": "commit:0123456789abcdef", "total": 9,
+        "completed": done})
+    };
+    let status = |status: &str| json!({"status": status});
+    let end = ["verifying sha256 digest", "writing manifest", "success"].map(status);
+    // What comes within a moment of the line before has none of its own, but for the last.
+    let told = server.post("/api/pull", &json!({"model": "new"})).await.lines();
+    assert_eq!(told, [&[status("pulling manifest"), line(2), line(9)], &end[..]].concat());
+    let told = server.post("/api/pull", &json!({"name": "here"})).await.lines();
+    assert_eq!(told, [&[status("pulling manifest")], &end[..]].concat());
+    let told = server.post("/api/pull", &json!({"model": "new", "stream": false})).await.ok();
+    assert_eq!(told, status("success"));
+    // What is refused at once has a status; what breaks off has a last line.
+    for (body, status, part) in [
+        (json!({"model": "none"}), 400, "none cannot be fetched: the Hub has no such model"),
+        (json!({"model": "busy"}), 503, "two are being fetched"),
+        (json!({"model": "breaks", "stream": false}), 500, "the network is gone"),
+        (json!({"model": "new", "insecure": true}), 400, "insecure"),
+        (json!({"model": ""}), 400, "names no model"),
+        (json!({}), 400, "names no model"),
+        (json!({"model": 7}), 400, "model"),
+    ] {
+        let refused = server.post("/api/pull", &body).await;
+        let told = refused.json()["error"].as_str().unwrap().to_owned();
+        assert!(refused.status == status && told.contains(part), "{body} {} {told}", refused.status);
+    }
+    for (name, part) in [("breaks", "the network is gone"), ("vanishes", "broke off")] {
+        let told = server.post("/api/pull", &json!({"model": name})).await.lines();
+        assert_eq!(told[..2], [status("pulling manifest"), line(2)]);
+        assert!(told[2]["error"].as_str().unwrap().contains(part) && told.len() == 3, "{told:?}");
+    }
+    assert_eq!(server.get("/api/pull").await.status, 405);
+}
+
+#[tokio::test]
+async fn fetching_ends_when_its_client_goes_or_the_server_stops() {
+    let several = Several::of(&["one"]).await;
+    let begin = async || {
+        let mut connection = several.server.connect().await;
+        connection.write_all(&post_request("/api/pull", "", br#"{"model": "endless"}"#)).await.unwrap();
+        let mut reply = vec![0; 1];
+        while !String::from_utf8_lossy(&reply).contains("\"completed\":2") {
+            connection.read_buf(&mut reply).await.unwrap();
+        }
+        assert!(several.shelf.listened.load(Ordering::SeqCst));
+        (connection, reply)
+    };
+    let ended = async || {
+        let begun = Instant::now();
+        while several.shelf.listened.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it goes on");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let (connection, _) = begin().await;
+    drop(connection);
+    ended().await;
+    let (mut connection, mut reply) = begin().await;
+    let listened = several.shelf.listened.clone();
+    let (_engine, served) = several.server.stop();
+    connection.read_to_end(&mut reply).await.unwrap();
+    assert!(String::from_utf8_lossy(&reply).contains(r#"{"error":"the server is stopping"#));
+    served.await.unwrap();
+    assert!(!listened.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn fetching_takes_a_key_where_there_are_keys() {
+    let config = ServerConfig { api_keys: ApiKeys::new(&[ApiKey::new("key")]), ..ServerConfig::default() };
+    let several = Several::with(config, &["one"], Duration::ZERO).await;
+    let body = br#"{"model": "new", "stream": false}"#;
+    assert_eq!(several.server.post_bytes("/api/pull", "", body).await.status, 401);
+    let key = "Authorization: Bearer key\r\nX-Forwarded-For: 10.0.0.7\r\n";
+    several.server.post_bytes("/api/pull", key, body).await.ok();
+    // Without keys, a proxy on this machine passes nobody on.
+    let open = Several::of(&["one"]).await;
+    let refused = open.server.post_bytes("/api/pull", "X-Forwarded-For: 10.0.0.7\r\n", body).await;
+    assert!(refused.status == 403 && refused.json()["error"].as_str().unwrap().contains("--api-key-file"));
 }

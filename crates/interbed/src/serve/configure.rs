@@ -58,7 +58,7 @@ pub fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
 }
 
 /// This program, also when its file has been replaced since.
-fn own_program() -> Option<PathBuf> {
+pub fn own_program() -> Option<PathBuf> {
     let running = PathBuf::from("/proc/self/exe");
     if running.exists() { Some(running) } else { std::env::current_exe().ok() }
 }

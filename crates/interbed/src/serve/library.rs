@@ -8,10 +8,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use interbed_server::{
-    Library, LibraryError, LibraryModel, LoadProgress, ModelDescription, ModelFacts, ServedModel, ServerConfig,
+    Library, LibraryError, LibraryModel, LoadProgress, ModelDescription, ModelFacts, PullStep, ServedModel,
+    ServerConfig,
 };
 
+use tokio::sync::{Semaphore, mpsc};
+
 use super::configure::config;
+use super::fetching;
 use crate::audience::Audience;
 use crate::bundled::bundled_model;
 use crate::failure;
@@ -28,6 +32,9 @@ use crate::small_files;
 /// Time for which the list of models is taken to be as it was.
 const LISTED_FOR: Duration = Duration::from_secs(2);
 
+/// Models that are fetched at a time.
+const FETCHED_AT_A_TIME: usize = 2;
+
 /// The models of this machine.
 pub struct CacheLibrary {
     base: ServerConfig,
@@ -35,7 +42,9 @@ pub struct CacheLibrary {
     max_waiting: usize,
     /// The model that ships with Interbed.
     bundled: Option<PathBuf>,
-    shelf: Mutex<Shelf>,
+    shelf: Arc<Mutex<Shelf>>,
+    /// How many may be fetched at a time.
+    fetching: Arc<Semaphore>,
 }
 
 /// What was found lately.
@@ -57,7 +66,14 @@ impl CacheLibrary {
     /// The cache cannot be read.
     pub fn open(base: ServerConfig, limits: LimitOptions, max_waiting: usize) -> Result<Self> {
         let bundled = bundled_model().inspect_err(|error| report!("note: {error:#}")).ok();
-        let library = Self { base, limits, max_waiting, bundled, shelf: Mutex::default() };
+        let library = Self {
+            base,
+            limits,
+            max_waiting,
+            bundled,
+            shelf: Arc::default(),
+            fetching: Arc::new(Semaphore::new(FETCHED_AT_A_TIME)),
+        };
         library.look()?;
         Ok(library)
     }
@@ -160,6 +176,33 @@ impl Library for CacheLibrary {
 
     fn describe(&self, name: &str) -> Result<ModelDescription, LibraryError> {
         self.description(name).map_err(|error| refused(&error))
+    }
+
+    fn pull(&self, name: &str) -> mpsc::Receiver<Result<PullStep, LibraryError>> {
+        let (told, steps) = mpsc::channel(4);
+        let begin = || {
+            let name = name.strip_suffix(":latest").unwrap_or(name);
+            let full = hub::full_name(name).map_err(|error| refused(&error))?;
+            let Some(full) = full else {
+                let hint = "a model on the Hub is named ORG/NAME, or ORG/NAME:QUANT for one of several GGUF files";
+                return Err(LibraryError::Unfit(format!("this is no name of a model; {hint}")));
+            };
+            let Ok(place) = self.fetching.clone().try_acquire_owned() else {
+                let message = format!("{FETCHED_AT_A_TIME} models are being fetched; try again later");
+                return Err(LibraryError::Busy(message));
+            };
+            let shelf = self.shelf.clone();
+            let (offline, told) = (self.limits.hub.offline, told.clone());
+            fetching::begin(&full, offline, told, place, move || {
+                // It is there from now on.
+                shelf.lock().unwrap_or_else(PoisonError::into_inner).listed = None;
+            })
+        };
+        if let Err(error) = begin() {
+            // There is room for it, and the receiver is here.
+            let _ = told.try_send(Err(error));
+        }
+        steps
     }
 
     fn load(&self, name: &str, progress: Arc<LoadProgress>) -> Result<ServedModel, LibraryError> {

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use interbed_hub::testing::Mischief;
 use serde_json::{Value, json};
 
 use crate::hub::Place;
@@ -230,6 +231,88 @@ fn a_model_stays_as_long_as_requests_say() {
     generate(json!({"keep_alive": "5m"}));
     assert_eq!(generate(json!({"prompt": "", "keep_alive": 0}))["done_reason"], "unload");
     left();
+}
+
+/// The lines of an answer to `/api/pull`.
+fn pull(server: &Server, model: &str) -> Vec<Value> {
+    let answer = server.ask("POST /api/pull HTTP/1.1", &json!({"model": model}).to_string());
+    let lines = answer.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_server_fetches_models_and_serves_them() {
+    let place = Place::new();
+    let size = fs::metadata(Path::new(tiny()).join("model.safetensors")).unwrap().len();
+    place.hub.does(Mischief { bytes_per_second: Some(size), ..Mischief::default() });
+    let server = serve(&place, &[]);
+    ask(&server, "storyteller");
+    let before = status_bytes(&server, "VmRSS");
+    let lines = pull(&server, ONE);
+    let told: Vec<&str> = lines.iter().map(|line| line["status"].as_str().unwrap()).collect();
+    assert_eq!((told[0], told[1], told[told.len() - 1]), ("pulling manifest", "pulling 0123456789ab", "success"));
+    let done: Vec<u64> = lines.iter().filter_map(|line| line["completed"].as_u64()).collect();
+    assert!(done.is_sorted() && done.len() > 2 && done.last().is_some_and(|&done| done > size), "{lines:?}");
+    // It was fetched by another process.
+    let after = status_bytes(&server, "VmRSS");
+    assert!(after < before + (8 << 20), "{before} {after}");
+    ask(&server, ONE);
+    let again = pull(&server, ONE);
+    assert!(again.len() < 6 && again.last().is_some_and(|line| line["status"] == "success"), "{again:?}");
+    // What cannot be fetched says why.
+    for (model, part) in [("org/none", "no model org/none"), ("none", "no name of a model"), (tiny(), "no name")] {
+        let told = pull(&server, model);
+        assert!(told[0]["error"].as_str().unwrap().contains(part), "{model} {told:?}");
+    }
+    let mischief = Mischief { lengthens: Some(("model.safetensors".into(), 1 << 49)), ..Mischief::default() };
+    place.hub.does(mischief);
+    place.hub.add_folder("org/large", Path::new(tiny()));
+    place.hub.forget();
+    let told = pull(&server, "org/large");
+    assert!(told[0]["error"].as_str().unwrap().contains("free some room"), "{told:?}");
+    assert_eq!(place.hub.sent("/blob/") + place.hub.sent("/resolve/"), 0);
+    ask(&server, ONE);
+}
+
+#[test]
+fn fetching_stops_with_its_client_and_goes_on_where_it_was() {
+    let place = Place::new();
+    let size = fs::metadata(Path::new(tiny()).join("model.safetensors")).unwrap().len();
+    place.hub.does(Mischief { bytes_per_second: Some(size / 8), ..Mischief::default() });
+    let server = serve(&place, &[]);
+    let mut stream = server.connect();
+    let body = json!({"model": ONE}).to_string();
+    let head = "POST /api/pull HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
+    write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let incomplete = || {
+        let blobs = fs::read_dir(place.cache.path().join("models--org--tiny/blobs")).into_iter().flatten().flatten();
+        let blobs = blobs.filter(|blob| blob.file_name().to_string_lossy().ends_with(".incomplete"));
+        blobs.map(|blob| blob.metadata().map_or(0, |found| found.len())).sum::<u64>()
+    };
+    let begun = Instant::now();
+    while incomplete() < size / 8 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing comes");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(stream);
+    // Its process is gone once nothing more comes.
+    let begun = Instant::now();
+    loop {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", server.id()));
+        let before = incomplete();
+        std::thread::sleep(Duration::from_millis(400));
+        if incomplete() == before {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "it goes on: {children:?}");
+    }
+    let kept = incomplete();
+    assert!(kept >= size / 8 && kept < size, "{kept} of {size}");
+    place.hub.does(Mischief::default());
+    place.hub.forget();
+    assert!(pull(&server, ONE).last().is_some_and(|line| line["status"] == "success"));
+    assert!(place.hub.sent("/blob/") < size + (64 << 10), "{} bytes came again", place.hub.sent("/blob/"));
+    ask(&server, ONE);
 }
 
 #[test]

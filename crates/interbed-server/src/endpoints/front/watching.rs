@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::Front;
+use super::{Front, drained};
 use crate::api_keys::Owner;
 use crate::endpoints::live::{CHANGED, events_until};
 use crate::error::ApiError;
@@ -62,9 +62,4 @@ async fn told_idle(sender: &mpsc::Sender<Bytes>) {
             return;
         }
     }
-}
-
-async fn drained(front: &Front) {
-    // An error means that the server is gone, which is the same.
-    let _ = front.draining.clone().wait_for(|&draining| draining).await;
 }
