@@ -19,6 +19,7 @@ use super::fetching;
 use crate::audience::Audience;
 use crate::bundled::bundled_model;
 use crate::failure;
+use crate::footprint::Footprint;
 use crate::hub::{self, Fetched};
 use crate::load;
 use crate::model_dir::ModelDir;
@@ -129,7 +130,8 @@ impl CacheLibrary {
         hub::forget_peak();
         let mut limits = self.limits.clone();
         limits.watch = Some(progress);
-        let opened = Opened::open(Some(&path))?;
+        let mut opened = Opened::open(Some(&path))?;
+        opened.footprint = Footprint::in_server(&opened.tokenizer);
         let loaded = load::load(opened, &limits, Audience::Clients, self.max_waiting)?;
         load::report::sampling(&loaded.generation);
         let config = config(ServerConfig { model_names: names, ..self.base.clone() }, &loaded);

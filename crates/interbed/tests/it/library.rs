@@ -58,8 +58,15 @@ fn in_memory(server: &Server) -> Vec<Value> {
 #[test]
 fn two_models_by_turns_a_hundred_times_leave_nothing_behind() {
     let place = two_models();
+    // The least that each of them can be served in.
+    let least = [ONE, TWO].map(|model| {
+        let info: Value = serde_json::from_str(&place.succeeded(&["info", model, "--json"])).unwrap();
+        info["memory"]["serve_least_bytes"].as_u64().unwrap()
+    });
+    let budget = least[0].max(least[1]);
     // Reports of a hundred loads would fill the pipe.
-    let mut command = place.command(&["serve", "--port", "0", "--memory", MEMORY, "--log-format", "json"]);
+    let memory = budget.to_string();
+    let mut command = place.command(&["serve", "--port", "0", "--memory", &memory, "--log-format", "json"]);
     let log = place.cache.path().join("log");
     command.stderr(fs::File::create(&log).unwrap());
     let server = Server::following(command, &log);
@@ -69,7 +76,6 @@ fn two_models_by_turns_a_hundred_times_leave_nothing_behind() {
         let text = succeeded(&[&["run", path.trim_end()][..], &prompt].concat());
         text.trim_end().strip_prefix("Once").unwrap().to_owned()
     });
-    let budget = 256 << 20;
     let mut after_ten = None;
     for turn in 0..100 {
         let (model, expect) = ([ONE, TWO][turn % 2], &expect[turn % 2]);
