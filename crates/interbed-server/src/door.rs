@@ -147,7 +147,7 @@ fn connections_max(config: &ServerConfig) -> usize {
     config.connections_max.min(affordable(config).saturating_sub(BESIDE)).max(1)
 }
 
-/// The same, and says so where it is less than was asked for.
+/// Connections that are served at a time; the log says so where these are fewer than was asked for.
 fn connections_of(config: &ServerConfig) -> usize {
     let connections = connections_max(config);
     if affordable(config) < config.connections_max {

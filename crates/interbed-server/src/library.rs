@@ -26,7 +26,7 @@ pub trait Library: Send + Sync {
     /// What a model is that need not be in memory. `name` is the first of its names.
     ///
     /// # Errors
-    /// Its files cannot be used.
+    /// The model's files cannot be used.
     fn describe(&self, name: &str) -> Result<ModelDescription, LibraryError>;
 
     /// Loads a model, of which `name` is the first name. No other one is in memory.
@@ -71,7 +71,7 @@ pub struct ServedModel {
     pub config: ServerConfig,
     /// The way to its engine.
     pub engine: EngineHandle,
-    /// Its tokenizer.
+    /// What makes token ids of texts.
     pub tokenizer: Arc<Tokenizer>,
     /// How conversations are written for it. Without it, chats are refused with a hint.
     pub template: Option<Arc<ChatTemplate>>,
@@ -101,7 +101,7 @@ pub enum LibraryError {
     /// It cannot be done with this model, or not on this machine: asking again is of no use.
     #[error("{0}")]
     Unfit(String),
-    /// As much is being done as may be done at a time.
+    /// The library already does as much as it may do at a time.
     #[error("{0}")]
     Busy(String),
     /// It went wrong.

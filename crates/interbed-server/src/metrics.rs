@@ -84,7 +84,7 @@ impl Metrics {
         Self { server: Some(ServerCounts { responses: Default::default(), traces }), ..Self::of_model() }
     }
 
-    /// The same for one of several models: what the server answers is counted elsewhere.
+    /// Counters of one of several models, where nothing is counted yet. What the server answers is counted elsewhere.
     pub(crate) fn of_model() -> Self {
         let of_requests = || Histogram::new(REQUEST_BUCKETS);
         Self {

@@ -49,8 +49,8 @@ impl Footprint {
         tokenizer.map_or(Self::of_vocabulary(0, 0), Self::counted).at_least_measured(0)
     }
 
-    /// The same in a process that serves already. What serving has left in memory is no part of the footprint: it is
-    /// set aside by itself.
+    /// The footprint in a process that serves already, to be asked for likewise. What serving has left in memory is no
+    /// part of it: memory for that is set aside by itself.
     pub fn in_server(tokenizer: &Tokenizer) -> Self {
         Self::counted(tokenizer).at_least_measured(MANY)
     }

@@ -51,10 +51,11 @@ pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     whole_telling(model, options, &|_, _, _| ())
 }
 
-/// The same. While bytes come, `tell` is told of which commit they are, how many are there, and how many will be.
+/// Where the model lies, to be read and not to be loaded. While bytes come, `tell` is told of which commit they are, how
+/// many are there, and how many will be.
 ///
 /// # Errors
-/// As [`whole`].
+/// No such model, no permission, no network, no room; a model that cannot run here.
 pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Result<PathBuf> {
     let path = fetched(Some(model), options, &|_| Ok(None), tell)?;
     Ok(path.unwrap_or_else(|| model.to_owned()))

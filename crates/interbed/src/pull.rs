@@ -60,7 +60,7 @@ pub fn run(args: PullArgs) -> Result<()> {
     Ok(())
 }
 
-/// The same, with the way there on stdout.
+/// Fetches the model, and tells on stdout how far it is, and at last the path.
 fn run_telling(args: &PullArgs) -> Result<()> {
     let told_at = Mutex::new(None::<Instant>);
     let path = hub::whole_telling(&args.model, &args.hub, &|commit, done, all| {

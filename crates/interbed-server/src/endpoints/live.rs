@@ -22,7 +22,7 @@ pub(crate) async fn events(State(app): State<Arc<App>>, owner: Extension<Owner>)
     events_until(&app, &owner, pending())
 }
 
-/// The same, at most until the model has `left`.
+/// Writes such events, at most until the model has `left`, which is then the last that is told.
 pub(crate) fn events_until(
     app: &App,
     owner: &Owner,

@@ -40,7 +40,7 @@ pub fn base_config(args: &ServeArgs, names: Vec<String>, secrets: &Secrets) -> R
     })
 }
 
-/// The same, and what the model says.
+/// The whole configuration: what was known before, and what the loaded model says.
 pub fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
     ServerConfig {
         model: loaded.facts.clone(),
