@@ -191,7 +191,7 @@ impl Shelf {
                     told.push((desk.waiting.remove(&ticket), Ok(lease)));
                 }
                 Action::Refuse(ticket) => {
-                    let busy = in_use(desk.switch.in_the_way().unwrap_or_default(), self.wait_max);
+                    let busy = in_use(desk.switch.in_the_way().unwrap_or("another model"), self.wait_max);
                     told.push((desk.waiting.remove(&ticket), Err(busy)));
                 }
                 Action::Fail(ticket) => told.push((desk.waiting.remove(&ticket), Err(desk.failure.clone()))),

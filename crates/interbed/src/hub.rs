@@ -51,8 +51,8 @@ pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     whole_telling(model, options, &|_, _, _| ())
 }
 
-/// Where the model lies, to be read and not to be loaded. While bytes come, `tell` is told of which commit they are, how
-/// many are there, and how many will be.
+/// Where the model lies, to be read and not to be loaded. While bytes come, `tell` is told of which commit they are,
+/// how many are there, and how many will be.
 ///
 /// # Errors
 /// No such model, no permission, no network, no room; a model that cannot run here.
