@@ -1,7 +1,7 @@
 # A server in a container:
 #
 #   docker build -t interbed .
-#   docker run --rm -p 8000:8000 interbed                                     # the storyteller
+#   docker run --rm -p 8000:8000 interbed                                     # the storyteller, and what is fetched
 #   docker run --rm -p 8000:8000 -v /models:/models interbed serve /models/8b --host 0.0.0.0 --memory 20G
 #   docker run --rm -p 8000:8000 -v hub:/var/cache/interbed interbed serve ORG/NAME --host 0.0.0.0    # kept in a volume
 ARG BUILD_BASE=rust:1.95-bookworm

@@ -10,15 +10,23 @@ venv() {
     fi
 }
 
-# serve_storyteller INTERBED FOLDER [OPTION…]: starts the server and sets $url and $server; it ends with the script.
+# serve_storyteller INTERBED FOLDER [OPTION…]: starts a server of the shipped model and sets $url and $server; it ends
+# with the script.
 serve_storyteller() {
-    local interbed="$1" model="$2/storyteller" log="$2/server.log"
+    local interbed="$1" folder="$2" model="$2/storyteller"
     shift 2
     mkdir -p "$model"
     cp models/storyteller/* "$model"
     cp tools/clients/template.jinja "$model/chat_template.jinja"
+    serve "$interbed" "$folder" "$model" "$@"
+}
+
+# serve INTERBED FOLDER MODEL [OPTION…]: the same of any model, or without one where MODEL is empty.
+serve() {
+    local interbed="$1" log="$2/server.log" model="$3"
+    shift 3
     true >"$log"
-    "$interbed" serve "$model" --port 0 "$@" >"$log" 2>&1 &
+    "$interbed" serve ${model:+"$model"} --port 0 "$@" >"$log" 2>&1 &
     server=$!
     trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
     url=""

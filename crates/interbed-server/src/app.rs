@@ -58,6 +58,7 @@ pub(crate) struct App {
 }
 
 /// How the server is told to end.
+#[derive(Clone)]
 pub(crate) struct Ending {
     /// Whether it takes nothing new, and finishes what is in flight.
     pub(crate) draining: watch::Receiver<bool>,

@@ -1,23 +1,20 @@
 //! Authentication of clients by their API keys.
 
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
 use crate::api_keys::{ApiKeys, Owner};
-use crate::app::App;
 use crate::error::ApiError;
 use crate::tenant::Tenant;
 
 /// Header in which Anthropic's clients send their key.
 const KEY_HEADER: &str = "x-api-key";
 
-/// Middleware that lets a request pass, with its [`Owner`] as an extension, if its key is known.
-pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
-    let owner = authenticate(&app.config.api_keys, request.headers()).ok_or_else(ApiError::unauthorized)?;
+/// Middleware that lets a request pass, with its [`Owner`] as an extension, if its key is one of `keys`.
+pub(crate) async fn guard(State(keys): State<ApiKeys>, mut request: Request, next: Next) -> Result<Response, ApiError> {
+    let owner = authenticate(&keys, request.headers()).ok_or_else(ApiError::unauthorized)?;
     request.extensions_mut().insert(owner);
     Ok(next.run(request).await)
 }

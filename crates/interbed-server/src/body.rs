@@ -2,12 +2,13 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::header;
+use axum::http::request::Parts;
 use hyper::body::Body as _;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -15,8 +16,9 @@ use tokio::time::timeout;
 use crate::api_keys::Owner;
 use crate::app::App;
 use crate::caller::Caller;
+use crate::config::ServerConfig;
 use crate::error::ApiError;
-use crate::memory::{PREPARING_BYTES, RENDERED_SLACK, Share};
+use crate::memory::{MemoryPart, PREPARING_BYTES, RENDERED_SLACK, Share};
 use crate::request_log::RequestLog;
 
 /// A body over the limit is read and discarded up to this many times the limit: a client that is still sending when the
@@ -36,7 +38,20 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(crate) struct Received {
     pub(crate) caller: Caller,
     pub(crate) body: ReceivedBody,
+    pub(crate) arrival: Arrival,
 }
+
+/// When a request came.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) at: Instant,
+    /// How long it then waited for its model to be in memory.
+    pub(crate) waited: Duration,
+}
+
+/// A request whose body was read before it was known who answers it.
+#[derive(Clone)]
+pub(crate) struct HandedOver(Arc<Mutex<Option<Received>>>);
 
 /// A body with its share of memory, which is released when the value is dropped after reading.
 pub(crate) struct ReceivedBody {
@@ -70,30 +85,51 @@ impl ReceivedBody {
     }
 }
 
-/// Reads the body of a request that has passed [`crate::auth::guard`].
-pub(crate) async fn receive(app: &Arc<App>, request: Request) -> Result<Received, ApiError> {
-    let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
+impl Received {
+    /// Puts it where [`receive`] finds it.
+    pub(crate) fn hand_over(self) -> HandedOver {
+        HandedOver(Arc::new(Mutex::new(Some(self))))
+    }
+}
+
+/// Reads the body of a request that has passed [`crate::auth::guard`], unless it was read before.
+pub(crate) async fn receive(app: &Arc<App>, mut request: Request) -> Result<Received, ApiError> {
+    if let Some(HandedOver(received)) = request.extensions_mut().remove() {
+        let received = received.lock().unwrap_or_else(PoisonError::into_inner).take();
+        return received.ok_or_else(|| ApiError::internal("the body of this request was taken before"));
+    }
+    let (head, body) = request.into_parts();
+    read_body(&app.config, &app.memory.bodies, &head, body).await
+}
+
+/// Reads a body within the limits of `config`, into memory of `bodies`.
+pub(crate) async fn read_body(
+    config: &ServerConfig,
+    bodies: &Arc<MemoryPart>,
+    head: &Parts,
+    body: Body,
+) -> Result<Received, ApiError> {
+    let arrival = Arrival { at: Instant::now(), waited: Duration::ZERO };
+    let content_type = head.headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
     // A foreign web page may send plain text, forms and bodies without a type without asking first, but not JSON.
-    let is_taken = |kind: &str| is_json(kind) || (takes_forms(request.uri().path()) && is_form(kind));
+    let is_taken = |kind: &str| is_json(kind) || (takes_forms(head.uri.path()) && is_form(kind));
     if !content_type.is_some_and(is_taken) {
         return Err(ApiError::not_json(content_type));
     }
-    let extensions = request.extensions();
-    let known = extensions.get::<Owner>().zip(extensions.get::<Arc<RequestLog>>());
+    let known = head.extensions.get::<Owner>().zip(head.extensions.get::<Arc<RequestLog>>());
     let (owner, log) = known.ok_or_else(|| ApiError::internal("nobody knows whose request this is"))?;
     log.facts().client = owner.name.clone();
     let caller = Caller { tenant: owner.tenant, log: log.clone() };
-    let limit = app.config.body_bytes_max.min(app.memory.bodies.bytes());
-    let body = request.into_body();
+    let limit = config.body_bytes_max.min(bodies.bytes());
     let declared = body.size_hint().exact().map_or(limit, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     // The declared bytes may never arrive, so no memory is reserved for them yet.
-    let mut memory = app.memory.bodies.take(caller.tenant, 0).await?;
-    let read = timeout(app.config.body_timeout, read_limited(body, declared.min(limit), limit, &mut memory)).await;
+    let mut memory = bodies.take(caller.tenant, 0).await?;
+    let read = timeout(config.body_timeout, read_limited(body, declared.min(limit), limit, &mut memory)).await;
     let bytes = read.map_err(|_| {
-        let seconds = app.config.body_timeout.as_secs_f32();
+        let seconds = config.body_timeout.as_secs_f32();
         ApiError::timeout(format!("the body did not arrive within {seconds} seconds"))
     })??;
-    Ok(Received { caller, body: ReceivedBody { bytes, share: memory } })
+    Ok(Received { caller, body: ReceivedBody { bytes, share: memory }, arrival })
 }
 
 /// Reads and discards the body of a request that is refused in any case, if the body is short and arrives soon. After a

@@ -70,6 +70,8 @@ pub struct ServerConfig {
     /// Time for which a stream may tell nothing: then it sends an event that changes no answer, so that its client goes
     /// on waiting for a long prompt, or for its turn.
     pub silence_max: Duration,
+    /// Time for which a request waits for its model while others are in memory, where a server has several.
+    pub model_wait_max: Duration,
     /// Time that requests in flight have to finish once the server is told to stop.
     pub drain_timeout: Duration,
     /// Prompts tokenized, and templates rendered, at a time.
@@ -120,6 +122,7 @@ impl Default for ServerConfig {
             body_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(120),
             silence_max: Duration::from_secs(10),
+            model_wait_max: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),
             tokenizing_max: std::thread::available_parallelism().map_or(2, usize::from).min(4),
             schemas_max: COMPILING_MAX,

@@ -10,13 +10,16 @@ use tokio::sync::watch;
 
 use crate::app::{App, Ending};
 use crate::config::ServerConfig;
-use crate::endpoints::{self, Observers};
+use crate::endpoints::{self, Front, Observers};
 use crate::guests::{BESIDE, Guests};
+use crate::keep_alive::KeepAlive;
+use crate::library::{Library, ServedModel};
 use crate::live::Recent;
 use crate::load_progress::LoadProgress;
 use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
 use crate::request_log::Listener;
+use crate::shelf::{Held, Shelf};
 use crate::traces::Traces;
 
 /// Connections that are served at a time while the model is being loaded: no more than the least memory allows later.
@@ -87,19 +90,48 @@ impl Door {
         template: Option<Arc<ChatTemplate>>,
     ) {
         let Self { doorway, is_cut } = self;
-        let (connections, affordable) = (connections_max(&config), affordable(&config));
-        if affordable < config.connections_max {
-            tracing::info!(
-                "{connections} connections are served at a time, not {}: the memory for requests holds no more",
-                config.connections_max
-            );
-        }
+        let connections = connections_of(&config);
         let (observers, draining) = (doorway.observers.clone(), doorway.draining.clone());
         let (metrics, recent) = (observers.metrics.clone(), doorway.recent.clone());
         let app = App::new(config, engine, tokenizer, template, metrics, recent, Ending { draining, is_cut });
         // It is opened once: this takes the door.
         let _ = doorway.router.set(endpoints::router(app, observers));
         doorway.guests.set_most(connections);
+    }
+
+    /// Begins to serve the models of `library`, one in memory at a time: from the first request for it until `keep`
+    /// after the last, where no request says otherwise. To be called within a runtime.
+    pub fn open_library(self, config: ServerConfig, library: Arc<dyn Library>, keep: KeepAlive) -> OpenLibrary {
+        let Self { doorway, is_cut } = self;
+        let connections = connections_of(&config);
+        let (observers, draining, recent) =
+            (doorway.observers.clone(), doorway.draining.clone(), doorway.recent.clone());
+        let ending = Ending { draining: draining.clone(), is_cut };
+        let open = move |served: ServedModel| {
+            let ServedModel { config, engine, tokenizer, template, keeper } = served;
+            // A client may call the model by any name by which the library finds it.
+            let config = ServerConfig { any_model_name: true, ..config };
+            let metrics = Arc::new(Metrics::of_model());
+            let app = App::new(config, engine, tokenizer, template, metrics, recent.clone(), ending.clone());
+            Held::new(app.clone(), endpoints::of_model(app), keeper)
+        };
+        let shelf = Shelf::new(library, keep, config.model_wait_max, Box::new(open));
+        let front = Front::new(config, shelf.clone(), observers.metrics.clone(), draining);
+        // It is opened once: this takes the door.
+        let _ = doorway.router.set(endpoints::of_library(front, observers));
+        doorway.guests.set_most(connections);
+        OpenLibrary(shelf)
+    }
+}
+
+/// The models that a server serves in turns.
+pub struct OpenLibrary(Arc<Shelf>);
+
+impl OpenLibrary {
+    /// Ends the engine of the model in memory, if one is there, and gives its memory back. To be called when nobody is
+    /// served any more.
+    pub async fn close(self) {
+        self.0.close().await;
     }
 }
 
@@ -113,6 +145,18 @@ impl Doorway {
 /// Connections that are served at a time: of those that may be open, some are for whoever comes when all are busy.
 fn connections_max(config: &ServerConfig) -> usize {
     config.connections_max.min(affordable(config).saturating_sub(BESIDE)).max(1)
+}
+
+/// Connections that are served at a time; the log says so where these are fewer than was asked for.
+fn connections_of(config: &ServerConfig) -> usize {
+    let connections = connections_max(config);
+    if affordable(config) < config.connections_max {
+        tracing::info!(
+            "{connections} connections are served at a time, not {}: the memory for requests holds no more",
+            config.connections_max
+        );
+    }
+    connections
 }
 
 /// Connections that there is memory for.

@@ -3,6 +3,7 @@
 mod chat;
 mod completions;
 mod embeddings;
+mod front;
 mod health;
 mod live;
 mod loading;
@@ -23,6 +24,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
 use serde_json::Value;
+use tokio::sync::watch;
 use tracing::Instrument;
 
 use crate::app::App;
@@ -36,6 +38,8 @@ use crate::metrics::Metrics;
 use crate::openapi::Operation;
 use crate::request_id::{ANSWERED_ID, REQUEST_ID, request_id};
 use crate::request_log::{Listener, RequestLog};
+
+pub(crate) use front::Front;
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
 
@@ -81,9 +85,11 @@ fn page<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S
     vec![("/", get(page::index)), ("/page/{name}", get(page::asset))]
 }
 
-/// Paths of Ollama's that this server has something else for: open to all, since they only say what.
-fn elsewhere<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S>)> {
-    ollama::ELSEWHERE.iter().map(|&(path, _)| (path, any(ollama::elsewhere))).collect()
+/// Paths of Ollama's that this server has something else for, but for those that it `has`: open to all, since they only
+/// say what.
+fn elsewhere<S: Clone + Send + Sync + 'static>(has: &[&str]) -> Vec<(&'static str, MethodRouter<S>)> {
+    let paths = ollama::ELSEWHERE.iter().map(|&(path, _)| path).filter(|path| !has.contains(path));
+    paths.map(|path| (path, any(ollama::elsewhere))).collect()
 }
 
 /// What the page is fed by, for which a client needs a key.
@@ -134,6 +140,10 @@ pub(crate) fn operations() -> Vec<Operation> {
         },
         post("/api/embeddings", "A text as a vector, as Ollama makes it", ollama::embeddings_parts()),
         post("/api/show", "What the model is, as Ollama tells it", ollama::show_parts()),
+        Operation {
+            lines: true,
+            ..post(ollama::PULL, "Fetch a model, as Ollama does, where a server has several", front::pull_parts())
+        },
         Operation::get("/api/tags", "The model's names, as Ollama lists them", true),
         Operation::get("/api/ps", "The model in memory, as Ollama lists it", true),
         Operation::get("/api/version", "The version of Ollama whose API this is, and the server's", false),
@@ -150,19 +160,63 @@ pub(crate) fn operations() -> Vec<Operation> {
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
-    let guard = middleware::from_fn_with_state(app.clone(), auth::guard);
-    let accept = middleware::from_fn_with_state(app.clone(), refuse_while_draining);
-    let browsers = middleware::from_fn_with_state(Browsers::of(&app.config), browsers::guard);
+    let for_clients = with(guarded()).merge(with(live()));
+    let open = with(open()).merge(with(elsewhere(&[])));
+    let routes = behind_guards(open, for_clients, &app.config, app.draining.clone());
+    around(routes, &app.config.allow_origins, observers).with_state(app)
+}
+
+/// What one of several models answers to. Who may ask is decided before.
+pub(crate) fn of_model(app: Arc<App>) -> Router {
+    with(guarded()).with_state(app)
+}
+
+/// All routes of a server of several models.
+pub(crate) fn of_library(front: Arc<Front>, observers: Observers) -> Router {
+    let open = Router::new()
+        .route("/health", get(front::health))
+        .route("/version", get(health::version))
+        .route("/api/version", get(ollama::version))
+        .route("/metrics", get(front::metrics))
+        .route("/openapi.json", get(openapi::handle))
+        .merge(with(elsewhere(&[ollama::PULL])));
+    let own = Router::new()
+        .route("/v1/models", get(front::list))
+        .route("/v1/models/{*model}", get(front::one))
+        .route("/model_info", get(front::info))
+        .route("/server_info", get(front::info))
+        .route("/api/tags", get(front::tags))
+        .route("/api/ps", get(front::ps))
+        .route("/api/show", post(front::show))
+        .route(ollama::PULL, post(front::pull))
+        .route("/live/events", get(front::events));
+    let passed_on = guarded().into_iter().map(|(path, _)| path).filter(|path| !ANSWERED_FOR_ALL.contains(path));
+    let for_clients = passed_on.fold(own, |router, path| router.route(path, post(front::pass_on)));
+    let routes = behind_guards(open, for_clients, &front.config, front.draining.clone());
+    around(routes, &front.config.allow_origins, observers).with_state(front)
+}
+
+/// Routes that a server of several models answers itself; all others that need a key belong to a model.
+const ANSWERED_FOR_ALL: [&str; 7] =
+    ["/v1/models", "/v1/models/{*model}", "/model_info", "/server_info", "/api/tags", "/api/ps", "/api/show"];
+
+/// Routes that are open to all, the page among them, and those for clients that may call.
+fn behind_guards<S: Clone + Send + Sync + 'static>(
+    open: Router<S>,
+    for_clients: Router<S>,
+    config: &ServerConfig,
+    draining: watch::Receiver<bool>,
+) -> Router<S> {
+    let guard = middleware::from_fn_with_state(config.api_keys.clone(), auth::guard);
+    let accept = middleware::from_fn_with_state(draining, refuse_while_draining);
+    let browsers = middleware::from_fn_with_state(Browsers::of(config), browsers::guard);
     let places = middleware::from_fn(refuse_without_room);
-    let routes = with(open())
-        .merge(with(page()))
-        .merge(with(elsewhere()))
-        .merge(with(guarded()).merge(with(live())).route_layer(accept).route_layer(guard))
+    open.merge(with(page()))
+        .merge(for_clients.route_layer(accept).route_layer(guard))
         .route_layer(places)
         .route_layer(browsers)
         .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_method);
-    around(routes, &app.config.allow_origins, observers).with_state(app)
+        .method_not_allowed_fallback(wrong_method)
 }
 
 /// What all routes answer while the model is being loaded.
@@ -177,7 +231,7 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
         .route("/metrics", get(loading::metrics))
         .route("/openapi.json", get(openapi::handle))
         .merge(with(page()))
-        .merge(with(elsewhere()))
+        .merge(with(elsewhere(&[])))
         .merge(refused(guarded()))
         .merge(refused(live()))
         .route_layer(places)
@@ -205,11 +259,11 @@ fn with<S: Clone + Send + Sync + 'static>(routes: Vec<(&'static str, MethodRoute
 
 /// A server that has been told to stop finishes what it has, and takes nothing new.
 async fn refuse_while_draining(
-    State(app): State<Arc<App>>,
+    State(draining): State<watch::Receiver<bool>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let is_draining = *app.draining.borrow();
+    let is_draining = *draining.borrow();
     if is_draining { Err(ApiError::draining()) } else { Ok(next.run(request).await) }
 }
 
@@ -302,7 +356,8 @@ mod tests {
 
     #[test]
     fn each_route_is_described() {
-        let routes = guarded().into_iter().chain(open()).map(|(path, _)| path.replace("{*", "{"));
+        let routes = guarded().into_iter().chain(open()).map(|(path, _)| path).chain([ollama::PULL]);
+        let routes = routes.map(|path| path.replace("{*", "{"));
         let described = operations().into_iter().map(|operation| operation.path.to_owned());
         assert_eq!(routes.collect::<BTreeSet<_>>(), described.collect::<BTreeSet<_>>());
     }
@@ -328,7 +383,7 @@ mod tests {
     fn no_struct_of_fields_is_left_out() {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut files = vec![directory.join("sampling.rs")];
-        for folder in ["endpoints", "endpoints/ollama"] {
+        for folder in ["endpoints", "endpoints/front", "endpoints/ollama"] {
             let entries = std::fs::read_dir(directory.join(folder)).expect("the endpoints");
             files.extend(entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()));
         }

@@ -66,6 +66,14 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 
+    /// 403, for whoever would fill the disk of a machine that is not theirs.
+    pub(crate) fn remote_pull() -> Self {
+        Self::forbidden(
+            "without keys, models are fetched for clients on this machine alone, and for none that a proxy passes on; \
+             run `interbed pull NAME` there, or start the server with --api-key-file",
+        )
+    }
+
     /// Status 403, for a host name that the server is not known to have.
     pub(crate) fn foreign_host(host: &str) -> Self {
         let told = &host[..host.floor_char_boundary(200)];
@@ -108,6 +116,19 @@ impl ApiError {
     pub(crate) fn model_not_found(model: &str, known: &[String]) -> Self {
         let told = &model[..model.floor_char_boundary(200)];
         let message = format!("the model {told:?} is not served here; this server has {}", known.join(", "));
+        let error = Self::new(StatusCode::NOT_FOUND, message);
+        Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
+    }
+
+    /// 404 for a model that a server of several does not have; `known` tells what it has, if anything.
+    pub(crate) fn not_in_library(model: &str, known: &str) -> Self {
+        let told = &model[..model.floor_char_boundary(200)];
+        let has = if known.is_empty() { "no models yet".to_owned() } else { known.to_owned() };
+        let next = "`interbed pull NAME` fetches one, or POST /api/pull with {\"model\": \"NAME\"}";
+        let message = match told {
+            "" => format!("this server has {has}; {next}"),
+            told => format!("the model {told:?} is not on this machine, which has {has}; {next}"),
+        };
         let error = Self::new(StatusCode::NOT_FOUND, message);
         Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
     }

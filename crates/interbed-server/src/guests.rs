@@ -311,6 +311,10 @@ impl Drop for Busy {
     }
 }
 
+/// The address at the other end of a request's connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
 /// Whom an address stands for: a site of IPv6 has as many as it likes.
 pub(crate) fn household(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -344,7 +348,7 @@ impl Network {
         Ok(Self { begin, bits })
     }
 
-    fn has(&self, address: IpAddr) -> bool {
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
         let begins_alike = |a: u128, b: u128, width: u32| (a ^ b).checked_shr(width - self.bits).unwrap_or(0) == 0;
         match (self.begin, address) {
             (IpAddr::V4(begin), IpAddr::V4(address)) => {

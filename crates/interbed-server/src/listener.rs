@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use crate::config::ServerConfig;
 use crate::door::Doorway;
 use crate::endpoints::NoRoom;
-use crate::guests::{Busy, Guest, household};
+use crate::guests::{Busy, Guest, Peer, household};
 use crate::patience::Patience;
 use crate::tls::Tls;
 
@@ -234,9 +234,10 @@ async fn serve_connection(stream: TcpStream, guest: Arc<Guest>, doorway: Arc<Doo
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    let peer = stream.peer_addr().ok().map(|address| Peer(address.ip()));
     let stream = Patience::new(stream, guest.clone(), limits.write_timeout);
     match &limits.tls {
-        None => converse(stream, guest, doorway, limits).await,
+        None => converse(stream, peer, guest, doorway, limits).await,
         Some(tls) => {
             let accepted = tokio::select! {
                 accepted = tls.accept(stream, limits.header_timeout) => accepted,
@@ -245,7 +246,7 @@ async fn serve_connection(stream: TcpStream, guest: Arc<Guest>, doorway: Arc<Doo
                 () = guest.sent_away() => return,
             };
             match accepted {
-                Ok(stream) => converse(stream, guest, doorway, limits).await,
+                Ok(stream) => converse(stream, peer, guest, doorway, limits).await,
                 // Scanners, clients without TLS, and those that do not trust the certificate.
                 Err(error) => tracing::debug!(%error, "no TLS connection"),
             }
@@ -254,14 +255,14 @@ async fn serve_connection(stream: TcpStream, guest: Arc<Guest>, doorway: Arc<Doo
 }
 
 /// Answers what comes over a connection until it ends.
-async fn converse<S>(stream: S, guest: Arc<Guest>, doorway: Arc<Doorway>, limits: ListenerLimits)
+async fn converse<S>(stream: S, peer: Option<Peer>, guest: Arc<Guest>, doorway: Arc<Doorway>, limits: ListenerLimits)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let told = lingered(doorway.draining.clone());
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).max_buf_size(HEAD_BYTES_MAX);
-    let service = service_fn(|request| answer(doorway.clone(), guest.clone(), request));
+    let service = service_fn(|request| answer(doorway.clone(), guest.clone(), peer, request));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
@@ -300,8 +301,10 @@ async fn lingered(mut draining: watch::Receiver<bool>) {
 async fn answer(
     doorway: Arc<Doorway>,
     guest: Arc<Guest>,
+    peer: Option<Peer>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
+    peer.into_iter().for_each(|peer| _ = request.extensions_mut().insert(peer));
     let busy = guest.begin();
     let is_kept = guest.is_kept();
     let is_refused = is_kept && !ALWAYS_ANSWERED.contains(&request.uri().path()) && !guest.wait_for_place().await;

@@ -55,6 +55,12 @@ pub(crate) struct Metrics {
     generation_tokens: Histogram,
     params_max_tokens: Histogram,
     finished: [AtomicU64; REASONS.len()],
+    /// `None` where another one counts what the server answers.
+    server: Option<ServerCounts>,
+}
+
+/// What a server counts, whichever model answers.
+struct ServerCounts {
     responses: [AtomicU64; STATUS_CLASSES],
     traces: Option<Arc<TraceCounts>>,
 }
@@ -78,6 +84,11 @@ pub(crate) struct Finished {
 impl Metrics {
     /// Creates counters at zero; `traces` are counted elsewhere, if traces are on.
     pub(crate) fn new(traces: Option<Arc<TraceCounts>>) -> Self {
+        Self { server: Some(ServerCounts { responses: Default::default(), traces }), ..Self::of_model() }
+    }
+
+    /// Counters of one of several models, where nothing is counted yet. What the server answers is counted elsewhere.
+    pub(crate) fn of_model() -> Self {
         let of_requests = || Histogram::new(REQUEST_BUCKETS);
         Self {
             time_to_first_token: Histogram::new(FIRST_TOKEN_BUCKETS),
@@ -93,8 +104,7 @@ impl Metrics {
             generation_tokens: Histogram::new(LENGTH_BUCKETS),
             params_max_tokens: Histogram::new(LENGTH_BUCKETS),
             finished: Default::default(),
-            responses: Default::default(),
-            traces,
+            server: None,
         }
     }
 
@@ -122,9 +132,9 @@ impl Metrics {
 
     /// Counts a response by the first digit of its status.
     pub(crate) fn count_response(&self, status: StatusCode) {
-        if let Some(counter) = self.responses.get(usize::from(status.as_u16() / 100)) {
-            counter.fetch_add(1, Relaxed);
-        }
+        let of_server = self.server.as_ref();
+        let counter = of_server.and_then(|server| server.responses.get(usize::from(status.as_u16() / 100)));
+        counter.iter().for_each(|counter| _ = counter.fetch_add(1, Relaxed));
     }
 
     /// Renders all metrics in Prometheus' text format.
@@ -288,14 +298,34 @@ impl Metrics {
         let mut page = Page::new(model);
         page.gauge("interbed:healthy", "1 while the engine makes progress or is idle.", 0.0);
         page.gauge("interbed:loading", "1 while the model is being loaded.", 1.0);
-        page.gauge("interbed:load_done_bytes", "Bytes of weights that are loaded.", bytes.0 as f64);
-        page.gauge("interbed:load_all_bytes", "Bytes of weights that will be.", bytes.1 as f64);
+        page.loaded(bytes);
         self.render_responses(&mut page);
         page.text
     }
 
+    /// What there is where several models are served: what all of them answered, and `model`, the page of the one that
+    /// is in memory. Without it, `coming` is the model that is being loaded, if one is, and how far it is.
+    pub(crate) fn render_several(&self, model: Option<String>, coming: Option<(&str, (u64, u64))>) -> String {
+        let mut text = model.unwrap_or_else(|| {
+            let mut page = Page::new(coming.map_or("", |(name, _)| name));
+            page.gauge("interbed:healthy", "1 while the engine makes progress or is idle.", 1.0);
+            let loading = f64::from(u8::from(coming.is_some()));
+            page.gauge("interbed:loading", "1 while the model is being loaded.", loading);
+            if let Some((_, bytes)) = coming {
+                page.loaded(bytes);
+            }
+            page.text
+        });
+        // These belong to no model.
+        let mut page = Page::new("");
+        self.render_responses(&mut page);
+        text.push_str(&page.text);
+        text
+    }
+
     fn render_responses(&self, page: &mut Page) {
-        if let Some(traces) = &self.traces {
+        let Some(ServerCounts { responses, traces }) = &self.server else { return };
+        if let Some(traces) = traces {
             page.counter(
                 "interbed:trace_spans_sent_total",
                 "Spans that the collector took.",
@@ -305,7 +335,7 @@ impl Metrics {
             page.counter("interbed:trace_spans_dropped_total", "Spans that it did not take in time.", dropped);
         }
         page.head("interbed:http_responses_total", "HTTP answers, by class of status.", "counter");
-        for (class, count) in self.responses.iter().enumerate().skip(1) {
+        for (class, count) in responses.iter().enumerate().skip(1) {
             let labels = format!("status=\"{class}xx\"");
             page.sample("interbed:http_responses_total", &labels, count.load(Relaxed) as f64);
         }
@@ -554,6 +584,12 @@ impl Page {
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.head(name, help, "gauge");
         self.sample(name, "", value);
+    }
+
+    /// How far a model is loaded.
+    fn loaded(&mut self, bytes: (u64, u64)) {
+        self.gauge("interbed:load_done_bytes", "Bytes of weights that are loaded.", bytes.0 as f64);
+        self.gauge("interbed:load_all_bytes", "Bytes of weights that will be.", bytes.1 as f64);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) {

@@ -164,6 +164,11 @@ pub(crate) fn line(value: &Value) -> String {
     format!("{value}\n")
 }
 
+/// An event of this name.
+pub(crate) fn event(name: &str, data: &Value) -> String {
+    format!("event: {name}\ndata: {data}\n\n")
+}
+
 /// An event with a name, which is also the `type` of its data.
 pub(crate) fn named(name: &str, data: Value) -> String {
     let mut whole = Map::new();
@@ -171,7 +176,7 @@ pub(crate) fn named(name: &str, data: Value) -> String {
     if let Value::Object(data) = data {
         whole.extend(data);
     }
-    format!("event: {name}\ndata: {}\n\n", Value::Object(whole))
+    event(name, &Value::Object(whole))
 }
 
 /// The events of the completion APIs: chunks of `choices`.

@@ -46,24 +46,32 @@ impl Footprint {
     /// To be asked when the model is open and nothing large has been loaded: what opening it took goes back to the
     /// system first.
     pub fn of(tokenizer: Option<&Tokenizer>) -> Self {
-        let counted = tokenizer.map_or(Self::of_vocabulary(0, 0), |tokenizer| {
-            let ids = 0..tokenizer.vocab_size().min(ENTRIES_MAX) as u32;
-            let lengths = ids.filter_map(|id| tokenizer.vocabulary_entry(id)).map(|entry| entry.len() as u64);
-            let (count, bytes) = lengths.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
-            Self::of_vocabulary(count, bytes)
-        });
-        counted.at_least_measured()
+        tokenizer.map_or(Self::of_vocabulary(0, 0), Self::counted).at_least_measured(0)
+    }
+
+    /// The footprint in a process that serves already, to be asked for likewise. What serving has left in memory is no
+    /// part of it: memory for that is set aside by itself.
+    pub fn in_server(tokenizer: &Tokenizer) -> Self {
+        Self::counted(tokenizer).at_least_measured(MANY)
+    }
+
+    fn counted(tokenizer: &Tokenizer) -> Self {
+        let ids = 0..tokenizer.vocab_size().min(ENTRIES_MAX) as u32;
+        let lengths = ids.filter_map(|id| tokenizer.vocabulary_entry(id)).map(|entry| entry.len() as u64);
+        let (count, bytes) = lengths.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+        Self::of_vocabulary(count, bytes)
     }
 
     /// What it will be with a vocabulary of so many entries of usual lengths, which takes long to open where it is
     /// large.
     pub fn ahead(entries: usize) -> Self {
-        Self::of_vocabulary(entries.min(ENTRIES_MAX) as u64, 0).at_least_measured()
+        Self::of_vocabulary(entries.min(ENTRIES_MAX) as u64, 0).at_least_measured(0)
     }
 
-    fn at_least_measured(self) -> Self {
+    /// What is measured counts where it is more, but for so many bytes `beside` it.
+    fn at_least_measured(self, beside: u64) -> Self {
         give_back_freed();
-        let (resident, peak) = (HostMemory::read().resident, peak_resident());
+        let (resident, peak) = (HostMemory::read().resident.saturating_sub(beside), peak_resident());
         let (kept, opening) = (self.kept.max(Bytes(resident)), self.opening.max(Bytes(peak)));
         Self { kept, opening, huge_pages: false }.among_huge_pages(huge_pages_unasked())
     }

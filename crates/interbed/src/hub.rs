@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use interbed_device::{Bytes, give_back_freed};
 use interbed_engine::MemoryPlan;
-use interbed_hub::{Hub, HubModel, HubName, HubSettings};
+use interbed_hub::{ChoiceProblem, FileWish, Hub, HubModel, HubName, HubSettings, choose};
 use interbed_weights::Catalog;
 
 use crate::audience::{Audience, Surroundings};
@@ -24,8 +24,14 @@ use crate::short_names;
 /// Pace of the lines that tell how far a download is where no bar can be drawn, as in logs.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
 
+/// The branch that a name means which says none.
+const MAIN: &str = "main";
+
 /// Digits of a commit that are shown.
 const COMMIT_SHOWN: usize = 8;
+
+/// Who is told of a commit, of how many bytes of it are there, and of how many will be.
+pub type Tell<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// Where the model lies, to be loaded for this audience: a path is taken as it is, a name is fetched if the cache lacks
 /// it. What cannot be computed, or has too little memory even if it is streamed, is refused after its headers were
@@ -34,7 +40,7 @@ const COMMIT_SHOWN: usize = 8;
 /// # Errors
 /// No such model, no permission, no network, no room; a model that cannot run here.
 pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<PathBuf>> {
-    fetched(model, &limits.hub, &|dir| divide(dir, limits, audience))
+    fetched(model, &limits.hub, &|dir| divide(dir, limits, audience), &|_, _, _| ())
 }
 
 /// Where the model lies, to be read and not to be loaded.
@@ -42,7 +48,16 @@ pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>
 /// # Errors
 /// As [`local`], but for memory.
 pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
-    let path = fetched(Some(model), options, &|_| Ok(None))?;
+    whole_telling(model, options, &|_, _, _| ())
+}
+
+/// Where the model lies, to be read and not to be loaded. While bytes come, `tell` is told of which commit they are,
+/// how many are there, and how many will be.
+///
+/// # Errors
+/// No such model, no permission, no network, no room; a model that cannot run here.
+pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Result<PathBuf> {
+    let path = fetched(Some(model), options, &|_| Ok(None), tell)?;
     Ok(path.unwrap_or_else(|| model.to_owned()))
 }
 
@@ -54,6 +69,81 @@ pub fn cached(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     let Some(name) = named(Some(model), options)? else { return Ok(model.to_owned()) };
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
     Ok(hub.find_here(&name)?.path())
+}
+
+/// A model in the cache, all of it.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    /// The short name if it has one, and its name on the Hub.
+    pub names: Vec<String>,
+    /// Where it lies.
+    pub path: PathBuf,
+}
+
+/// The full name of a model on the Hub that a text means, with its host, so that no path is meant; `None` if it is no
+/// name.
+///
+/// # Errors
+/// A short name that stands for nothing.
+pub fn full_name(text: &str) -> Result<Option<String>> {
+    let long = short_names::find(text)?;
+    let text = long.as_deref().unwrap_or(text);
+    let Some(HubName { owner, model, revision, tag }) = HubName::read(text) else { return Ok(None) };
+    let revision = revision.map_or_else(String::new, |revision| format!("@{revision}"));
+    let tag = tag.map_or_else(String::new, |tag| format!(":{tag}"));
+    Ok(Some(format!("hf.co/{owner}/{model}{tag}{revision}")))
+}
+
+/// All models that the cache has wholly, by name. Of several GGUF files, each is a model.
+///
+/// # Errors
+/// The cache cannot be read.
+pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
+    let hub = open(&HubOptions { offline: true, ..options.clone() })?;
+    let mut all = Vec::new();
+    for model in hub.cache().list()? {
+        // Only what a branch or a tag leads to: older ones were replaced.
+        let Some(revision) = model.revisions.iter().find(|known| *known == MAIN).or(model.revisions.first()) else {
+            continue;
+        };
+        let at = if revision == MAIN { String::new() } else { format!("@{revision}") };
+        let mut names = gguf_names(&hub, &format!("{}{at}", model.name));
+        names.insert(0, format!("{}{at}", model.name));
+        for name in names {
+            let Some(path) = HubName::read(&name).and_then(|name| Some(hub.find_here(&name).ok()?.path())) else {
+                continue;
+            };
+            // The name alone means one of the GGUF files, whose own name says which.
+            let has_own = !name[model.name.len()..].contains(':') && path.is_file();
+            if !has_own && !all.iter().any(|known: &Fetched| known.path == path) {
+                all.push(Fetched { names: short_names::of(&name).into_iter().chain([name]).collect(), path });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The names of the GGUF files that the cache has of a model.
+fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
+    let Some(read) = HubName::read(name) else { return Vec::new() };
+    let Some(commit) = hub.cache().commit(&read, read.revision()) else { return Vec::new() };
+    let (files, _) = hub.cache().files(&read, &commit);
+    let paths: Vec<&str> = files.keys().map(String::as_str).collect();
+    // What no file has is refused with what they have.
+    match choose(&paths, FileWish { tag: Some("?"), shards: None }) {
+        Err(ChoiceProblem::NoSuchTag { available, .. }) => {
+            available.iter().map(|tag| format!("{name}:{tag}")).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Where a model lies that the cache has, by a name on the Hub or a short one. Paths are none.
+pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
+    let long = short_names::find(name).ok()?;
+    let name = HubName::read(long.as_deref().unwrap_or(name))?;
+    let hub = open(&HubOptions { offline: true, ..options.clone() }).ok()?;
+    Some(hub.find_here(&name).ok()?.path())
 }
 
 /// Opens a model to look at it. Of a name that the cache lacks, headers and small files are fetched, but no weights.
@@ -137,6 +227,7 @@ fn fetched(
     model: Option<&Path>,
     options: &HubOptions,
     check: &dyn Fn(&ModelDir) -> Result<Option<MemoryPlan>>,
+    tell: Tell<'_>,
 ) -> Result<Option<PathBuf>> {
     let Some(name) = named(model, options)? else { return Ok(model.map(Path::to_owned)) };
     let hub = open(options)?;
@@ -148,7 +239,7 @@ fn fetched(
     found.check_room()?;
     let plan = check(&from_headers(&found)?)?;
     report!("{}", announcement(&found, "to be", plan.as_ref()));
-    fetch(&found)?;
+    fetch(&found, tell)?;
     let path = found.path();
     drop(found);
     drop(hub);
@@ -185,7 +276,7 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Resu
 
 /// What fetching took is over, and none of the memory that loading counts on: how much it was at most is forgotten,
 /// so that a model needs the same memory whether it was fetched just now or not.
-fn forget_peak() {
+pub fn forget_peak() {
     give_back_freed();
     // The kernel's word for the peak alone. Where it refuses, a budget near the least may be refused this once.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
@@ -210,7 +301,7 @@ fn announcement(found: &HubModel<'_>, is: &str, plan: Option<&MemoryPlan>) -> St
     format!("{name} at {commit}: {missing}{of} {is} fetched, {files} files{free}{fits}")
 }
 
-fn fetch(found: &HubModel<'_>) -> Result<()> {
+fn fetch(found: &HubModel<'_>, tell: Tell<'_>) -> Result<()> {
     let (all, missing) = (found.bytes(), found.bytes_missing());
     let bar = progress::bytes("fetching", all);
     let (begun, told) = (Instant::now(), Mutex::new(Instant::now()));
@@ -219,6 +310,7 @@ fn fetch(found: &HubModel<'_>) -> Result<()> {
             Ok(more) => bar.inc(more),
             Err(_) => bar.dec(bytes.unsigned_abs()),
         }
+        tell(&found.commit, bar.position(), all);
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
         if bar.is_hidden() && !is_quiet() && told.elapsed() > TOLD_EVERY {
             *told = Instant::now();

@@ -1,9 +1,13 @@
 //! `interbed pull`: a model by name is fetched, and not loaded.
 
+use std::io::{self, Write, stdout};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::failure::Advised;
 use crate::hub;
@@ -22,9 +26,16 @@ pub struct PullArgs {
     /// The model's name: ORG/NAME, ORG/NAME@REVISION, ORG/NAME:QUANT for one of several GGUF files, or a short name
     pub model: PathBuf,
 
+    /// One JSON object a line on stdout: how far it is, and at last the path
+    #[arg(long)]
+    pub json: bool,
+
     #[command(flatten)]
     pub hub: HubOptions,
 }
+
+/// Time between two lines of `--json`.
+const TOLD_EVERY: Duration = Duration::from_millis(250);
 
 /// Runs `interbed pull`: the model's path goes to stdout.
 ///
@@ -42,6 +53,31 @@ pub fn run(args: PullArgs) -> Result<()> {
         // It is told what names look like.
         ModelDir::open(Some(&args.model))?;
     }
+    if args.json {
+        return run_telling(&args);
+    }
     println!("{}", hub::whole(&args.model, &args.hub)?.display());
     Ok(())
+}
+
+/// Fetches the model, and tells on stdout how far it is, and at last the path.
+fn run_telling(args: &PullArgs) -> Result<()> {
+    let told_at = Mutex::new(None::<Instant>);
+    let path = hub::whole_telling(&args.model, &args.hub, &|commit, done, all| {
+        let mut told_at = told_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if done == all || told_at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+            *told_at = Some(Instant::now());
+            if tell(&json!({"commit": commit, "completed": done, "total": all})).is_err() {
+                // Who reads this has gone, and wants nothing more. What came is kept.
+                std::process::exit(0);
+            }
+        }
+    })?;
+    Ok(tell(&json!({"path": path.display().to_string()}))?)
+}
+
+fn tell(value: &Value) -> io::Result<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "{value}")?;
+    out.flush()
 }

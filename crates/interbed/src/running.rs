@@ -48,8 +48,8 @@ pub fn run(args: RunningArgs) -> Result<()> {
     let (code, health) = ask("/health")?;
     let status = health["status"].as_str().or(health["error"]["message"].as_str());
     let status = status.map_or_else(|| format!("answers with {code}"), str::to_owned);
-    let models = match ask("/v1/models")? {
-        (200, list) => list["data"].as_array().into_iter().flatten().filter_map(id).collect(),
+    let models = match ask("/api/ps")? {
+        (200, list) => list["models"].as_array().into_iter().flatten().filter_map(name).collect(),
         (401, _) => {
             return Err(Advised::input(
                 format!("the server at {} asks for a key", args.url),
@@ -63,15 +63,17 @@ pub fn run(args: RunningArgs) -> Result<()> {
     if args.json {
         writeln!(out, "{:#}", json!({ "url": args.url, "status": status, "models": models }))?;
     } else {
-        let names = if models.is_empty() { "no model yet".to_owned() } else { models.join(", ") };
+        let names = if models.is_empty() { "no model in memory".to_owned() } else { models.join(", ") };
         writeln!(out, "{}", printable(&format!("{names}  {status}  {}", args.url)))?;
     }
     out.flush()?;
     Ok(())
 }
 
-fn id(model: &Value) -> Option<String> {
-    Some(model["id"].as_str()?.to_owned())
+/// The name of a model, as lists have it for clients of Ollama.
+fn name(model: &Value) -> Option<String> {
+    let name = model["name"].as_str()?;
+    Some(name.strip_suffix(":latest").unwrap_or(name).to_owned())
 }
 
 /// `HOST:PORT` of a URL.

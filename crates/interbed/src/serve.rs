@@ -1,11 +1,15 @@
 //! `interbed serve`: the OpenAI-compatible server.
 
+mod address;
+mod announcement;
+mod configure;
+mod fetching;
 mod help;
+mod library;
 mod secrets;
+mod stop;
 
-use std::collections::HashSet;
-use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,25 +19,31 @@ use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use interbed_device::{Bytes, share_heaps};
-use interbed_server::{Drained, Embeddings, Network, OtlpEndpoint, ServerConfig};
+use interbed_server::{Drained, KeepAlive, Network, OtlpEndpoint, ServerConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::TcpSocket;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use crate::audience::{Audience, REQUEST_BYTES};
+use crate::budget::budget;
 use crate::failure::{Advised, INTERRUPTED};
 use crate::hub;
 use crate::kv_remote;
-use crate::load::{self, Loaded, MAX_WAITING};
+use crate::load::{self, MAX_WAITING};
 use crate::opened::Opened;
 use crate::options::{
-    ComputeOptions, ExpertCountsOption, KvDiskOptions, KvEventOptions, KvRemoteOptions, ModelOptions, SwapOptions,
+    ComputeOptions, ExpertCountsOption, KvDiskOptions, KvEventOptions, KvRemoteOptions, LimitOptions, ModelOptions,
+    SwapOptions,
 };
 use crate::printable::is_command;
 use crate::report::report;
-use crate::sampling::model_defaults;
+use address::{bind, cannot_listen};
+use announcement::Announcement;
+use configure::{ANY_NAME, base_config, config};
+use library::CacheLibrary;
 use secrets::Secrets;
+use stop::Stop;
 
 pub use help::arrange as arrange_help;
 
@@ -49,31 +59,32 @@ const WORKERS: usize = 2;
 /// Threads that tokenize. Each keeps some freed memory to itself, so there are not many.
 const BLOCKING_WORKERS: usize = 8;
 
-/// What `--served-model-name` calls any name.
-const ANY_NAME: &str = "*";
-
-/// The exit code of a process that SIGTERM has ended.
-const TERMINATED: i32 = 143;
+/// Stack of a thread: a model may be loaded on it, as on the program's first.
+const STACK_BYTES: usize = 8 << 20;
 
 /// Time that work in progress gets after the server has drained.
 const LAST_CALL: Duration = Duration::from_secs(1);
 
-/// Serve a model over HTTP, as the OpenAI API does
+/// Serve a model over HTTP, or all that are on this machine
+///
+/// Without MODEL, it serves the models that were fetched by name, and the storyteller that ships with Interbed: the
+/// model that a request names is loaded when it is its turn, one at a time, and stays for --keep-alive after the last
+/// request for it.
 ///
 /// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses,
 /// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json; and for clients
-/// of Ollama /api/chat, /api/generate, /api/embed, /api/embeddings, /api/tags, /api/show, /api/ps and /api/version.
-/// What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling defaults (else
-/// llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health tells how far it
-/// is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts them, and tells their
-/// clients. SIGHUP reads --api-key-file, --tls-cert and --tls-key again.
+/// of Ollama /api/chat, /api/generate, /api/embed, /api/embeddings, /api/tags, /api/show, /api/ps, /api/pull and
+/// /api/version. What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling
+/// defaults (else llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health
+/// tells how far it is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts
+/// them, and tells their clients. SIGHUP reads --api-key-file, --tls-cert and --tls-key again.
 ///
 /// What is limited: a body by --max-body (413), the tokens of a request by --max-model-len (400), sequences that are
 /// computed together by --max-num-seqs, requests that wait for that by --max-waiting (429, with Retry-After), and
 /// connections by --max-connections.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    interbed serve                                         # the bundled model, http://127.0.0.1:8000/v1\n  \
+    interbed serve                                         # all models here, on http://127.0.0.1:8000/v1\n  \
     interbed serve models/8b --memory 20G --port 9000\n  \
     interbed serve models/8b --host 0.0.0.0 --api-key-file keys --served-model-name llama\n\n\
     Any OpenAI client works: OpenAI(base_url=\"http://127.0.0.1:8000/v1\", api_key=\"none\").")]
@@ -136,6 +147,13 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", help_heading = "Server",
           value_parser = clap::builder::PossibleValuesParser::new(interbed_server::tool_parsers()))]
     pub tool_parser: Option<String>,
+
+    /// How long a model stays in memory after the last request for it, where no MODEL is named: 5m, 1h30m, or a number
+    /// of seconds; 0 lets it go at once, and -1 keeps it until another one is asked for. Requests of Ollama's API may
+    /// say otherwise
+    #[arg(long, value_name = "DURATION", default_value = "5m", conflicts_with = "model", help_heading = "Server",
+          allow_hyphen_values = true, value_parser = KeepAlive::read)]
+    pub keep_alive: KeepAlive,
 
     #[command(flatten)]
     pub kv_disk: KvDiskOptions,
@@ -223,6 +241,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_WORKERS)
+        .thread_stack_size(STACK_BYTES)
         .enable_all()
         .build()
         .context("cannot start the server's threads")?;
@@ -233,19 +252,27 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
     kv_remote::settings(&args.kv_remote)?;
     let secrets = Arc::new(Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?);
-    let mut signals = runtime.block_on(async {
+    let signals = runtime.block_on(async {
         secrets.clone().reload_at_hangup()?;
         Stop::listen(args.drain_seconds)
     })?;
+    let begun = Begun { runtime, socket, secrets, signals };
+    if args.model.model.is_some() { serve_one(&args, begun) } else { serve_library(&args, begun) }
+}
+
+/// What there is of a server before it listens.
+struct Begun {
+    runtime: Runtime,
+    socket: TcpSocket,
+    secrets: Arc<Secrets>,
+    signals: Stop,
+}
+
+/// Loads the model, and serves it until a signal comes.
+fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
+    let Begun { runtime, socket, secrets, mut signals } = begun;
     let impatient = signals.impatient.clone();
-    let mut limits = args.model.limits.clone();
-    limits.compute = args.compute.clone();
-    limits.stream.keep_expert_counts = !args.counts.no_expert_counts;
-    limits.swap = Some(args.swap.clone());
-    limits.max_token_gap = Some(args.max_token_gap);
-    limits.kv_disk = Some(args.kv_disk.clone());
-    limits.kv_remote = Some(args.kv_remote.clone());
-    limits.kv_events = Some(args.kv_events.clone());
+    let mut limits = limits_of(args);
     // A download may take hours, which a signal ends; what came is kept.
     let (model, options) = (args.model.model.clone(), limits.clone());
     let path = runtime.block_on(async {
@@ -269,10 +296,11 @@ pub fn run(args: ServeArgs) -> Result<()> {
         }
         signals.future().await
     };
-    let base = base_config(&args, opened.dir.name(), &secrets)?;
+    // Clients may use the name that the model was asked for by, too.
+    let names = std::iter::once(opened.dir.name()).chain(hub::names_of(args.model.model.as_deref()));
+    let base = base_config(args, names.collect(), &secrets)?;
     let (door, address, serving) = runtime.block_on(async {
-        let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
-        let address = listener.local_addr().context("cannot tell the port")?;
+        let (listener, address) = listen(args, socket)?;
         let (door, serving) = interbed_server::listen(&base, listener, stop);
         Ok::<_, anyhow::Error>((door, address, tokio::spawn(serving)))
     })?;
@@ -281,21 +309,88 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let loaded = load::load(opened, &limits, Audience::Clients, args.max_waiting)?;
     load::report::sampling(&loaded.generation);
     let config = config(base, &loaded);
-    let (name, keyed) = (config.model_names[0].clone(), !config.api_keys.is_empty());
+    let (name, announcement) = (config.model_names[0].clone(), Announcement::of(&config, address));
     door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    announce(&name, scheme, address, keyed, loaded.template.is_some());
+    announcement.announce(&name, loaded.template.is_some());
     // The other end waits for it as long as the server serves.
     let _ = when_loaded.send(());
     let drained = runtime.block_on(serving).context("the server's task failed")?;
+    tell_end(args, drained, &impatient);
+    runtime.shutdown_timeout(LAST_CALL);
+    Ok(())
+}
+
+/// Serves the models that are on this machine, each as it is asked for, until a signal comes.
+fn serve_library(args: &ServeArgs, begun: Begun) -> Result<()> {
+    let Begun { runtime, socket, secrets, signals } = begun;
+    let impatient = signals.impatient.clone();
+    refuse_for_library(args)?;
+    let limits = limits_of(args);
+    // What this machine cannot have is refused now, and not with the first request.
+    budget(&limits)?;
+    let base = base_config(args, Vec::new(), &secrets)?;
+    let library = Arc::new(CacheLibrary::open(base.clone(), limits, args.max_waiting)?);
+    let (open, announcement, serving) = runtime.block_on(async {
+        let (listener, address) = listen(args, socket)?;
+        let (door, serving) = interbed_server::listen(&base, listener, signals.future());
+        let announcement = Announcement::of(&base, address);
+        let open = door.open_library(base, library.clone(), args.keep_alive);
+        Ok::<_, anyhow::Error>((open, announcement, tokio::spawn(serving)))
+    })?;
+    announcement.announce_library(&library.names());
+    let drained = runtime.block_on(serving).context("the server's task failed")?;
+    tell_end(args, drained, &impatient);
+    runtime.block_on(open.close());
+    runtime.shutdown_timeout(LAST_CALL);
+    Ok(())
+}
+
+/// Refuses options that are for one model.
+fn refuse_for_library(args: &ServeArgs) -> Result<()> {
+    let given = [
+        (
+            args.served_model_name.iter().any(|name| name != ANY_NAME),
+            "--served-model-name",
+            "each of them has its own name",
+        ),
+        (args.kv_events.kv_events.is_some(), "--kv-events", "its messages do not tell of which model a prefix is"),
+        (args.model.limits.hub.revision.is_some(), "--revision", "each of them has the one that was fetched"),
+    ];
+    let Some((_, option, why)) = given.into_iter().find(|(is_given, ..)| *is_given) else { return Ok(()) };
+    Err(Advised::input(
+        format!("{option} is for one MODEL, and without one all that are on this machine are served: {why}"),
+        format!("name the MODEL, or leave {option} out"),
+    ))
+}
+
+/// What a model may use of this machine.
+fn limits_of(args: &ServeArgs) -> LimitOptions {
+    let mut limits = args.model.limits.clone();
+    limits.compute = args.compute.clone();
+    limits.stream.keep_expert_counts = !args.counts.no_expert_counts;
+    limits.swap = Some(args.swap.clone());
+    limits.max_token_gap = Some(args.max_token_gap);
+    limits.kv_disk = Some(args.kv_disk.clone());
+    limits.kv_remote = Some(args.kv_remote.clone());
+    limits.kv_events = Some(args.kv_events.clone());
+    limits
+}
+
+/// Takes connections from now on. To be called within a runtime.
+fn listen(args: &ServeArgs, socket: TcpSocket) -> Result<(TcpListener, SocketAddr)> {
+    let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
+    let address = listener.local_addr().context("cannot tell the port")?;
+    Ok((listener, address))
+}
+
+/// Tells what became of requests in flight; the process ends here if it was to end at once.
+fn tell_end(args: &ServeArgs, drained: Drained, impatient: &AtomicBool) {
     if impatient.load(Ordering::Acquire) {
         std::process::exit(INTERRUPTED.into());
     }
     if let Drained::Cut(connections) = drained {
         report!("{connections} connections were still open after {} s and were cut", args.drain_seconds);
     }
-    runtime.shutdown_timeout(LAST_CALL);
-    Ok(())
 }
 
 /// Connections, and files of models and KV, are more than the 1,024 that most systems begin with; they let a program
@@ -319,64 +414,6 @@ fn warn_of_key_in_process_list() {
              --api-key-file do not"
         );
     }
-}
-
-/// What is known before the model is loaded.
-fn base_config(args: &ServeArgs, name: String, secrets: &Secrets) -> Result<ServerConfig> {
-    let (any, named): (Vec<_>, Vec<_>) = args.served_model_name.iter().cloned().partition(|name| name == ANY_NAME);
-    let mut model_names: Vec<String> = match named.is_empty() {
-        // Clients may use the name that the model was asked for by, too.
-        true => std::iter::once(name).chain(hub::names_of(args.model.model.as_deref())).collect(),
-        false => named,
-    };
-    let mut seen = HashSet::new();
-    model_names.retain(|name| seen.insert(name.clone()));
-    Ok(ServerConfig {
-        model_names,
-        any_model_name: !any.is_empty(),
-        tool_parser: args.tool_parser.clone(),
-        api_keys: secrets.keys.clone(),
-        tls: secrets.tls.clone(),
-        allow_hosts: own_names(&args.host).chain(args.allow_host.clone()).collect(),
-        allow_origins: args.allow_origin.clone(),
-        body_bytes_max: usize::try_from(args.max_body.0)?,
-        connections_max: args.max_connections,
-        proxies: args.proxy.clone(),
-        drain_timeout: Duration::from_secs(args.drain_seconds),
-        otlp_endpoint: args.otlp_endpoint.clone(),
-        schema_worker: own_program(),
-        ..ServerConfig::default()
-    })
-}
-
-/// This program, also when its file has been replaced since.
-fn own_program() -> Option<PathBuf> {
-    let running = PathBuf::from("/proc/self/exe");
-    if running.exists() { Some(running) } else { std::env::current_exe().ok() }
-}
-
-/// The same, and what the model says.
-fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
-    ServerConfig {
-        model: loaded.facts.clone(),
-        default_sampling: model_defaults(&loaded.generation),
-        eos_token_ids: loaded.end_tokens.clone(),
-        embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
-        request_bytes_max: loaded.request_bytes,
-        schemas_max: loaded.schemas,
-        memory_bytes: loaded.budget.total().0,
-        reserved: loaded.budget.entries().iter().map(|(name, bytes)| (name.clone(), bytes.0)).collect(),
-        model_bytes: loaded.model_bytes,
-        processor: loaded.processor.clone(),
-        ..base
-    }
-}
-
-/// The names that the machine has and that it was given to listen on, as far as they are names.
-fn own_names(host: &str) -> impl Iterator<Item = String> {
-    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let names = [machine.trim().to_owned(), host.to_owned()];
-    names.into_iter().filter(|name| name != "*" && interbed_server::check_host(name).is_ok())
 }
 
 fn served_name(text: &str) -> Result<String, String> {
@@ -403,104 +440,4 @@ fn body_size(text: &str) -> Result<Bytes, String> {
         return Err(format!("expected a size up to {limit}, which the memory for requests has room for"));
     }
     Ok(size)
-}
-
-/// Binds the address without listening on it yet.
-fn bind(host: &str, port: u16) -> Result<TcpSocket> {
-    let addresses = (host, port).to_socket_addrs().map_err(|error| {
-        Advised::input(
-            format!("--host {host} is no address of this machine: {error}"),
-            "give for instance 127.0.0.1 for this machine only, or 0.0.0.0 for everybody",
-        )
-    })?;
-    let mut refused = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
-    for address in addresses {
-        match bind_address(address) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => refused = error,
-        }
-    }
-    Err(cannot_listen(host, port, refused))
-}
-
-fn bind_address(address: SocketAddr) -> std::io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A server that was just stopped leaves connections behind that would keep the port for a minute.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    Ok(socket)
-}
-
-fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Error {
-    let hint = match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            format!("another program listens there: stop it, or choose another --port (0 takes a free one) than {port}")
-        }
-        std::io::ErrorKind::PermissionDenied => "choose a --port of 1024 or more".into(),
-        _ => "choose a --host that is an address of this machine, such as 127.0.0.1".into(),
-    };
-    Advised::system(format!("cannot listen on {host}:{port}"), hint, error)
-}
-
-/// Ctrl-C and SIGTERM: the first lets requests in flight finish, the second cuts them, the third ends the process.
-struct Stop {
-    signals: [Signal; 2],
-    drain_s: u64,
-    /// Whether there was a second one.
-    impatient: Arc<AtomicBool>,
-}
-
-impl Stop {
-    /// From now on, signals are taken here. To be called within a runtime.
-    fn listen(drain_s: u64) -> Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        let signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
-        Ok(Self { signals, drain_s, impatient: Arc::default() })
-    }
-
-    /// Completes at the first, with what completes at the second.
-    async fn future(mut self) -> impl Future<Output = ()> {
-        self.next().await;
-        report!("Stopping: requests in flight get {} s to finish; once more ends at once", self.drain_s);
-        async move {
-            self.next().await;
-            self.impatient.store(true, Ordering::Release);
-            tokio::spawn(async move {
-                self.next().await;
-                std::process::exit(INTERRUPTED.into());
-            });
-        }
-    }
-
-    /// Waits for one; returns the exit code of a process that it ends.
-    async fn next(&mut self) -> i32 {
-        let [interrupt, terminate] = &mut self.signals;
-        tokio::select! {
-            _ = interrupt.recv() => INTERRUPTED.into(),
-            _ = terminate.recv() => TERMINATED,
-        }
-    }
-}
-
-/// The address that a browser on this machine opens.
-fn browsable(address: SocketAddr) -> SocketAddr {
-    let here: IpAddr = if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-    if address.ip().is_unspecified() { SocketAddr::new(here, address.port()) } else { address }
-}
-
-/// Tells where, and how to try it.
-fn announce(name: &str, scheme: &str, address: SocketAddr, keyed: bool, chats: bool) {
-    let url = format!("{scheme}://{address}/v1");
-    let header = if keyed { "-H \"Authorization: Bearer $KEY\" " } else { "" };
-    let (path, body) = if chats {
-        ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)
-    } else {
-        ("completions", r#"{"prompt": "Once upon a time", "max_tokens": 64}"#)
-    };
-    report!("Serving {name} on {url}");
-    report!("  the live page: {scheme}://{}/", browsable(address));
-    report!("  curl {url}/{path} {header}-H 'Content-Type: application/json' -d '{body}'");
-    if !keyed && !address.ip().is_loopback() {
-        report!("note: whoever reaches this address can use the model; --api-key-file FILE asks for a key");
-    }
 }

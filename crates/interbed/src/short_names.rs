@@ -64,6 +64,13 @@ pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     Ok(Some(model))
 }
 
+/// The short name, with its size, that stands for a model on the Hub, if one does.
+pub fn of(model: &str) -> Option<String> {
+    let row = rows().find(|row| row.model == model)?;
+    let tag = row.tags.split(',').find(|tag| *tag != LATEST)?;
+    Some(format!("{}:{tag}", row.name))
+}
+
 /// The model, with another quantisation where one is named; `None` if it has none, or this is none.
 fn with_quantisation(model: &str, quantisation: Option<&str>) -> Option<String> {
     let Some(quantisation) = quantisation else { return Some(model.to_owned()) };
@@ -116,6 +123,8 @@ mod tests {
         for none in ["llama-3-8b", "org/name", "models", "tiny", "library:tag", ""] {
             assert_eq!(found(none), None, "{none}");
         }
+        assert_eq!(of("bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M").as_deref(), Some("llama3.2:3b"));
+        assert_eq!(of("bartowski/Llama-3.2-3B-Instruct-GGUF:Q8_0"), None);
         let refused = |text: &str| crate::failure::message(&find(text).expect_err(text)).expect("it is said");
         assert!(refused("llama3.2:11b").contains("llama3.2:1b, llama3.2:3b"), "{}", refused("llama3.2:11b"));
         assert!(refused("llama3.2:1b-text-q8_0-x").contains("is no short name"));

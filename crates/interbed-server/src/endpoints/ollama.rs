@@ -8,7 +8,6 @@ mod chat;
 mod conversation;
 mod embed;
 mod generate;
-mod keep_alive;
 mod models;
 mod settings;
 
@@ -27,16 +26,20 @@ use crate::openapi::{Part, fields_of_all};
 use crate::sampling::check_name;
 use crate::unsupported::Api;
 
+pub(crate) use answer::Shape;
 pub(crate) use chat::{handle as chat, parts as chat_parts};
 pub(crate) use embed::{embed, embed_parts, embeddings, embeddings_parts};
 pub(crate) use generate::{handle as generate, parts as generate_parts};
-pub(crate) use models::{ps, show, show_parts, tags};
+pub(crate) use models::{Portrait, in_memory, listed, modified, ps, show, show_parts, tags, wanted};
 
 /// The version of Ollama whose API this is. Some of its clients refuse versions that are too old for them.
 const VERSION: &str = "0.12.11";
 
 /// What the name of a model ends with where it names no tag.
 const TAG: &str = ":latest";
+
+/// The path that a server of several models has, and one of a single model has not.
+pub(crate) const PULL: &str = "/api/pull";
 
 /// Paths of Ollama's that this server does not serve, and what there is instead.
 pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
@@ -50,7 +53,10 @@ pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
     ("/api/delete", "`interbed models` lists what the cache holds; remove a model with its folder"),
     ("/api/experimental/{*path}", "this server searches and fetches nothing"),
     ("/api/me", "this server has no accounts, but keys"),
-    ("/api/pull", "start `interbed serve ORG/NAME`, which fetches the model from the Hub"),
+    (
+        PULL,
+        "start `interbed serve` without a MODEL, which has it, or `interbed serve ORG/NAME`, which fetches that model",
+    ),
     ("/api/push", "models go to the Hub with its own tools"),
     ("/api/signout", "this server has no accounts, but keys"),
     ("/api/status", "/health tells how the server is"),

@@ -1,7 +1,7 @@
 //! Descriptions of fields, one sentence each. A field has the same meaning in every API.
 
 /// All descriptions, in the order of the names.
-const FIELDS: [(&str, &str); 88] = [
+const FIELDS: [(&str, &str); 89] = [
     (
         "add_generation_prompt",
         "Whether the template begins the assistant's answer; true unless a message is continued.",
@@ -36,10 +36,12 @@ const FIELDS: [(&str, &str); 88] = [
     ("include", "Only reasoning.encrypted_content, which changes nothing: thinking is told as it is."),
     ("include_stop_str_in_output", "Whether a stop string stays at the end of the text."),
     ("input", "What is to be answered or embedded: a text, or a list."),
+    ("insecure", "Not supported: models are fetched from servers with certificates alone."),
     ("instructions", "What comes first in the conversation, as the system's message."),
     (
         "keep_alive",
-        "How long the model is to stay: seconds, or a duration such as \"5m\". It stays as long as the server runs.",
+        "How long the model is to stay in memory: seconds, or a duration such as \"5m\"; less than 0 is for ever. A \
+         server of one model keeps it.",
     ),
     ("length_penalty", "The power of its length by which a beam's log-probability is divided."),
     ("logit_bias", "Added to logits, by token ids; from -100 to 100."),

@@ -84,6 +84,9 @@ function status(now, told) {
   } else if (now === 'loading') {
     notice.loading(told);
     show('wait', 'loading');
+  } else if (now === 'empty') {
+    notice.empty(told);
+    show('ok', 'no model in memory');
   } else if (now === 'lost') {
     notice.gone(state.about && heard);
     show('bad', 'no connection');

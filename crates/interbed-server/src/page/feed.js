@@ -5,8 +5,8 @@ const LOADING_MS = 500;
 const HIDDEN_MS = 20_000;
 
 export class Feed {
-  /** `onEvent(name, data)` gets what comes; `onStatus(status, told)` 'open', 'lost', 'locked', 'loading', 'over' or
-      'refused'. */
+  /** `onEvent(name, data)` gets what comes; `onStatus(status, told)` 'open', 'lost', 'locked', 'loading', 'over',
+      'refused', or 'empty' where a server of several models has none of them in memory. */
   constructor(onEvent, onStatus) {
     this.onEvent = onEvent;
     this.onStatus = onStatus;
@@ -57,11 +57,11 @@ export class Feed {
     this.abort = null;
   }
 
-  /** How far the model is loaded: `{done, total, left_s}`, as far as that is known. */
+  /** How far the model is loaded: `{done, total, left_s, waits}`, as far as that is known. */
   async #loaded(signal) {
     const answer = await fetch('health', { signal, cache: 'no-store' });
     const { loaded_bytes: done, total_bytes: total } = await answer.json().catch(() => ({}));
-    return { done, total, left_s: Number(answer.headers.get('retry-after')) || null };
+    return { done, total, left_s: Number(answer.headers.get('retry-after')) || null, waits: answer.ok };
   }
 
   #again(abort, pause = RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)]) {
@@ -92,6 +92,12 @@ export class Feed {
       this.isOver = true;
       return this.onStatus('over');
     }
+    if (name === 'event: change') {
+      // The stream that is asked for next has more to tell.
+      this.isOver = true;
+      return;
+    }
+    if (name === 'event: empty') return this.onStatus('empty', JSON.parse(data.slice('data: '.length)));
     this.onEvent(name.slice('event: '.length), JSON.parse(data.slice('data: '.length)));
   }
 

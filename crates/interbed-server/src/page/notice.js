@@ -15,11 +15,19 @@ export class Notice {
     this.root.hidden = true;
   }
 
-  loading({ done, total, left_s: left }) {
+  loading({ done, total, left_s: left, waits }) {
     const rest = left && total ? ` It takes about ${span(left)} more.` : '';
     const text = total ? `${bytes(done)} of ${bytes(total)} is there.${rest}` : 'Its files are being opened.';
-    const next = 'Requests are refused until then; this page goes on by itself.';
+    const next = `Requests ${waits ? 'wait' : 'are refused'} until then; this page goes on by itself.`;
     this.#show('The model is being loaded', `${text} ${next}`, total ? done / total : null);
+  }
+
+  /** The server has these models, and none in memory. */
+  empty({ models }) {
+    const there = models.length ? `There ${models.length > 1 ? 'are' : 'is'} ${models.join(', ')}.`
+      : 'There are none yet: interbed pull NAME fetches one.';
+    this.#show('No model is in memory', `The first request that names a model loads it, and this page then shows it. ${
+      there}`);
   }
 
   /** The connection has broken off; `seen` is the time at which the server was last heard of, or null. */

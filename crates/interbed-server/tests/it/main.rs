@@ -9,6 +9,7 @@ mod fixture;
 mod fuzz;
 mod history;
 mod hostile;
+mod library;
 mod lifecycle;
 mod live;
 mod loading;

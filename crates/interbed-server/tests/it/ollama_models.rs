@@ -190,6 +190,7 @@ async fn other_paths_of_ollamas_say_what_there_is_instead() {
         ("DELETE /api/delete", "interbed models"),
         ("POST /api/push", "Hub"),
         ("POST /api/pull", "interbed serve ORG/NAME"),
+        ("POST /api/pull", "without a MODEL"),
         ("POST /api/blobs/sha256:00", "GGUF"),
         ("GET /api/status", "/health"),
         ("POST /api/experimental/web_search", "searches"),

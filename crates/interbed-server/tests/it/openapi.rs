@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::fixture::Server;
+use crate::library::server_of_several;
 
 const PROBES: [(&str, &str); 6] = [
     ("boolean", "true"),
@@ -25,8 +26,9 @@ fn allows(field: &Value, kind: &str) -> bool {
 
 #[tokio::test]
 async fn fields_are_read_as_they_are_described() {
-    let server = Server::answering("x").await;
-    let document = server.get("/openapi.json").await.ok();
+    let (one, several) = (Server::answering("x").await, server_of_several().await);
+    let document = one.get("/openapi.json").await.ok();
+    assert_eq!(document, several.get("/openapi.json").await.ok());
     assert_eq!(document["openapi"], "3.1.0");
     let mut refused = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -35,6 +37,8 @@ async fn fields_are_read_as_they_are_described() {
         else {
             continue;
         };
+        // A server of one model fetches none.
+        let server = if path == "/api/pull" { &several } else { &one };
         let fields = schema["properties"].as_object().unwrap();
         assert!(!fields.is_empty());
         for (name, field) in fields {
@@ -75,5 +79,5 @@ async fn fields_are_read_as_they_are_described() {
         &document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"];
     assert_eq!(chat["properties"]["temperature"]["type"], "number");
     assert_eq!(chat["properties"]["n"]["minimum"], 0);
-    assert!(server.engine.requests().is_empty());
+    assert!(one.engine.requests().is_empty());
 }

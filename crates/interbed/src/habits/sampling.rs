@@ -129,7 +129,7 @@ pub static HABITS: &[Habit] = &[
     Habit::of(
         &["--keepalive"],
         Value,
-        Instead("a model is in memory as long as its process: `interbed serve MODEL` keeps it"),
+        Instead("`interbed serve` has --keep-alive; `interbed run` has its model as long as it runs"),
     ),
     Habit::of(
         &["--reasoning-format", "--reasoning-budget"],

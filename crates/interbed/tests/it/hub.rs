@@ -14,13 +14,13 @@ use crate::support::{Ended, fixture, interbed, succeeded, text, tiny};
 const PROMPT: [&str; 7] = ["--prompt", "Once", "-n", "4", "--ignore-eos", "--memory", "256M"];
 
 /// A Hub with some models, and a cache without any.
-struct Place {
-    hub: LocalHub,
-    cache: TempDir,
+pub struct Place {
+    pub hub: LocalHub,
+    pub cache: TempDir,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let hub = LocalHub::start();
         hub.add_folder("org/tiny", Path::new(tiny()));
         hub.add("org/tiny", "model-Q8_0.gguf", FileContent::File(gguf()), true);
@@ -28,7 +28,7 @@ impl Place {
         Self { hub, cache: tempfile::tempdir().expect("a folder") }
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = interbed(args);
         command.env("HF_ENDPOINT", self.hub.endpoint()).env("HF_HUB_CACHE", self.cache.path());
         command
@@ -38,7 +38,7 @@ impl Place {
         self.command(args).output().expect("the binary starts").into()
     }
 
-    fn succeeded(&self, args: &[&str]) -> String {
+    pub fn succeeded(&self, args: &[&str]) -> String {
         let ended = self.ended(args);
         assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.stderr);
         ended.stdout

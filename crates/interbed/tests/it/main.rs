@@ -15,6 +15,7 @@ mod info;
 mod kv_disk;
 mod kv_layout;
 mod kv_load;
+mod library;
 mod memory;
 mod mixtures;
 mod model_files;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::{ended, interbed, succeeded, tiny};
 
@@ -14,7 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// A server under way; killed if the test fails.
 pub struct Server {
     child: Child,
-    stderr: BufReader<std::process::ChildStderr>,
+    /// What it says, where no file gets it.
+    stderr: Option<BufReader<std::process::ChildStderr>>,
     address: String,
     /// What it said until it was ready.
     pub said: String,
@@ -36,24 +37,51 @@ impl Server {
 
     /// The same with these variables.
     pub fn of_in(variables: &[(&str, &Path)], path: &str, more: &[&str]) -> Self {
-        let mut args = vec!["serve", path, "--port", "0"];
-        args.extend(more);
+        let mut command = interbed(&[&["serve", path, "--port", "0"], more].concat());
+        command.envs(variables.iter().copied());
+        Self::begin(command)
+    }
+
+    /// A server that this command starts.
+    pub fn begin(mut command: Command) -> Self {
         // A line for each request would fill the pipe, which nobody reads.
-        let mut command = interbed(&args);
-        command.env("RUST_LOG", "warn").envs(variables.iter().copied());
+        command.env("RUST_LOG", "warn");
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut server = Self { child, stderr, address: String::new(), said: String::new() };
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut server = Self { child, stderr: None, address: String::new(), said: String::new() };
         let mut said = String::new();
         while server.address.is_empty() {
             let before = said.len();
-            assert_ne!(server.stderr.read_line(&mut said).unwrap(), 0, "the server ended: {said}");
+            assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "the server ended: {said}");
             if let Some((_, url)) = said[before..].split_once("http://") {
                 server.address = url.split('/').next().unwrap().to_owned();
             }
         }
-        server.said = said;
+        (server.said, server.stderr) = (said, Some(stderr));
         server
+    }
+
+    /// A server that this command starts, and that says what it says to the file `log`.
+    pub fn following(mut command: Command, log: &Path) -> Self {
+        let child = command.env("RUST_LOG", "warn").stdout(Stdio::null()).spawn().unwrap();
+        let (stderr, begun) = (None, Instant::now());
+        let mut server = Self { child, stderr, address: String::new(), said: String::new() };
+        while server.address.is_empty() {
+            assert!(begun.elapsed() < PATIENCE && server.child.try_wait().unwrap().is_none(), "{}", server.said);
+            std::thread::sleep(Duration::from_millis(20));
+            server.said = std::fs::read_to_string(log).unwrap();
+            if let Some((_, rest)) = server.said.split_once("http://")
+                && let Some((address, _)) = rest.split_once('/')
+            {
+                server.address = address.to_owned();
+            }
+        }
+        server
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Sends one request, and returns the whole answer, head and body.
@@ -76,6 +104,22 @@ impl Server {
         Ok(answer)
     }
 
+    /// A connection to it.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// The JSON that it answers to a POST, or to a GET if there is no body, and the status.
+    pub fn json(&self, path: &str, body: &str) -> (u16, serde_json::Value) {
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        let answer = self.ask(&format!("{method} {path} HTTP/1.1"), body);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap();
+        (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error} in {answer}")))
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -90,7 +134,7 @@ impl Server {
     pub fn stop(mut self, signal: &str) -> (Option<i32>, String) {
         assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
         let mut rest = String::new();
-        self.stderr.read_to_string(&mut rest).unwrap();
+        self.stderr.iter_mut().for_each(|stderr| _ = stderr.read_to_string(&mut rest).unwrap());
         (self.child.wait().unwrap().code(), rest)
     }
 }

@@ -1,7 +1,7 @@
 //! Answers in Ollama's form: one object, or lines of JSON as they come.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use axum::response::Response;
 use interbed_engine::text::StopCause;
@@ -13,6 +13,7 @@ use super::settings::Settings;
 use crate::answer::{Called, Form, Piece};
 use crate::app::App;
 use crate::blocks::refuse;
+use crate::body::Arrival;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::generate::{Asked, Delta, Sequences, submit};
@@ -27,7 +28,7 @@ use crate::utc::rfc3339;
 
 /// Where an answer has its text.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// In a `message`, as chats have it.
     Message,
     /// In `response`.
@@ -64,19 +65,17 @@ impl Task {
     }
 }
 
-/// Answers a request that came at `begun`.
+/// Answers a request.
 pub(super) async fn respond(
     app: &Arc<App>,
-    begun: Instant,
+    arrival: Arrival,
     caller: Caller,
     shape: Shape,
     task: Task,
 ) -> Result<Response, ApiError> {
     let prepared = match task {
         Task::Load(model) => {
-            let mut answer = shape.object(&model, Said::default());
-            answer.extend([("done".to_owned(), true.into()), ("done_reason".to_owned(), "load".into())]);
-            return Ok(stream::json(Value::Object(answer).to_string().into_bytes(), Vec::new()));
+            return Ok(stream::json(shape.done(&model, "load").to_string().into_bytes(), Vec::new()));
         }
         Task::Answer(prepared) => *prepared,
     };
@@ -85,7 +84,7 @@ pub(super) async fn respond(
         app: app.clone(),
         shape,
         model: common.model.clone(),
-        begun,
+        arrival,
         is_plain: form.is_none(),
         outline: Outline::default(),
         open: None,
@@ -136,6 +135,13 @@ impl Said {
 }
 
 impl Shape {
+    /// The answer to a request for no text, which ends for this reason.
+    pub(crate) fn done(self, model: &str, reason: &str) -> Value {
+        let mut answer = self.object(model, Said::default());
+        answer.extend([("done".to_owned(), true.into()), ("done_reason".to_owned(), reason.into())]);
+        Value::Object(answer)
+    }
+
     /// An answer, or a part of one, which the fields of its end may follow.
     fn object(self, model: &str, said: Said) -> Map<String, Value> {
         let Said { thinking, text, calls } = said;
@@ -171,8 +177,7 @@ struct Writer {
     app: Arc<App>,
     shape: Shape,
     model: String,
-    /// When the request came.
-    begun: Instant,
+    arrival: Arrival,
     /// Whether the text is told as it is.
     is_plain: bool,
     outline: Outline,
@@ -223,16 +228,15 @@ impl Writer {
         line(&Value::Object(part))
     }
 
-    /// The fields of an answer's end. Durations are in nanoseconds; the model was loaded before.
+    /// The fields of an answer's end. Durations are in nanoseconds.
     fn figures(&self, sequences: &Sequences) -> Map<String, Value> {
-        let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let (prompt, answer) = sequences.durations();
         let reason = if self.cause == Some(StopCause::Length) { "length" } else { "stop" };
         let figures = json!({
             "done": true,
             "done_reason": reason,
-            "total_duration": nanoseconds(self.begun.elapsed()),
-            "load_duration": 0,
+            "total_duration": nanoseconds(self.arrival.at.elapsed()),
+            "load_duration": nanoseconds(self.arrival.waited),
             "prompt_eval_count": sequences.prompt_tokens(),
             "prompt_eval_duration": nanoseconds(prompt),
             "eval_count": sequences.completion_tokens(),
@@ -240,6 +244,11 @@ impl Writer {
         });
         if let Value::Object(figures) = figures { figures } else { Map::new() }
     }
+}
+
+/// A duration as Ollama tells it.
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A call in an answer. One that was cut off is none: its arguments would be no object.

@@ -1,7 +1,6 @@
 //! `/api/chat`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -32,11 +31,10 @@ struct Conversation {
 }
 
 pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let begun = Instant::now();
     let received = receive(&app, request).await?;
-    let caller = received.caller.clone();
+    let (caller, arrival) = (received.caller.clone(), received.arrival);
     let task = app.blocking(caller.tenant, move |app| prepare(app, received)).await?;
-    respond(&app, begun, caller, Shape::Message, task).await
+    respond(&app, arrival, caller, Shape::Message, task).await
 }
 
 /// The fields that it reads.

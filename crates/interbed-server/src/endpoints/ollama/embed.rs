@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -11,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::keep_alive::keep_alive;
+use super::answer::nanoseconds;
 use super::named;
 use super::settings::Options;
 use crate::app::App;
@@ -24,6 +23,7 @@ use crate::endpoints::embeddings::{
 };
 use crate::error::ApiError;
 use crate::fields::{Field, read, sent};
+use crate::keep_alive::keep_alive;
 use crate::memory::Share;
 use crate::openapi::{Part, part};
 use crate::sampling::{Common, unasked};
@@ -66,17 +66,16 @@ struct Prepared {
 }
 
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let begun = Instant::now();
     let received = receive(&app, request).await?;
-    let caller = received.caller.clone();
+    let (caller, arrival) = (received.caller.clone(), received.arrival);
     let prepared = app.blocking(caller.tenant, move |app| prepare(app, received)).await?;
     let (model, width) = (prepared.common.model.clone(), prepared.width);
     let begin = format!(r#"{{"model":{},"embeddings":["#, Value::from(model));
     let Made { mut body, tokens, share } =
         made(&app, &caller, prepared, &begin, |vector| finished(vector, width)).await?;
-    let total = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let (total, load) = (nanoseconds(arrival.at.elapsed()), nanoseconds(arrival.waited));
     // Writing to a String cannot fail.
-    let _ = write!(body, r#"],"total_duration":{total},"load_duration":0,"prompt_eval_count":{tokens}}}"#);
+    let _ = write!(body, r#"],"total_duration":{total},"load_duration":{load},"prompt_eval_count":{tokens}}}"#);
     Ok(stream::json(body.into_bytes(), vec![share]))
 }
 

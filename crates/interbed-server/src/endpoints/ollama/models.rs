@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::{Request, State};
+use interbed_engine::SamplingParams;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -16,9 +17,10 @@ use crate::error::ApiError;
 use crate::fields::{Field, read, sent};
 use crate::model_facts::ModelFacts;
 use crate::openapi::{Part, part};
+use crate::speech::Speech;
 use crate::utc::rfc3339;
 
-/// How long after the start of its server a model is told to leave that stays for ever: the longest duration that
+/// How long after the start of its server a model is told to leave that never does: the longest duration that
 /// Ollama's clients know.
 const FOR_EVER: Duration = Duration::from_nanos(i64::MAX.cast_unsigned());
 
@@ -33,38 +35,31 @@ struct Fields {
 
 /// All names of the one model that is served.
 pub(crate) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
-    let models: Vec<Value> = app.config.model_names.iter().map(|name| model(&app, name).into()).collect();
-    Json(json!({"models": models}))
+    let names = app.config.model_names.iter();
+    Json(json!({"models": names.map(|name| listed(name, &app.config.model, started(&app))).collect::<Vec<_>>()}))
 }
 
 /// The model in memory.
 pub(crate) async fn ps(State(app): State<Arc<App>>) -> Json<Value> {
-    let mut model = model(&app, app.model_name());
-    model.shift_remove("modified_at");
-    model.insert("expires_at".into(), rfc3339(started(&app) + FOR_EVER).into());
-    model.insert("size_vram".into(), app.config.model.bytes_on_gpu.into());
-    model.insert("context_length".into(), app.engine.limits().max_model_len.into());
-    Json(json!({"models": [model]}))
+    Json(json!({"models": [in_memory(&app, None)]}))
 }
 
 /// What the model is.
 pub(crate) async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let received = receive(&app, request).await?;
-    let fields: Fields = read(received.body.json())?;
-    let name = named(&app, sent(fields.model.or(fields.name)))?;
-    // There is nothing more to tell with it.
-    let _ = sent(fields.verbose);
-    let parameters = parameters(&app);
-    let template = app.template.as_ref().map_or("", |template| template.source());
-    Ok(Json(json!({
-        "modelfile": modelfile(&name, &parameters),
-        "parameters": parameters,
-        "template": template,
-        "details": details(&app.config.model),
-        "model_info": info(&app),
-        "capabilities": capabilities(&app),
-        "modified_at": rfc3339(modified(&app)),
-    })))
+    let name = named(&app, wanted(received.body.json())?)?;
+    let portrait = Portrait {
+        name: app.model_name(),
+        facts: &app.config.model,
+        context: app.engine.limits().max_model_len,
+        vocabulary: app.engine.limits().vocab_size,
+        sampling: &app.config.default_sampling,
+        template: app.template.as_ref().map(|template| template.source()),
+        speech: app.speech,
+        embeds: app.config.embeddings.is_ok(),
+        modified: modified(&app.config.model, started(&app)),
+    };
+    Ok(Json(portrait.shown(&name)))
 }
 
 /// The fields that `/api/show` reads.
@@ -72,18 +67,38 @@ pub(crate) fn show_parts() -> Vec<Part> {
     vec![part!(Fields)]
 }
 
-fn model(app: &App, name: &str) -> Map<String, Value> {
-    let facts = &app.config.model;
+/// The name of the model that a request of `/api/show` asks for.
+pub(crate) fn wanted(body: &[u8]) -> Result<Option<String>, ApiError> {
+    let fields: Fields = read(body)?;
+    // There is nothing more to tell with it.
+    let _ = sent(fields.verbose);
+    Ok(sent(fields.model.or(fields.name)))
+}
+
+/// A model as lists have it. It was changed at `started` if its files do not say when.
+pub(crate) fn listed(name: &str, facts: &ModelFacts, started: SystemTime) -> Map<String, Value> {
     let name = tagged(name);
     let told = json!({
         "name": name,
         "model": name,
-        "modified_at": rfc3339(modified(app)),
+        "modified_at": rfc3339(modified(facts, started)),
         "size": facts.bytes,
         "digest": facts.digest,
         "details": details(facts),
     });
     if let Value::Object(told) = told { told } else { Map::new() }
+}
+
+/// The model in memory, which leaves at this time, or never.
+pub(crate) fn in_memory(app: &App, ends_at: Option<SystemTime>) -> Map<String, Value> {
+    let facts = &app.config.model;
+    let mut model = listed(app.model_name(), facts, started(app));
+    model.shift_remove("modified_at");
+    let ends_at = ends_at.unwrap_or_else(|| started(app) + FOR_EVER);
+    model.insert("expires_at".into(), rfc3339(ends_at).into());
+    model.insert("size_vram".into(), facts.bytes_on_gpu.into());
+    model.insert("context_length".into(), app.engine.limits().max_model_len.into());
+    model
 }
 
 fn details(facts: &ModelFacts) -> Value {
@@ -97,55 +112,84 @@ fn details(facts: &ModelFacts) -> Value {
     })
 }
 
-/// The names of these figures are those of GGUF's metadata. The context is the one that this server has.
-fn info(app: &App) -> Map<String, Value> {
-    let facts = &app.config.model;
-    let limits = app.engine.limits();
-    let own = |name: &str| format!("{}.{name}", facts.family);
-    let figures = [
-        ("general.architecture".to_owned(), json!(facts.family)),
-        ("general.basename".to_owned(), json!(app.model_name())),
-        ("general.parameter_count".to_owned(), json!(facts.parameters)),
-        (own("context_length"), json!(limits.max_model_len)),
-        (own("embedding_length"), json!(facts.hidden_size)),
-        (own("feed_forward_length"), json!(facts.feed_forward)),
-        (own("block_count"), json!(facts.layers)),
-        (own("attention.head_count"), json!(facts.heads)),
-        (own("attention.head_count_kv"), json!(facts.kv_heads)),
-        (own("vocab_size"), json!(limits.vocab_size)),
-    ];
-    figures.into_iter().collect()
+/// All that is told of a model.
+pub(crate) struct Portrait<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) facts: &'a ModelFacts,
+    /// The context that this server has, or would have with enough memory.
+    pub(crate) context: usize,
+    pub(crate) vocabulary: usize,
+    pub(crate) sampling: &'a SamplingParams,
+    pub(crate) template: Option<&'a str>,
+    pub(crate) speech: Speech,
+    pub(crate) embeds: bool,
+    pub(crate) modified: SystemTime,
 }
 
-/// What the model can be asked for. Clients take one that makes embeddings for one that does nothing else, so this is
-/// told only where the model does not chat.
-fn capabilities(app: &App) -> Vec<&'static str> {
-    let chats = app.template.is_some();
-    let can = [
-        ("completion", true),
-        ("tools", chats && app.speech.calls()),
-        ("thinking", chats && app.speech.thinks()),
-        ("embedding", !chats && app.config.embeddings.is_ok()),
-    ];
-    can.into_iter().filter(|(_, can)| *can).map(|(name, _)| name).collect()
-}
+impl Portrait<'_> {
+    /// What `/api/show` answers to a client that calls the model `name`.
+    pub(crate) fn shown(&self, name: &str) -> Value {
+        let parameters = self.parameters();
+        json!({
+            "modelfile": modelfile(name, &parameters),
+            "parameters": parameters,
+            "template": self.template.unwrap_or_default(),
+            "details": details(self.facts),
+            "model_info": self.info(),
+            "capabilities": self.capabilities(),
+            "modified_at": rfc3339(self.modified),
+        })
+    }
 
-/// How a request is answered that has no options, a line each.
-fn parameters(app: &App) -> String {
-    let sampling = &app.config.default_sampling;
-    let mut lines = String::new();
-    let mut line = |name: &str, value: String| {
-        // Writing to a String cannot fail.
-        let _ = writeln!(lines, "{name:<30} {value}");
-    };
-    line("num_ctx", app.engine.limits().max_model_len.to_string());
-    line("temperature", sampling.temperature.to_string());
-    line("top_k", sampling.top_k.unwrap_or(0).to_string());
-    line("top_p", sampling.top_p.to_string());
-    line("min_p", sampling.min_p.to_string());
-    line("repeat_penalty", sampling.repetition_penalty.to_string());
-    lines.truncate(lines.trim_end().len());
-    lines
+    /// The names of these figures are those of GGUF's metadata.
+    fn info(&self) -> Map<String, Value> {
+        let facts = self.facts;
+        let own = |name: &str| format!("{}.{name}", facts.family);
+        let figures = [
+            ("general.architecture".to_owned(), json!(facts.family)),
+            ("general.basename".to_owned(), json!(self.name)),
+            ("general.parameter_count".to_owned(), json!(facts.parameters)),
+            (own("context_length"), json!(self.context)),
+            (own("embedding_length"), json!(facts.hidden_size)),
+            (own("feed_forward_length"), json!(facts.feed_forward)),
+            (own("block_count"), json!(facts.layers)),
+            (own("attention.head_count"), json!(facts.heads)),
+            (own("attention.head_count_kv"), json!(facts.kv_heads)),
+            (own("vocab_size"), json!(self.vocabulary)),
+        ];
+        figures.into_iter().collect()
+    }
+
+    /// What the model can be asked for. Clients take one that makes embeddings for one that does nothing else, so this
+    /// is told only where the model does not chat.
+    fn capabilities(&self) -> Vec<&'static str> {
+        let chats = self.template.is_some();
+        let can = [
+            ("completion", true),
+            ("tools", chats && self.speech.calls()),
+            ("thinking", chats && self.speech.thinks()),
+            ("embedding", !chats && self.embeds),
+        ];
+        can.into_iter().filter(|(_, can)| *can).map(|(name, _)| name).collect()
+    }
+
+    /// How a request is answered that has no options, a line each.
+    fn parameters(&self) -> String {
+        let sampling = self.sampling;
+        let mut lines = String::new();
+        let mut line = |name: &str, value: String| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(lines, "{name:<30} {value}");
+        };
+        line("num_ctx", self.context.to_string());
+        line("temperature", sampling.temperature.to_string());
+        line("top_k", sampling.top_k.unwrap_or(0).to_string());
+        line("top_p", sampling.top_p.to_string());
+        line("min_p", sampling.min_p.to_string());
+        line("repeat_penalty", sampling.repetition_penalty.to_string());
+        lines.truncate(lines.trim_end().len());
+        lines
+    }
 }
 
 fn modelfile(name: &str, parameters: &str) -> String {
@@ -160,6 +204,7 @@ fn started(app: &App) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(app.started_at_s)
 }
 
-fn modified(app: &App) -> SystemTime {
-    app.config.model.modified.unwrap_or_else(|| started(app))
+/// When a model was changed, or this time if its files do not say so.
+pub(crate) fn modified(facts: &ModelFacts, started: SystemTime) -> SystemTime {
+    facts.modified.unwrap_or(started)
 }

@@ -4,7 +4,6 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::keep_alive::{KeepAlive, keep_alive};
 use super::named;
 use crate::app::App;
 use crate::blocks::refuse;
@@ -12,6 +11,7 @@ use crate::charge::logprob_tokens_unasked;
 use crate::endpoints::chat::{add_effort, logprobs};
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
+use crate::keep_alive::{KeepAlive, keep_alive};
 use crate::memory::Share;
 use crate::openapi::{self, Part};
 use crate::sampling::{Common, Stops, top_k_of, unasked};
@@ -123,10 +123,7 @@ impl Settings {
         common.constraint = constraint(fields.format, share)?;
         let kwargs = thinking(app, fields.think, &common.model)?;
         let keep_alive = keep_alive(fields.keep_alive)?;
-        if keep_alive.is_some() {
-            app.notes.tell("keep_alive", "but this server keeps its model as long as it runs");
-        }
-        Ok(Self { common, kwargs, context, unloads: keep_alive.is_some_and(KeepAlive::is_none) })
+        Ok(Self { common, kwargs, context, unloads: keep_alive == Some(KeepAlive::NONE) })
     }
 
     /// Bounds the answer to a prompt of so many tokens.

@@ -1,15 +1,16 @@
-//! `keep_alive`: how long a model stays in memory after a request.
+//! How long a model stays in memory after a request.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::value::RawValue;
 
 use crate::error::ApiError;
 use crate::fields::FromJson;
 
-/// How long a model is to stay.
+/// How long a model stays in memory after the last request for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeepAlive {
+pub enum KeepAlive {
+    /// For so long.
     For(Duration),
     /// As long as the server runs.
     Always,
@@ -26,28 +27,46 @@ impl FromJson<'_> for KeepAlive {
             true => String::from_json(raw).ok().and_then(|text| seconds_of(&text)),
             false => serde_json::from_str::<f64>(raw.get()).ok(),
         };
-        match seconds {
-            None => Err(Self::other(raw)),
-            Some(seconds) if seconds < 0.0 => Ok(Self::Always),
-            // Longer than a duration can be.
-            Some(seconds) => Ok(Duration::try_from_secs_f64(seconds).map_or(Self::Always, Self::For)),
-        }
+        seconds.map(Self::of_seconds).ok_or_else(|| Self::other(raw))
     }
 }
 
-/// What the field says, if it was sent.
+/// What the field `keep_alive` says, if it was sent.
 ///
 /// # Errors
 /// It says no duration.
-pub(super) fn keep_alive(field: Option<&RawValue>) -> Result<Option<KeepAlive>, ApiError> {
+pub(crate) fn keep_alive(field: Option<&RawValue>) -> Result<Option<KeepAlive>, ApiError> {
     let read = field.map(KeepAlive::from_json).transpose();
     read.map_err(|told| ApiError::invalid("keep_alive", format!("keep_alive {told}")))
 }
 
 impl KeepAlive {
-    /// Whether the model is to go at once.
-    pub(super) fn is_none(self) -> bool {
-        self == Self::For(Duration::ZERO)
+    /// The model goes with the last request for it.
+    pub(crate) const NONE: Self = Self::For(Duration::ZERO);
+
+    /// Reads a duration such as `5m`, `1h30m` or `90`, which is seconds; less than 0 is for ever.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let seconds = seconds_of(text.trim());
+        seconds.map(Self::of_seconds).ok_or_else(|| format!("expected {}", <Self as FromJson<'_>>::EXPECTED))
+    }
+
+    fn of_seconds(seconds: f64) -> Self {
+        match seconds {
+            _ if seconds < 0.0 => Self::Always,
+            // What is longer than a duration can be is for ever, too.
+            _ => Duration::try_from_secs_f64(seconds).map_or(Self::Always, Self::For),
+        }
+    }
+
+    /// When a model goes that was last used at `used`; `None` is never.
+    pub(crate) fn ends_at(self, used: Instant) -> Option<Instant> {
+        match self {
+            Self::For(duration) => used.checked_add(duration),
+            Self::Always => None,
+        }
     }
 }
 
@@ -107,6 +126,18 @@ mod tests {
         for text in [r#""""#, r#""m""#, r#""5x""#, r#""5m3""#, "true", "[]", r#""1.2.3""#, r#""--1s""#] {
             assert!(read(text).is_err_and(|told| told.contains("must be a number of seconds")), "{text}");
         }
-        assert!(read("0").is_ok_and(KeepAlive::is_none) && !read("1").is_ok_and(KeepAlive::is_none));
+        assert_eq!(read("0"), Ok(KeepAlive::NONE));
+        // The command line has no quotes.
+        assert_eq!(KeepAlive::read(" 1m30s"), Ok(KeepAlive::For(Duration::from_secs(90))));
+        assert_eq!(KeepAlive::read("-1"), Ok(KeepAlive::Always));
+        assert!(KeepAlive::read("soon").is_err_and(|told| told.contains("5m")));
+    }
+
+    #[test]
+    fn times_beyond_the_clock_never_come() {
+        let now = Instant::now();
+        assert_eq!(KeepAlive::NONE.ends_at(now), Some(now));
+        assert_eq!(KeepAlive::For(Duration::MAX).ends_at(now), None);
+        assert_eq!(KeepAlive::Always.ends_at(now), None);
     }
 }

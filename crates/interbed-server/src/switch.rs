@@ -1,0 +1,458 @@
+//! Which of several models is in memory, and who waits for which: one at a time, first come first served.
+//!
+//! A state machine without clocks, threads and I/O. Whoever drives it tells what happens, and then does what
+//! [`Switch::next`] says until that says nothing more. A model that somebody uses never leaves. Once somebody waits for
+//! another model, requests for the one in memory queue behind, so nobody waits for as long as others keep coming.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::keep_alive::KeepAlive;
+
+/// What a request waits with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(u64);
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// The request may use the model in memory, until [`Switch::returned`].
+    Lease(Ticket),
+    /// The request has waited long enough.
+    Refuse(Ticket),
+    /// The request's model could not be loaded.
+    Fail(Ticket),
+    /// This model is to be loaded, until [`Switch::loaded`].
+    Load(String),
+    /// The model in memory is to go, until [`Switch::left`].
+    Unload,
+}
+
+/// What is in memory.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// Nothing. `Loading` comes next.
+    Empty,
+    /// This model will be. `Held` comes next, or `Empty` if it cannot be loaded.
+    Loading(String),
+    /// A model that can be used. `Leaving` comes next.
+    Held(Holding),
+    /// This model will not be. `Empty` comes next.
+    Leaving(String),
+}
+
+/// A model in memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Holding {
+    name: String,
+    /// Requests that use it.
+    leases: usize,
+    /// How long it stays after the last of them.
+    keep: KeepAlive,
+    /// When it was loaded, or the last of them ended.
+    used: Instant,
+}
+
+impl Holding {
+    /// When it goes, if nobody asks for it until then.
+    fn ends_at(&self) -> Option<Instant> {
+        self.keep.ends_at(self.used).filter(|_| self.leases == 0)
+    }
+}
+
+struct Waiter {
+    ticket: Ticket,
+    name: String,
+    until: Instant,
+}
+
+/// Which model is in memory, and who waits.
+pub(crate) struct Switch {
+    place: Place,
+    queue: VecDeque<Waiter>,
+    /// Those whose model could not be loaded, until they are told.
+    failed: VecDeque<Ticket>,
+    tickets: u64,
+    /// How long a model stays where no request says so.
+    keep: KeepAlive,
+    /// How long a request waits while other models are in memory. The time in which its own is loaded does not count.
+    wait_max: Duration,
+}
+
+impl Switch {
+    /// Nothing is in memory. Models stay for `keep`, where no request says otherwise, and requests wait for `wait_max`.
+    pub(crate) fn new(keep: KeepAlive, wait_max: Duration) -> Self {
+        let (queue, failed) = (VecDeque::new(), VecDeque::new());
+        Self { place: Place::Empty, queue, failed, tickets: 0, keep, wait_max }
+    }
+
+    /// A request asks for a model. It gets a lease, or is refused, or fails, unless it gives up.
+    pub(crate) fn want(&mut self, name: &str, now: Instant) -> Ticket {
+        let ticket = Ticket(self.tickets);
+        self.tickets += 1;
+        self.queue.push_back(Waiter { ticket, name: name.to_owned(), until: now + self.wait_max });
+        ticket
+    }
+
+    /// A request waits no longer. One that waits no longer already is none of those here.
+    pub(crate) fn give_up(&mut self, ticket: Ticket) {
+        self.queue.retain(|waiter| waiter.ticket != ticket);
+        self.failed.retain(|failed| *failed != ticket);
+    }
+
+    /// The model of [`Action::Load`] is in memory, or could not be loaded: then all who wait for it fail.
+    pub(crate) fn loaded(&mut self, is_there: bool, now: Instant) {
+        let Place::Loading(name) = std::mem::replace(&mut self.place, Place::Empty) else { return };
+        if is_there {
+            self.place = Place::Held(Holding { name, leases: 0, keep: self.keep, used: now });
+        } else {
+            self.failed.extend(self.queue.iter().filter(|waiter| waiter.name == name).map(|waiter| waiter.ticket));
+            self.queue.retain(|waiter| waiter.name != name);
+        }
+    }
+
+    /// A lease has ended. The model stays for `keep` from now on, if the request said so.
+    pub(crate) fn returned(&mut self, keep: Option<KeepAlive>, now: Instant) {
+        if let Place::Held(held) = &mut self.place {
+            held.leases -= 1;
+            held.keep = keep.unwrap_or(held.keep);
+            held.used = now;
+        }
+    }
+
+    /// The model in memory goes once nobody uses it, if it is this one.
+    pub(crate) fn dismiss(&mut self, name: &str) {
+        if let Place::Held(held) = &mut self.place
+            && held.name == name
+        {
+            held.keep = KeepAlive::NONE;
+        }
+    }
+
+    /// The model of [`Action::Unload`] is out of memory.
+    pub(crate) fn left(&mut self) {
+        if matches!(self.place, Place::Leaving(_)) {
+            self.place = Place::Empty;
+        }
+    }
+
+    /// What is to be done now.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Action> {
+        if let Some(ticket) = self.failed.pop_front() {
+            return Some(Action::Fail(ticket));
+        }
+        if let Place::Held(held) = &mut self.place
+            && let Some(first) = self.queue.pop_front_if(|first| first.name == held.name)
+        {
+            held.leases += 1;
+            return Some(Action::Lease(first.ticket));
+        }
+        let late = self.queue.iter().position(|waiter| waiter.until <= now && !self.is_loading(&waiter.name));
+        if let Some(late) = late.and_then(|index| self.queue.remove(index)) {
+            return Some(Action::Refuse(late.ticket));
+        }
+        let first = self.queue.front().map(|first| first.name.clone());
+        match (&self.place, first) {
+            (Place::Empty, Some(name)) => {
+                self.place = Place::Loading(name.clone());
+                Some(Action::Load(name))
+            }
+            (Place::Held(held), first)
+                if held.leases == 0 && (first.is_some() || held.ends_at().is_some_and(|end| end <= now)) =>
+            {
+                self.place = Place::Leaving(held.name.clone());
+                Some(Action::Unload)
+            }
+            _ => None,
+        }
+    }
+
+    /// When [`Switch::next`] has something to say, though nothing happens until then.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        let waiting = self.queue.iter().filter(|waiter| !self.is_loading(&waiter.name)).map(|waiter| waiter.until);
+        let leaving = match &self.place {
+            Place::Held(held) => held.ends_at(),
+            _ => None,
+        };
+        waiting.chain(leaving).min()
+    }
+
+    /// The model that can be used, and when it goes if it is not asked for again; `None` is never.
+    pub(crate) fn held(&self, now: Instant) -> Option<(&str, Option<Instant>)> {
+        match &self.place {
+            Place::Held(held) if held.leases > 0 => Some((&held.name, held.keep.ends_at(now))),
+            Place::Held(held) => Some((&held.name, held.ends_at())),
+            _ => None,
+        }
+    }
+
+    /// The model that is being loaded.
+    pub(crate) fn loading(&self) -> Option<&str> {
+        if let Place::Loading(name) = &self.place { Some(name) } else { None }
+    }
+
+    /// The model that others wait for to go.
+    pub(crate) fn in_the_way(&self) -> Option<&str> {
+        match &self.place {
+            Place::Empty => None,
+            Place::Loading(name) | Place::Leaving(name) => Some(name),
+            Place::Held(held) => Some(&held.name),
+        }
+    }
+
+    fn is_loading(&self, name: &str) -> bool {
+        self.loading() == Some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const WAIT_MAX: Duration = Duration::from_secs(60);
+    const KEEP: KeepAlive = KeepAlive::For(Duration::from_secs(300));
+
+    /// All that is to be done now.
+    fn all(switch: &mut Switch, now: Instant) -> Vec<Action> {
+        std::iter::from_fn(|| switch.next(now)).collect()
+    }
+
+    fn load(name: &str) -> Action {
+        Action::Load(name.to_owned())
+    }
+
+    #[test]
+    fn models_take_turns_in_the_order_in_which_they_were_asked_for() {
+        let (mut switch, now) = (Switch::new(KEEP, WAIT_MAX), Instant::now());
+        let first = switch.want("a", now);
+        assert_eq!(all(&mut switch, now), [load("a")]);
+        let second = switch.want("a", now);
+        assert_eq!(all(&mut switch, now), []);
+        switch.loaded(true, now);
+        assert_eq!(all(&mut switch, now), [Action::Lease(first), Action::Lease(second)]);
+        let other = switch.want("b", now);
+        // Who comes behind waits, though the model is there.
+        let late = switch.want("a", now);
+        switch.returned(None, now);
+        assert_eq!((all(&mut switch, now), switch.in_the_way()), (vec![], Some("a")));
+        switch.returned(None, now);
+        assert_eq!(all(&mut switch, now), [Action::Unload]);
+        switch.left();
+        assert_eq!((all(&mut switch, now), switch.loading()), (vec![load("b")], Some("b")));
+        switch.loaded(true, now);
+        assert_eq!(all(&mut switch, now), [Action::Lease(other)]);
+        switch.give_up(late);
+        switch.returned(None, now);
+        assert_eq!(all(&mut switch, now), []);
+    }
+
+    #[test]
+    fn requests_wait_for_others_but_not_for_ever() {
+        let (mut switch, now) = (Switch::new(KEEP, WAIT_MAX), Instant::now());
+        let first = switch.want("a", now);
+        assert_eq!(all(&mut switch, now), [load("a")]);
+        let [other, behind] = ["b", "a"].map(|name| switch.want(name, now + SECOND));
+        assert_eq!(switch.wake_at(), Some(now + SECOND + WAIT_MAX));
+        // The time in which its own model is loaded counts for nobody.
+        let later = now + 2 * WAIT_MAX;
+        assert_eq!(all(&mut switch, later), [Action::Refuse(other)]);
+        assert_eq!(switch.wake_at(), None);
+        switch.loaded(true, later);
+        assert_eq!(all(&mut switch, later), [Action::Lease(first), Action::Lease(behind)]);
+    }
+
+    #[test]
+    fn a_load_that_fails_fails_all_who_wait_for_it() {
+        let (mut switch, now) = (Switch::new(KEEP, WAIT_MAX), Instant::now());
+        let [first, other, second] = ["a", "b", "a"].map(|name| switch.want(name, now));
+        assert_eq!(all(&mut switch, now), [load("a")]);
+        switch.loaded(false, now);
+        assert_eq!(all(&mut switch, now), [Action::Fail(first), Action::Fail(second), load("b")]);
+        switch.loaded(true, now);
+        assert_eq!(all(&mut switch, now), [Action::Lease(other)]);
+    }
+
+    #[test]
+    fn a_model_stays_as_long_as_the_last_request_said() {
+        let (mut switch, now) = (Switch::new(KEEP, WAIT_MAX), Instant::now());
+        let ask = |switch: &mut Switch, now: Instant| {
+            switch.want("a", now);
+            if all(switch, now) == [load("a")] {
+                switch.loaded(true, now);
+                all(switch, now);
+            }
+        };
+        ask(&mut switch, now);
+        assert_eq!((switch.wake_at(), switch.held(now)), (None, Some(("a", Some(now + 300 * SECOND)))));
+        switch.returned(None, now);
+        assert_eq!(switch.wake_at(), Some(now + 300 * SECOND));
+        for (keep, end) in [
+            (Some(KeepAlive::For(SECOND)), Some(now + 2 * SECOND)),
+            // It is what was said before.
+            (None, Some(now + 2 * SECOND)),
+            (Some(KeepAlive::Always), None),
+        ] {
+            ask(&mut switch, now);
+            switch.returned(keep, now + SECOND);
+            assert_eq!((all(&mut switch, now + SECOND), switch.held(now)), (vec![], Some(("a", end))), "{keep:?}");
+        }
+        assert_eq!(all(&mut switch, now + 1_000_000 * SECOND), []);
+        // While it is used it stays.
+        ask(&mut switch, now);
+        switch.dismiss("b");
+        switch.dismiss("a");
+        assert_eq!(all(&mut switch, now), []);
+        switch.returned(None, now);
+        assert_eq!(all(&mut switch, now), [Action::Unload]);
+        switch.left();
+        // Loaded again, it has the time that models have.
+        ask(&mut switch, now);
+        switch.returned(None, now);
+        assert_eq!(switch.wake_at(), Some(now + 300 * SECOND));
+    }
+
+    /// What is known of a request of the random operations.
+    struct Asked {
+        name: &'static str,
+        until: Instant,
+    }
+
+    /// Everything around a switch, by chance.
+    struct World {
+        switch: Switch,
+        now: Instant,
+        waiting: BTreeMap<Ticket, Asked>,
+        /// Leases by model: never of two.
+        leases: Vec<&'static str>,
+        /// The order in which requests got theirs.
+        last: Option<Ticket>,
+        loading: Option<String>,
+        held: Option<String>,
+        is_leaving: bool,
+        seed: u64,
+    }
+
+    impl World {
+        fn below(&mut self, bound: u64) -> u64 {
+            // Numbers of Knuth's.
+            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.seed >> 33) % bound
+        }
+
+        fn step(&mut self) {
+            match self.below(8) {
+                0..=2 => {
+                    let name = ["a", "b", "c"][self.below(3) as usize];
+                    let ticket = self.switch.want(name, self.now);
+                    self.waiting.insert(ticket, Asked { name, until: self.now + WAIT_MAX });
+                }
+                3 if !self.waiting.is_empty() => {
+                    let index = self.below(self.waiting.len() as u64) as usize;
+                    let ticket = *self.waiting.keys().nth(index).expect("one of them");
+                    self.waiting.remove(&ticket);
+                    self.switch.give_up(ticket);
+                }
+                4 if self.loading.is_some() => {
+                    let is_there = self.below(4) > 0;
+                    let name = self.loading.take();
+                    self.held = name.filter(|_| is_there);
+                    self.switch.loaded(is_there, self.now);
+                }
+                5 if !self.leases.is_empty() => {
+                    self.leases.pop();
+                    let keep = [None, Some(KeepAlive::NONE), Some(KeepAlive::Always), Some(KEEP)];
+                    let index = self.below(4) as usize;
+                    self.switch.returned(keep[index], self.now);
+                }
+                6 if self.is_leaving => {
+                    (self.is_leaving, self.held) = (false, None);
+                    self.switch.left();
+                }
+                7 => {
+                    let seconds = self.below(40) as u32;
+                    self.now += SECOND * seconds;
+                }
+                _ => self.switch.dismiss("b"),
+            }
+            self.act();
+        }
+
+        /// Does what is to be done, and checks that it may be done.
+        fn act(&mut self) {
+            while let Some(action) = self.switch.next(self.now) {
+                match action {
+                    Action::Lease(ticket) => {
+                        let asked = self.waiting.remove(&ticket).expect("somebody who waits");
+                        assert_eq!(self.held.as_deref(), Some(asked.name), "another model is in memory");
+                        assert!(!self.is_leaving, "the model leaves");
+                        assert!(self.last < Some(ticket), "who came later was first");
+                        self.last = Some(ticket);
+                        self.leases.push(asked.name);
+                    }
+                    Action::Refuse(ticket) => {
+                        let asked = self.waiting.remove(&ticket).expect("somebody who waits");
+                        assert!(self.now >= asked.until, "its time is not over");
+                        assert_ne!(self.loading.as_deref(), Some(asked.name), "its own model is on its way");
+                    }
+                    Action::Fail(ticket) => {
+                        self.waiting.remove(&ticket).expect("somebody who waits");
+                        assert_eq!(self.held, None);
+                    }
+                    Action::Load(name) => {
+                        assert!(self.loading.is_none() && self.held.is_none(), "two models at a time");
+                        assert!(self.waiting.values().any(|asked| asked.name == name), "nobody asked for it");
+                        self.loading = Some(name);
+                    }
+                    Action::Unload => {
+                        assert!(self.held.is_some() && !self.is_leaving && self.leases.is_empty(), "it is used");
+                        self.is_leaving = true;
+                    }
+                }
+            }
+            self.check();
+        }
+
+        fn check(&self) {
+            let late = |asked: &Asked| self.now >= asked.until && self.loading.as_deref() != Some(asked.name);
+            assert!(!self.waiting.values().any(late), "somebody waits for too long");
+            let idle = self.loading.is_none() && self.held.is_none();
+            assert!(!idle || self.waiting.is_empty(), "nothing happens, and somebody waits");
+            let first = self.waiting.values().next().map(|asked| asked.name);
+            let is_served = self.held.is_some() && !self.is_leaving && first == self.held.as_deref();
+            assert!(!is_served, "the first of those who wait could be served");
+            assert!(self.switch.wake_at().is_none_or(|at| at > self.now), "something is to be done");
+            let held = self.held.as_deref().filter(|_| !self.is_leaving);
+            assert_eq!(self.switch.held(self.now).map(|(name, _)| name), held);
+            assert_eq!(self.switch.loading(), self.loading.as_deref());
+        }
+    }
+
+    #[test]
+    fn whatever_happens_everybody_is_answered_and_one_model_is_in_memory() {
+        for seed in 0..300 {
+            let (now, waiting, leases) = (Instant::now(), BTreeMap::new(), Vec::new());
+            let (switch, last, loading, held) = (Switch::new(KEEP, WAIT_MAX), None, None, None);
+            let mut world = World { switch, now, waiting, leases, last, loading, held, is_leaving: false, seed };
+            for _ in 0..400 {
+                world.step();
+            }
+            // Once loads end, leases are returned and nobody new comes, nobody is left.
+            for _ in 0..1000 {
+                if let Some(name) = world.loading.take() {
+                    world.held = Some(name);
+                    world.switch.loaded(true, world.now);
+                } else if world.leases.pop().is_some() {
+                    world.switch.returned(None, world.now);
+                } else if std::mem::take(&mut world.is_leaving) {
+                    world.held = None;
+                    world.switch.left();
+                }
+                world.act();
+            }
+            assert!(world.waiting.is_empty() && world.leases.is_empty(), "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What a server says when it serves.
+
+use std::net::SocketAddr;
+
+use interbed_server::ServerConfig;
+
+use super::address::browsable;
+use crate::report::report;
+
+/// Most names of models that are told.
+const NAMES_TOLD: usize = 12;
+
+/// Where a server is reached, and how.
+pub struct Announcement {
+    scheme: &'static str,
+    address: SocketAddr,
+    /// Whether clients need a key.
+    keyed: bool,
+}
+
+impl Announcement {
+    /// A server with this configuration.
+    pub fn of(config: &ServerConfig, address: SocketAddr) -> Self {
+        let scheme = if config.tls.is_some() { "https" } else { "http" };
+        Self { scheme, address, keyed: !config.api_keys.is_empty() }
+    }
+
+    /// Tells where one model is served, and how to try it.
+    pub fn announce(&self, name: &str, chats: bool) {
+        let (path, body) = if chats {
+            ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)
+        } else {
+            ("completions", r#"{"prompt": "Once upon a time", "max_tokens": 64}"#)
+        };
+        self.serving(name);
+        self.try_it(path, body);
+    }
+
+    /// Tells where the models of these names are served, and how to try the first.
+    pub fn announce_library(&self, names: &[String]) {
+        let models = if names.len() == 1 { "1 model".to_owned() } else { format!("{} models", names.len()) };
+        self.serving(&models);
+        report!("  one in memory at a time, loaded by the first request for it: {}", told(names));
+        if names.len() < 2 {
+            report!("  `interbed pull NAME` fetches others, which are then served, too");
+        }
+        let name = names.first().map_or("NAME", String::as_str);
+        let body = format!(r#"{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello!"}}]}}"#);
+        self.try_it("chat/completions", &body);
+    }
+
+    fn serving(&self, what: &str) {
+        let Self { scheme, address, .. } = self;
+        report!("Serving {what} on {scheme}://{address}/v1");
+        report!("  the live page: {scheme}://{}/", browsable(*address));
+    }
+
+    fn try_it(&self, path: &str, body: &str) {
+        let Self { scheme, address, keyed } = self;
+        let header = if *keyed { "-H \"Authorization: Bearer $KEY\" " } else { "" };
+        report!("  curl {scheme}://{address}/v1/{path} {header}-H 'Content-Type: application/json' -d '{body}'");
+        if !keyed && !address.ip().is_loopback() {
+            report!("note: whoever reaches this address can use the model; --api-key-file FILE asks for a key");
+        }
+    }
+}
+
+fn told(names: &[String]) -> String {
+    let some = names.iter().take(NAMES_TOLD).map(String::as_str);
+    let more = (names.len() > NAMES_TOLD).then_some("and more");
+    some.chain(more).collect::<Vec<_>>().join(", ")
+}
