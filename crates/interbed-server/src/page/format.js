@@ -64,3 +64,10 @@ export function element(tag, properties = {}, ...children) {
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
+
+/** Like `say`; options and commands in the text look like code, and do not break at the end of a line. */
+export function advise(node, text) {
+  if (node.textContent === text) return;
+  const parts = text.split(/(--[a-z][a-z-]*|interbed (?:serve|pull NAME))/);
+  node.replaceChildren(...parts.map((part, index) => (index % 2 ? element('code', {}, part) : part)));
+}

@@ -1,6 +1,6 @@
 // The fact that the page is about, and what the server is.
 
-import { bytes, count, element, say, span } from './format.js';
+import { advise, bytes, count, element, say, span } from './format.js';
 import { limit } from './limits.js';
 import { lastMinute } from './rest.js';
 import { tiers } from './weights.js';
@@ -37,7 +37,7 @@ export class Headline {
     const now = limit(this.state);
     this.limit.root.hidden = false;
     say(this.limit.what, now?.what ?? 'At rest.');
-    say(this.limit.why, now?.why ?? lastMinute(this.state));
+    advise(this.limit.why, now?.why ?? lastMinute(this.state));
   }
 
   #tell(name, text) {

@@ -1,6 +1,6 @@
 // What to know and to do where the page cannot show the server: it is being loaded, stops, refuses, or has gone.
 
-import { bytes, say, span } from './format.js';
+import { advise, bytes, say, span } from './format.js';
 
 export class Notice {
   constructor() {
@@ -33,12 +33,12 @@ export class Notice {
   /** The connection has broken off; `seen` is the time at which the server was last heard of, or null. */
   gone(seen) {
     const since = seen ? `What is below is from ${seen.toLocaleTimeString()}. ` : '';
-    this.#show('The server does not answer', `${since}If it has ended, start it again with interbed serve, with the ` +
-      'model that it had; its own output says why it ended. This page looks for it every few seconds.');
+    this.#show('The server does not answer', `${since}If the server has ended, start it again with interbed serve; ` +
+      'its output says why it ended. This page looks for the server every few seconds.');
   }
 
   stopping() {
-    this.#show('The server is stopping', 'It finishes the requests that it has, and takes no more. Start it again ' +
+    this.#show('The server is stopping', 'The server finishes its requests and takes no more. Start the server again ' +
       'with interbed serve; this page then goes on by itself.');
   }
 
@@ -49,7 +49,7 @@ export class Notice {
   #show(title, text, part) {
     this.root.hidden = false;
     say(this.title, title);
-    say(this.text, text);
+    advise(this.text, text);
     this.progress.hidden = part == null;
     if (part != null) this.progress.value = part;
   }
