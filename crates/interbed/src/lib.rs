@@ -54,6 +54,7 @@ mod seed;
 mod serve;
 mod short_names;
 mod small_files;
+mod spelling;
 mod streaming;
 mod swap;
 mod synth;
