@@ -59,6 +59,7 @@ mod streaming;
 mod swap;
 mod synth;
 mod timeline;
+mod unknown_name;
 mod usage;
 mod user_folders;
 mod verify;
