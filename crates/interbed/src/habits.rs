@@ -276,18 +276,7 @@ impl Place<'_> {
                 return refused(&self.where_it_is(words[0]));
             }
             Meaning::Words(words) => {
-                // Two options may say the same, such as the types of keys and of values.
-                if !done.args.windows(words.len()).any(|window| window == words) {
-                    if let Some(at) = done.args.iter().position(|arg| words.len() > 1 && arg == words[0]) {
-                        let other = done.args[at..].iter().take(2).map(|arg| arg.to_string_lossy()).collect::<Vec<_>>();
-                        let other = other.join(" ");
-                        return Err(Advised::input(
-                            format!("{shown} is {} here, where {} is said already", words.join(" "), other),
-                            "there is one such setting, for keys and values alike: leave one of the two out",
-                        ));
-                    }
-                    done.args.extend(words.iter().map(OsString::from));
-                }
+                say(&mut done.args, words, &shown)?;
                 done.notes.push(format!("{shown} is {} here", words.join(" ")));
             }
             Meaning::Already(why) => done.notes.push(format!("{shown} is left out: {why}")),
@@ -359,6 +348,23 @@ fn has_option(command: &Command, typed: &str) -> bool {
         None => letter.is_some() && arg.get_short() == letter,
     };
     typed.starts_with('-') && command.get_arguments().any(is_it)
+}
+
+/// Adds `words` unless they are there already: two options may say the same, such as the types of keys and of values.
+fn say(args: &mut Vec<OsString>, words: &[&str], shown: &str) -> anyhow::Result<()> {
+    if args.windows(words.len()).any(|window| window == words) {
+        return Ok(());
+    }
+    let Some(at) = args.iter().position(|arg| words.len() > 1 && arg == words[0]) else {
+        args.extend(words.iter().map(OsString::from));
+        return Ok(());
+    };
+    let said: Vec<_> = args[at..].iter().take(2).map(|arg| arg.to_string_lossy()).collect();
+    let why = if words[0] == "--kv-dtype" { "keys and values are kept alike: " } else { "" };
+    Err(Advised::input(
+        format!("{shown} is {} here, where {} is said already", words.join(" "), said.join(" ")),
+        format!("{why}leave one of the two out"),
+    ))
 }
 
 /// Refuses the commands of other programs that have no like here.
