@@ -19,6 +19,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use toml_edit::{DocumentMut, Item, Table, Value};
 
 use crate::failure::Advised;
+use crate::spelling::{distance, is_near};
 
 /// Largest file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
@@ -160,23 +161,11 @@ fn with_default(command: Command, id: &str, item: &Item) -> Result<Command, &'st
 
 /// Names what is spelled most like `key`.
 fn nearest<'n>(key: &str, names: impl Iterator<Item = &'n str>) -> String {
-    let nearest = names.min_by_key(|name| distance(key, name));
-    nearest.map_or_else(String::new, |name| format!("the nearest name is {name}"))
-}
-
-/// How many letters differ: inserted, left out or replaced.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (index, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
-        for (column, known) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *known);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
+    let nearest = names.min_by_key(|name| distance(key, name)).filter(|name| is_near(key, name));
+    nearest.map_or_else(
+        || "names are those of `interbed --help` and `interbed COMMAND --help`".into(),
+        |name| format!("the nearest name is {name}"),
+    )
 }
 
 #[cfg(test)]
@@ -185,12 +174,9 @@ mod tests {
 
     #[test]
     fn the_nearest_name_differs_in_the_fewest_letters() {
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("memory", "memory"), 0);
-        assert_eq!(distance("memroy", "memory"), 2);
-        assert_eq!(distance("max-modellen", "max-model-len"), 1);
         let names = ["memory", "max-model-len", "threads"];
         assert_eq!(nearest("memry", names.into_iter()), "the nearest name is memory");
         assert_eq!(nearest("max_model_len", names.into_iter()), "the nearest name is max-model-len");
+        assert!(nearest("kv", names.into_iter()).contains("--help"));
     }
 }

@@ -69,7 +69,7 @@ impl Error for Advised {
     }
 }
 
-/// The message for stderr, [printable]; `None` for failures that programs are expected to be silent about.
+/// The message for stderr, printable; `None` for failures that programs are expected to be silent about.
 pub fn message(error: &anyhow::Error) -> Option<String> {
     if is_quiet(error) {
         return None;

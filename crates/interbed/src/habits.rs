@@ -4,12 +4,15 @@
 //! single values that mean something elsewhere, such as `-n -1`.
 
 mod commands;
+mod environment;
 mod memory;
 mod models;
 mod sampling;
 mod server;
 
 use std::ffi::{OsStr, OsString};
+use std::iter::Peekable;
+use std::path::Path;
 
 use clap::{Arg, Command};
 
@@ -51,7 +54,7 @@ pub enum Takes {
 pub enum Meaning {
     /// It is this option of ours, with the same value.
     Ours(&'static str),
-    /// It is this option of ours, for commands that have it; the others are told what to do.
+    /// It is this option of ours, for commands that have it; a server is told what to do, others who has it.
     OursOr(&'static str, &'static str),
     /// The value is MODEL.
     Model,
@@ -61,6 +64,10 @@ pub enum Meaning {
     Already(&'static str),
     /// There is nothing like it: this says what to use.
     Instead(&'static str),
+    /// It is an option of ours that stays as it is, but does not do all that it does elsewhere: this says what does.
+    Besides(&'static str),
+    /// It depends on the options that the command has: the first of them says what it means; `*` is any command.
+    ByOption(&'static [(&'static str, Meaning)]),
     /// It depends on the value; `*` is any. Values before `*` hold where the command has an option of this name, too.
     ByValue(&'static [(&'static str, Meaning)]),
 }
@@ -80,7 +87,7 @@ pub struct Translated {
 pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translated> {
     let mut words = args.into_iter().peekable();
     let mut done = Translated { args: words.next().into_iter().collect(), notes: Vec::new() };
-    let mut place = Place { root, command: root, name: "interbed".into(), model_at: 1 };
+    let mut place = Place { root, command: root, name: "interbed".into(), model_at: 1, has_model: false };
     // Up to the command, and to one below it.
     while let Some(word) = words.peek().and_then(|word| word.to_str()) {
         if let Some(found) = place.command.find_subcommand(word) {
@@ -88,13 +95,19 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
             place.command = found;
             place.model_at = done.args.len() + 1;
         } else if !has_option(root, word) {
-            if !place.has_command() && !word.starts_with('-') {
-                elsewhere(word)?;
+            if !word.starts_with('-') {
+                elsewhere(&place, word)?;
+                if !place.has_command() {
+                    // The parser says what it thinks of the word.
+                    done.args.extend(words);
+                    return Ok(done);
+                }
             }
             break;
         }
         done.args.extend(words.next());
     }
+    place.has_model = words.peek().is_some_and(|word| !word.to_string_lossy().starts_with('-'));
     while let Some(word) = words.next() {
         if word == "--" {
             done.args.push(word);
@@ -102,6 +115,19 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
             break;
         }
         let word = with_hyphens(word, place.command);
+        if place.is_of_several(&word) {
+            done.args.push(word);
+            place.take_several(&mut done, &mut words);
+            continue;
+        }
+        if let Some(address) = place.address(&word, words.peek()) {
+            if word == "--host" {
+                words.next();
+            }
+            done.notes.push(format!("--host {} is {} here", address.0, address.1.join(" ")));
+            done.args.extend(address.1.into_iter().map(OsString::from));
+            continue;
+        }
         let Some((habit, typed, attached)) = habit_of(&word) else {
             done.args.push(word);
             continue;
@@ -110,7 +136,8 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
         let following = following.filter(|next| habit.takes.may_be(next));
         let takes_next = following.is_some();
         let value = attached.or(following);
-        match habit.meaning.for_value(value.as_deref(), has_option(place.command, &typed)) {
+        let own = place.has(&typed);
+        match habit.meaning.for_value(value.as_deref(), own).and_then(|meaning| place.for_options(meaning)) {
             None => done.args.push(word),
             Some(meaning) => {
                 place.take(&mut done, &typed, value, habit.takes, meaning)?;
@@ -121,6 +148,16 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
         }
     }
     Ok(done)
+}
+
+/// What a person is told of environment variables that other programs read and Interbed does not.
+pub fn of_environment(args: &[OsString], root: &Command) -> Vec<String> {
+    let words = args.iter().skip(1).take_while(|word| *word != "--");
+    let Some(command) = words.filter_map(|word| root.find_subcommand(word)).next() else { return Vec::new() };
+    let has_value = |(name, value): (OsString, OsString)| name.into_string().ok().filter(|_| !value.is_empty());
+    let mut set: Vec<String> = std::env::vars_os().filter_map(has_value).collect();
+    set.sort();
+    environment::lines(command, args, &set)
 }
 
 impl Takes {
@@ -143,11 +180,55 @@ struct Place<'r> {
     name: String,
     /// Where MODEL goes: behind the command.
     model_at: usize,
+    /// Whether it is there already.
+    has_model: bool,
 }
+
+/// The option that takes several values elsewhere.
+const OF_SEVERAL: &str = "--served-model-name";
 
 impl Place<'_> {
     fn has_command(&self) -> bool {
         !std::ptr::eq(self.command, self.root)
+    }
+
+    /// Whether the command has an option, or all commands have.
+    fn has(&self, typed: &str) -> bool {
+        has_option(self.command, typed) || has_option(self.root, typed)
+    }
+
+    /// The meaning for this command; `None` if nothing is said of it.
+    fn for_options(&self, meaning: Meaning) -> Option<Meaning> {
+        let Meaning::ByOption(cases) = meaning else { return Some(meaning) };
+        cases.iter().find(|(option, _)| *option == "*" || self.has(option)).map(|(_, meaning)| *meaning)
+    }
+
+    /// Whether further words behind this option's value are values too, for MODEL is there already.
+    fn is_of_several(&self, word: &OsStr) -> bool {
+        self.has_model && word == OF_SEVERAL && has_option(self.command, OF_SEVERAL)
+    }
+
+    /// Takes the values of an option of several: each has the option of its own.
+    fn take_several(&self, done: &mut Translated, words: &mut Peekable<impl Iterator<Item = OsString>>) {
+        done.args.extend(words.next());
+        while let Some(name) = words.next_if(|word| !word.to_string_lossy().starts_with('-')) {
+            done.notes.push(format!("{0} is a further name, {OF_SEVERAL} {0} here", name.display()));
+            done.args.extend([OF_SEVERAL.into(), name]);
+        }
+    }
+
+    /// What `--host HOST:PORT` says, and the words for it.
+    fn address(&self, word: &OsStr, next: Option<&OsString>) -> Option<(String, [String; 4])> {
+        let value = match word.to_str()? {
+            "--host" => next?.to_str()?,
+            attached => attached.strip_prefix("--host=")?,
+        };
+        let (host, port) = value.rsplit_once(':')?;
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        // An IPv6 address has colons of its own.
+        let is_whole = !host.is_empty() && (bare != host || !host.contains(':')) && port.parse::<u16>().is_ok();
+        let words = ["--host", bare, "--port", port].map(str::to_owned);
+        (is_whole && has_option(self.command, "--port")).then(|| (value.to_owned(), words))
     }
 
     /// Does what an option with this value means.
@@ -176,33 +257,36 @@ impl Place<'_> {
             return Err(Advised::input(format!("{typed} needs a value"), hint));
         }
         match meaning {
-            Meaning::Ours(ours) | Meaning::OursOr(ours, _) if has_option(self.command, ours) => {
+            Meaning::Ours(ours) | Meaning::OursOr(ours, _) if self.has(ours) => {
                 done.args.push(ours.into());
                 let valued = value.as_ref().map_or_else(String::new, |value| format!(" {value}"));
                 done.notes.push(format!("{shown} is {ours}{valued} here"));
                 done.args.extend(value.map(OsString::from));
             }
-            Meaning::OursOr(_, hint) => return refused(hint),
-            Meaning::Ours(ours) => return refused(&self.where_it_is(ours)),
+            Meaning::OursOr(_, hint) if has_option(self.command, "--host") => return refused(hint),
+            Meaning::Ours(ours) | Meaning::OursOr(ours, _) => return refused(&self.where_it_is(ours)),
             Meaning::Model => {
                 let value = value.unwrap_or_default();
                 done.notes.push(format!("{shown} is the argument {value} here"));
                 done.args.insert(self.model_at, value.into());
                 self.model_at += 1;
+                self.has_model = true;
             }
-            Meaning::Words(words) if !words.iter().take(1).all(|first| has_option(self.command, first)) => {
+            Meaning::Words(words) if !words.iter().take(1).all(|first| self.has(first)) => {
                 return refused(&self.where_it_is(words[0]));
             }
             Meaning::Words(words) => {
-                // Two options may say the same, such as the types of keys and of values.
-                if !done.args.windows(words.len()).any(|window| window == words) {
-                    done.args.extend(words.iter().map(OsString::from));
-                }
+                say(&mut done.args, words, &shown)?;
                 done.notes.push(format!("{shown} is {} here", words.join(" ")));
             }
             Meaning::Already(why) => done.notes.push(format!("{shown} is left out: {why}")),
-            // What a value means is none of these.
-            Meaning::Instead(_) | Meaning::ByValue(_) => {}
+            Meaning::Besides(more) => {
+                done.notes.push(more.to_owned());
+                done.args.push(typed.into());
+                done.args.extend(value.map(OsString::from));
+            }
+            // What a value means, or an option, is none of these.
+            Meaning::Instead(_) | Meaning::ByValue(_) | Meaning::ByOption(_) => {}
         }
         Ok(())
     }
@@ -222,6 +306,10 @@ impl Place<'_> {
 impl Meaning {
     /// The meaning with a value; `None` if the command's own option is meant, or nothing is said of this value.
     fn for_value(self, value: Option<&str>, own: bool) -> Option<Self> {
+        if let Self::ByOption(cases) = self {
+            let stays = cases.iter().any(|(_, meaning)| matches!(meaning, Self::Besides(_)));
+            return (stays || !own).then_some(self);
+        }
         let Self::ByValue(cases) = self else { return (!own).then_some(self) };
         let exact = cases.iter().find(|(case, _)| value == Some(case));
         let any = || cases.iter().find(|(case, _)| *case == "*").filter(|_| !own);
@@ -262,10 +350,33 @@ fn has_option(command: &Command, typed: &str) -> bool {
     typed.starts_with('-') && command.get_arguments().any(is_it)
 }
 
+/// Adds `words` unless they are there already: two options may say the same, such as the types of keys and of values.
+fn say(args: &mut Vec<OsString>, words: &[&str], shown: &str) -> anyhow::Result<()> {
+    if args.windows(words.len()).any(|window| window == words) {
+        return Ok(());
+    }
+    let Some(at) = args.iter().position(|arg| words.len() > 1 && arg == words[0]) else {
+        args.extend(words.iter().map(OsString::from));
+        return Ok(());
+    };
+    let said: Vec<_> = args[at..].iter().take(2).map(|arg| arg.to_string_lossy()).collect();
+    let why = if words[0] == "--kv-dtype" { "keys and values are kept alike: " } else { "" };
+    Err(Advised::input(
+        format!("{shown} is {} here, where {} is said already", words.join(" "), said.join(" ")),
+        format!("{why}leave one of the two out"),
+    ))
+}
+
 /// Refuses the commands of other programs that have no like here.
-fn elsewhere(word: &str) -> anyhow::Result<()> {
-    let known = commands::COMMANDS.iter().find(|(command, _)| word == *command);
-    known.map_or(Ok(()), |(command, hint)| Err(Advised::input(format!("Interbed has no command {command}"), *hint)))
+fn elsewhere(place: &Place<'_>, word: &str) -> anyhow::Result<()> {
+    let table = match place.name.as_str() {
+        "interbed" => commands::COMMANDS,
+        "interbed bench" if !Path::new(word).exists() => commands::OF_BENCH,
+        _ => return Ok(()),
+    };
+    let known = table.iter().find(|(command, _)| word == *command);
+    let of = &place.name;
+    known.map_or(Ok(()), |(command, hint)| Err(Advised::input(format!("`{of}` has no command {command}"), *hint)))
 }
 
 #[cfg(test)]
@@ -281,6 +392,6 @@ mod tests {
             assert!(seen.insert(*typed), "{typed}");
             assert!(typed.starts_with('-') && !typed.contains(['_', '=']), "{typed}");
         }
-        assert!(seen.len() > 150, "{}", seen.len());
+        assert!(seen.len() > 250, "{}", seen.len());
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use interbed_device::{Bytes, give_back_freed};
 use interbed_engine::MemoryPlan;
-use interbed_hub::{ChoiceProblem, FileWish, Hub, HubModel, HubName, HubSettings, choose};
+use interbed_hub::{ChoiceProblem, FileWish, Hub, HubCache, HubModel, HubName, HubSettings, choose};
 use interbed_weights::Catalog;
 
 use crate::audience::{Audience, Surroundings};
@@ -19,7 +19,7 @@ use crate::model_dir::ModelDir;
 use crate::options::{HubOptions, LimitOptions};
 use crate::progress;
 use crate::report::{is_quiet, report};
-use crate::short_names;
+use crate::{short_names, unknown_name};
 
 /// Pace of the lines that tell how far a download is where no bar can be drawn, as in logs.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
@@ -178,16 +178,30 @@ pub fn names_of(model: Option<&Path>) -> Vec<String> {
 /// it is no name.
 ///
 /// # Errors
-/// A short name that stands for nothing.
+/// A short name that stands for nothing, or a word that is no name.
 pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
     let Some(text) = model.to_str() else { return Ok(None) };
     if let Some(model) = short_names::find(text)? {
         return Ok(HubName::read(&model).map(|name| (name, true)));
     }
+    check(Some(model))?;
     Ok(HubName::read(text).map(|name| {
         let is_whole = name.revision.is_none() && name.tag.is_none();
         (name, is_whole)
     }))
+}
+
+/// Refuses what is neither a path nor a name, and looks like neither, such as a prompt in the place of MODEL.
+///
+/// # Errors
+/// It is such a word or text: the message says what may have been meant.
+pub fn check(model: Option<&Path>) -> Result<()> {
+    let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Ok(()) };
+    if short_names::find(text)?.is_some() || HubName::read(text).is_some() {
+        return Ok(());
+    }
+    let cache = HubCache::new(settings(&HubOptions::default())?.cache);
+    unknown_name::refusal(text, &cache).map_or(Ok(()), Err)
 }
 
 /// The settings of the environment, and what options say beside them.
@@ -207,6 +221,7 @@ fn open(options: &HubOptions) -> Result<Hub> {
 
 /// The name that `model` is; `None` if it is a path. What lies in the file system wins.
 fn named(model: Option<&Path>, options: &HubOptions) -> Result<Option<HubName>> {
+    check(model)?;
     let text = model.filter(|model| !model.exists()).and_then(Path::to_str);
     let long = text.map(short_names::find).transpose()?.flatten();
     if let (Some(short), Some(long)) = (text, &long) {

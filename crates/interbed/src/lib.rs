@@ -54,10 +54,12 @@ mod seed;
 mod serve;
 mod short_names;
 mod small_files;
+mod spelling;
 mod streaming;
 mod swap;
 mod synth;
 mod timeline;
+mod unknown_name;
 mod usage;
 mod user_folders;
 mod verify;
@@ -151,14 +153,17 @@ pub fn ended(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// The command line, and what of it was translated. Help, and what cannot be parsed, ends the program.
+/// The command line, and what a person should know of how it and the environment were understood. Help, and what cannot
+/// be parsed, ends the program.
 fn parse() -> anyhow::Result<(Cli, Vec<String>)> {
     let command = command_line();
     let habits::Translated { args, notes } = habits::translate(std::env::args_os().collect(), &command)?;
+    let lines = notes.into_iter().map(|note| format!("note: {note}")).chain(habits::of_environment(&args, &command));
+    let lines = lines.collect();
     let mut command = config_file::apply(command, &args)?;
     let matches = command.try_get_matches_from_mut(args);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
-    Ok((cli.unwrap_or_else(|error| usage::exit(usage::mended(error))), notes))
+    Ok((cli.unwrap_or_else(|error| usage::exit(usage::mended(error))), lines))
 }
 
 /// The commands and their options.
@@ -191,7 +196,7 @@ fn dispatch(cli: Cli, notes: &[String]) -> anyhow::Result<()> {
         report::be_json();
     }
     start_logging(cli.verbose.saturating_add(usual), as_json)?;
-    notes.iter().for_each(|note| report::report!("note: {note}"));
+    notes.iter().for_each(|note| report::report!("{note}"));
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Chat(args) => chat::run(args),

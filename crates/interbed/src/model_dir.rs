@@ -319,27 +319,14 @@ fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
     opened.as_ref().is_ok_and(|catalog| catalog.metadata().is_some())
 }
 
-/// The error for a MODEL that is not on this machine: many are names of models elsewhere.
+/// The error for a path of a MODEL that is not on this machine.
 fn not_there(path: &Path) -> anyhow::Error {
-    let shown = path.display().to_string();
-    let message = format!("{shown} is neither a directory nor a file");
-    let hint = match shown.split_once(':') {
-        // Names on the Hub do not come here.
-        Some((name, tag)) if [name, tag].iter().all(|part| is_word(part)) => {
-            "this looks like a name of another program's library; give a name on the Hugging Face Hub, as \
-             ORG/NAME or ORG/NAME:QUANT, or a path"
-        }
-        _ => {
-            "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
-             tokenizer.json, or make one with `interbed synth`; a model on the Hub is named ORG/NAME (a prompt goes \
-             behind --prompt)"
-        }
-    };
-    Advised::input(message, hint)
-}
-
-fn is_word(part: &str) -> bool {
-    !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+    Advised::input(
+        format!("{} is neither a directory nor a file", path.display()),
+        "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
+         tokenizer.json, or make one with `interbed synth`; a model on the Hub is named ORG/NAME (a prompt goes \
+         behind --prompt)",
+    )
 }
 
 fn no_configuration(path: &Path, has_weights: bool) -> anyhow::Error {

@@ -34,7 +34,7 @@ use crate::synth::DTypeArg;
 #[command(after_help = "Examples:\n  \
     interbed plan                                     # what can this machine run?\n  \
     interbed plan models/8b --memory 6G               # this machine, measured in about two seconds\n  \
-    interbed plan llama-3-70b --dtype q4_k            # a well-known model; no weights needed\n  \
+    interbed plan llama-3-70b                         # a well-known shape; no weights needed\n  \
     interbed plan path/to/config.json --memory 32G\n  \
     interbed plan llama-3-70b --disk-bw 4.45e9 --memory 125G --gpu-memory 16G --pcie-bw 4.15e10 --hbm-bw 9.6e11 \\\n   \
        \
@@ -47,8 +47,8 @@ pub struct PlanArgs {
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// How weights are stored, where there are none to tell; without it as the configuration says, and q4_k for all
-    /// well-known models
+    /// How weights are stored, where there are none to tell. Without it: for well-known shapes q4_k, or mxfp4 for
+    /// gpt-oss; for a config.json as it says
     #[arg(long, value_enum)]
     pub dtype: Option<DTypeArg>,
 
@@ -168,7 +168,8 @@ enum Made {
 fn make(args: &PlanArgs) -> Result<(Made, usize)> {
     // What cannot be planned is refused before anything is fetched.
     Batches::new(&args.batch)?;
-    let subject = subject(args.model.as_deref(), args.dtype.map(DType::from), &args.limits.hub)?;
+    let dtype = args.dtype.map(DType::from);
+    let subject = subject(args.model.as_deref(), dtype, &args.limits.hub)?;
     plan_of(args, subject, args.machine.known(args.limits.memory), args.routing.clone())
 }
 
@@ -222,7 +223,7 @@ fn plan_of(
 /// for subjects without weights.
 fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> Result<Subject> {
     if let Some(model) = model {
-        match Subject::imagined(model, dtype) {
+        match Subject::imagined(model, dtype.or_else(|| shapes::listed_dtype(model))) {
             Ok(Some(subject)) => return Ok(subject),
             // Shapes that are known by heart come first: they need no network.
             Err(refusal) if hub::names_of(Some(model)).is_empty() => return Err(refusal.into()),

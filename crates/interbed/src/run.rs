@@ -82,8 +82,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub timeline: TimelineOption,
 
-    /// Of a mixture of experts, write down which experts each token goes through, for `interbed-lab replay` and `interbed
-    /// plan --routing`
+    /// Of a mixture of experts, write down which experts each token goes through, for `interbed-lab replay` and
+    /// `interbed plan --routing`
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub record_routing: Option<PathBuf>,
 
@@ -114,6 +114,8 @@ pub fn run(args: RunArgs) -> Result<()> {
         let RunArgs { system, model, counts, compute, sampling, .. } = args;
         return chat::run(ChatArgs { system, model, counts, compute, sampling });
     }
+    // A prompt in the place of MODEL is told before another one is asked for.
+    hub::check(args.model.model.as_deref())?;
     let text = if args.words.is_empty() { args.prompt.read()? } else { prompt::of_words(&args.words)? };
     let options = SamplingOptions { seed: args.sampling.seed.or(Some(0)), ..args.sampling.clone() };
     // Checked before anything large is loaded.

@@ -1,12 +1,26 @@
 //! Short names of models, as ollama's users type them, and the models on the Hub that they stand for.
 
 use crate::failure::Advised;
+use crate::spelling::distance;
 
-/// A row is a name, its tags, and a model on the Hub; or `-` for what cannot be computed, with what to take instead.
+/// A row is a name, its tags, a model on the Hub, and the repository of its quantised files if that is another; or `-`
+/// for what cannot be computed, with what to take instead.
 const TABLE: &str = include_str!("short_names.txt");
 
 /// The tag of a name without one.
 const LATEST: &str = "latest";
+
+/// Prefixes of ollama's own names.
+const LIBRARIES: [&str; 3] = ["registry.ollama.ai/library/", "ollama.com/library/", "library/"];
+
+/// Most names that are told for one that is spelled like none.
+const NEAR_MAX: usize = 3;
+
+/// Most letters in which names differ that are taken for each other.
+const LETTERS_MAX: usize = 2;
+
+/// Letters that a name has at the least to be taken for another.
+const LETTERS_LEAST: usize = 5;
 
 /// Parts of tags that say what a model was trained for, as all models here were.
 const TRAINED_FOR: [&str; 3] = ["instruct", "it", "chat"];
@@ -15,13 +29,28 @@ struct Row {
     name: &'static str,
     tags: &'static str,
     model: &'static str,
-    /// What to take instead.
-    instead: &'static str,
+    /// What to take instead; or of a model, the repository of its quantised files.
+    rest: &'static str,
 }
 
 impl Row {
-    fn has(&self, tag: &str) -> bool {
-        self.tags.split(',').any(|known| known == tag)
+    fn is_computed(&self) -> bool {
+        self.model != "-"
+    }
+
+    /// What follows the longest of its tags that `tag` begins with.
+    fn behind<'t>(&self, tag: &'t str) -> Option<&'t str> {
+        let behind = |known| match tag.strip_prefix(known)? {
+            "" => Some(""),
+            rest => rest.strip_prefix('-'),
+        };
+        self.tags.split(',').filter_map(behind).min_by_key(|rest| rest.len())
+    }
+
+    /// The names that stand for it.
+    fn names(&self) -> impl Iterator<Item = String> {
+        let name = self.name;
+        self.tags.split(',').map(move |tag| if tag == LATEST { name.to_owned() } else { format!("{name}:{tag}") })
     }
 }
 
@@ -31,26 +60,29 @@ impl Row {
 /// # Errors
 /// A name that is known without this tag, or a model that cannot be computed.
 pub fn find(text: &str) -> anyhow::Result<Option<String>> {
-    let (name, tag) = text.split_once(':').unwrap_or((text, LATEST));
+    let bare = without_library(text);
+    let (name, tag) = bare.split_once(':').unwrap_or((bare, LATEST));
     let (name, tag) = (name.to_ascii_lowercase(), tag.to_ascii_lowercase());
     let rows: Vec<Row> = rows().filter(|row| row.name == name).collect();
     let Some(first) = rows.first() else { return Ok(None) };
-    if first.model == "-" {
-        let instead = first.instead;
+    if !first.is_computed() {
+        let instead = first.rest;
         return Err(Advised::input(format!("{text} is of an architecture that Interbed does not compute"), instead));
     }
-    let mut parts = tag.split('-').filter(|part| !TRAINED_FOR.contains(part));
     // A tag may be a size, a quantisation, or both.
-    let size = parts.next().unwrap_or(LATEST);
-    let (row, quantisation) = match rows.iter().find(|row| row.has(size)) {
-        Some(row) => (Some(row), parts.next()),
-        None => (rows.iter().find(|row| row.has(LATEST)), Some(size)),
+    let by_size = rows.iter().filter_map(|row| Some((row, row.behind(&tag)?))).min_by_key(|(_, rest)| rest.len());
+    let (row, rest) = match by_size {
+        Some((row, rest)) => (Some(row), rest),
+        None => (rows.iter().find(|row| row.behind(LATEST).is_some()), tag.as_str()),
     };
-    let has_rest = parts.next().is_some();
-    let model = row.filter(|_| !has_rest).and_then(|row| with_quantisation(row.model, quantisation));
+    let parts: Vec<&str> = rest.split('-').filter(|part| !part.is_empty() && !TRAINED_FOR.contains(part)).collect();
+    let model = match (row, parts.as_slice()) {
+        (Some(row), []) => Some(row.model.to_owned()),
+        (Some(row), [quantisation]) => with_quantisation(row, quantisation),
+        _ => None,
+    };
     let Some(model) = model else {
-        let known: Vec<&str> = rows.iter().flat_map(|row| row.tags.split(',')).filter(|tag| *tag != LATEST).collect();
-        let known: Vec<String> = known.iter().map(|tag| format!("{name}:{tag}")).collect();
+        let known: Vec<String> = rows.iter().flat_map(Row::names).filter(|known| *known != name).collect();
         return Err(Advised::input(
             format!("{text} is no short name"),
             format!(
@@ -71,10 +103,55 @@ pub fn of(model: &str) -> Option<String> {
     Some(format!("{}:{tag}", row.name))
 }
 
-/// The model, with another quantisation where one is named; `None` if it has none, or this is none.
-fn with_quantisation(model: &str, quantisation: Option<&str>) -> Option<String> {
-    let Some(quantisation) = quantisation else { return Some(model.to_owned()) };
-    let (repository, _) = model.split_once(':')?;
+/// The names that `text`, which is none, may stand for: the one that differs in nothing but its signs, as
+/// `qwen3-30b-a3b` does from `qwen3:30b-a3b`; or else those that are spelled most like it.
+pub fn near(text: &str) -> Vec<String> {
+    if let Some(name) = spelled_otherwise(text) {
+        return vec![name];
+    }
+    let typed = letters(text);
+    if typed.len() < LETTERS_LEAST {
+        return Vec::new();
+    }
+    let mut found: Vec<(usize, String)> = names()
+        .filter(|name| digits(name) == digits(text))
+        .map(|name| (distance(&typed, &letters(&name)), name))
+        .filter(|(differing, _)| *differing <= LETTERS_MAX)
+        .collect();
+    found.sort_by_key(|(differing, _)| *differing);
+    let least = found.first().map_or(0, |(differing, _)| *differing);
+    found.into_iter().take_while(|(differing, _)| *differing == least).take(NEAR_MAX).map(|(_, name)| name).collect()
+}
+
+/// The name that differs from `text` in nothing but its signs, and in what the model was trained for.
+pub fn spelled_otherwise(text: &str) -> Option<String> {
+    let typed = letters(text);
+    names().find(|name| letters(name) == typed)
+}
+
+/// All names of models that can be computed.
+fn names() -> impl Iterator<Item = String> {
+    rows().filter(Row::is_computed).flat_map(|row| row.names().collect::<Vec<_>>())
+}
+
+/// A name without the signs between its parts.
+fn letters(name: &str) -> String {
+    let lower = without_library(name).to_ascii_lowercase();
+    lower.split(['-', '_', ':']).filter(|part| !TRAINED_FOR.contains(part)).collect()
+}
+
+/// What tells one version and size from another: these are not mistyped.
+fn digits(name: &str) -> String {
+    name.chars().filter(char::is_ascii_digit).collect()
+}
+
+fn without_library(text: &str) -> &str {
+    LIBRARIES.iter().find_map(|library| text.strip_prefix(library)).unwrap_or(text)
+}
+
+/// The model with another quantisation; `None` if this is none.
+fn with_quantisation(row: &Row, quantisation: &str) -> Option<String> {
+    let repository = if row.rest.is_empty() { row.model.split_once(':')?.0 } else { row.rest };
     let has_number = quantisation.contains(|letter: char| letter.is_ascii_digit());
     let is_one = has_number && quantisation.starts_with(['q', 'i', 'f', 'b', 'm']);
     let named = if quantisation == "fp16" { "F16".to_owned() } else { quantisation.to_ascii_uppercase() };
@@ -86,7 +163,7 @@ fn rows() -> impl Iterator<Item = Row> {
     lines.map(|line| {
         let mut words = line.splitn(4, char::is_whitespace).map(str::trim);
         let mut next = || words.next().unwrap_or_default();
-        Row { name: next(), tags: next(), model: next(), instead: next() }
+        Row { name: next(), tags: next(), model: next(), rest: next() }
     })
 }
 
@@ -103,7 +180,9 @@ mod tests {
         let mut seen = HashSet::new();
         for row in rows() {
             let names_one = HubName::read(row.model).is_some_and(|name| name.revision.is_none());
-            assert!(names_one != (row.model == "-" && !row.instead.is_empty()), "{} {}", row.name, row.model);
+            assert!(names_one != (!row.is_computed() && !row.rest.is_empty()), "{} {}", row.name, row.model);
+            let is_quantised = row.model.contains(':') || HubName::read(row.rest).is_some();
+            assert!(is_quantised || !row.is_computed(), "{} {}", row.name, row.model);
             assert!(row.tags.split(',').all(|tag| seen.insert((row.name, tag))), "{} {}", row.name, row.tags);
         }
         let names: HashSet<_> = seen.iter().map(|(name, _)| *name).collect();
@@ -128,7 +207,45 @@ mod tests {
         let refused = |text: &str| crate::failure::message(&find(text).expect_err(text)).expect("it is said");
         assert!(refused("llama3.2:11b").contains("llama3.2:1b, llama3.2:3b"), "{}", refused("llama3.2:11b"));
         assert!(refused("llama3.2:1b-text-q8_0-x").contains("is no short name"));
-        assert!(refused("smollm2:135m-q8_0").contains("ORG/NAME:QUANT"));
+        assert_eq!(found("qwen3:30b-a3b"), found("qwen3:30b"));
+        assert_eq!(found("qwen3:30b-a3b-q8_0"), Some("unsloth/Qwen3-30B-A3B-GGUF:Q8_0".into()));
+        assert_eq!(found("smollm2:135m"), Some("HuggingFaceTB/SmolLM2-135M-Instruct".into()));
+        assert_eq!(found("smollm2:135m-instruct-q8_0"), Some("bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0".into()));
+        assert_eq!(found("registry.ollama.ai/library/smollm2:135m"), found("smollm2:135m"));
         assert!(refused("gemma3:4b").contains("qwen3:4b"), "{}", refused("gemma3:4b"));
+    }
+
+    #[test]
+    fn every_name_with_a_quantisation_is_one_and_none_is_proposed_when_refused() {
+        for name in names() {
+            let sized = if name.contains(':') { name.clone() } else { format!("{name}:{LATEST}") };
+            let quantised = format!("{sized}-q8_0");
+            assert!(find(&quantised).is_ok_and(|found| found.is_some_and(|model| model.ends_with(":Q8_0"))), "{name}");
+            let refused = format!("{sized}-text");
+            let told = crate::failure::message(&find(&refused).expect_err(&refused)).expect("it is said");
+            assert_eq!(told.matches(&refused).count(), 1, "{told}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_spelled_otherwise_are_near_and_others_are_not() {
+        for (typed, expect) in [
+            ("qwen3-30b-a3b", &["qwen3:30b-a3b"][..]),
+            ("llama3-8b", &["llama3:8b"]),
+            ("llama-3-8b", &["llama3:8b"]),
+            ("SmolLM2-135M-Instruct", &["smollm2:135m"]),
+            ("gpt-oss-20b", &["gpt-oss:20b"]),
+            ("mixtral-8x7b", &["mixtral:8x7b"]),
+            ("olmoe-1b-7b", &["olmoe:1b-7b"]),
+            ("glm4.5-air", &["glm-4.5-air"]),
+            ("lama3.2", &["llama3.2"]),
+            ("mixtrall", &["mixtral"]),
+            ("nosuchmodel", &[]),
+            ("tiny", &[]),
+            ("gemma4", &[]),
+            ("qwen3.9", &[]),
+        ] {
+            assert_eq!(near(typed), expect, "{typed}");
+        }
     }
 }

@@ -6,26 +6,41 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
 use crate::report;
+use crate::spelling::is_near;
 
 /// Mends what the parser advises. It takes every unknown option for text that begins with a hyphen, and says how such
 /// text is written; and it knows no models.
 pub fn mended(mut error: Error) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
+            let typed = text_of(&error, ContextKind::InvalidArg);
+            let known = text_of(&error, ContextKind::SuggestedArg);
+            if !is_near(name_of(&typed), name_of(&known)) {
+                error.remove(ContextKind::SuggestedArg);
+            }
             let advice = error.remove(ContextKind::Suggested);
             if let Some(ContextValue::StyledStrs(advice)) = advice {
-                let kept: Vec<StyledStr> =
-                    advice.into_iter().filter(|line| !line.to_string().starts_with("to pass ")).collect();
+                // What is left names the option of another command.
+                let is_kept = |line: &StyledStr| {
+                    let line = line.to_string();
+                    line.split_once("--").is_none_or(|(_, rest)| is_near(name_of(&typed), name_of(rest)))
+                        && !line.starts_with("to pass ")
+                };
+                let kept: Vec<StyledStr> = advice.into_iter().filter(is_kept).collect();
                 if !kept.is_empty() {
                     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(kept));
                 }
             }
         }
         ErrorKind::InvalidSubcommand => {
-            let word = match error.get(ContextKind::InvalidSubcommand) {
-                Some(ContextValue::String(word)) => word.clone(),
-                _ => return error,
-            };
+            let word = text_of(&error, ContextKind::InvalidSubcommand);
+            if let Some(ContextValue::Strings(known)) = error.remove(ContextKind::SuggestedSubcommand) {
+                let near: Vec<String> = known.into_iter().filter(|known| is_near(&word, known)).collect();
+                match near.is_empty() {
+                    true => error.remove(ContextKind::Suggested),
+                    false => error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(near)),
+                };
+            }
             if names_a_model(&word) {
                 error.remove(ContextKind::SuggestedSubcommand);
                 let advice = format!("a model goes behind a command: interbed run {word}, or interbed serve {word}");
@@ -35,6 +50,19 @@ pub fn mended(mut error: Error) -> Error {
         _ => {}
     }
     error
+}
+
+fn text_of(error: &Error, kind: ContextKind) -> String {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// The name of an option, without its value and what else is said around it.
+fn name_of(option: &str) -> &str {
+    let end = option.find(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '-')).unwrap_or(option.len());
+    &option[..end]
 }
 
 /// Ends the program with help on stdout, or with what is wrong on stderr.

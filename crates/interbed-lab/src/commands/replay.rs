@@ -1,5 +1,5 @@
-//! `interbed-lab replay`: the block manager over a trace of requests, or the arena of experts over one of routings, without
-//! a model.
+//! `interbed-lab replay`: the block manager over a trace of requests, or the arena of experts over one of routings,
+//! without a model.
 
 use std::io::{BufWriter, Write, stdout};
 use std::num::NonZeroUsize;
@@ -58,13 +58,13 @@ const LAG_MAX: f64 = 86_400.0;
 #[command(group = ArgGroup::new("fleet").multiple(true).args(["servers", "remote_tier"])
     .conflicts_with_all(["tiers", "explain", "load_blocks", "max_model_len", "repeat"]))]
 #[command(after_help = "Examples:\n  \
-    interbed-lab replay conversation_trace.jsonl                                # Mooncake's format: hit rates and load\n  \
+    interbed-lab replay conversation_trace.jsonl            # Mooncake's format: hit rates and load\n  \
     interbed-lab replay conversation_trace.jsonl --blocks 500,2000,8000 --svg hits.svg\n  \
     interbed-lab replay conversation_trace.jsonl --policy lru --json            # one figure a line\n  \
     interbed-lab replay AzureLLMInferenceTrace_conv.csv --block-bytes 2M        # Azure's format: the load\n  \
     interbed-lab replay conversation_trace.jsonl --servers 1,8,64               # fleets behind routers\n  \
     interbed-lab replay conversation_trace.jsonl --servers 8 --blocks 2000 --block-bytes 2M --remote-tier 1T\n  \
-    interbed-lab replay qwen.route.csv --memory 5,10,20 --svg experts.svg       # routings: bytes that a token reads\n\n\
+    interbed-lab replay qwen.route.csv --memory 5,10,20 --svg experts.svg    # routings: bytes a token reads\n\n\
     The first trace lies in FAST25-release/traces of github.com/kvcache-ai/Mooncake, the other in\n\
     data of github.com/Azure/AzurePublicDataset. docs/replay.md says what is counted how,\n\
     docs/fleet.md what follows for a fleet. Routings lie in docs/bench-data of github.com/Helldez/BigMoeOnEdge;\n\

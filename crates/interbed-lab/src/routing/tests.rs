@@ -69,7 +69,7 @@ fn by_chance(random: &mut Random, sizes: &[u64]) -> Routing {
     let (experts, top_k) = (4 + random.below(8), 1 + random.below(3));
     let shape = ArenaShape::new(slab_bytes, experts, top_k).unwrap();
     let skew = random.unit() * 2.0;
-    let routing = Routing::zipf(random.next(), shape, 10 + random.below(40), skew, 0.3);
+    let routing = Routing::zipf(random.bits(), shape, 10 + random.below(40), skew, 0.3);
     if random.below(3) == 0 { routing.side_by_side(1 + random.below(4)) } else { routing }
 }
 
@@ -85,7 +85,7 @@ fn the_bound_is_below_belady_and_that_below_every_policy() {
             routing = Routing::new(routing.shape().clone(), passes);
         }
         let shape = routing.shape().clone();
-        let budget = shape.least_bytes() + random.next() % (shape.bank_bytes() - shape.least_bytes() + 1);
+        let budget = shape.least_bytes() + random.bits() % (shape.bank_bytes() - shape.least_bytes() + 1);
         let before = if case % 3 == 0 { random.below(routing.passes().len()) } else { 0 };
         let mut found = vec![("belady", belady(&routing, before, budget))];
         let mut player = Player::new(&shape, budget).unwrap();

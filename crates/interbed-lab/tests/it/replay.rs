@@ -1,5 +1,5 @@
-//! `interbed-lab replay`: its figures against some that are known by hand, and against simulators that are as simple as can
-//! be.
+//! `interbed-lab replay`: its figures against some that are known by hand, and against simulators that are as simple as
+//! can be.
 
 mod explain;
 mod fleet;

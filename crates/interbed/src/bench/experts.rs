@@ -47,8 +47,8 @@ const REPEATS_MAX: usize = 40;
 
 /// Measure a mixture whose experts are streamed: bytes and seconds a token, beside what its own routing allows
 ///
-/// Random tokens are decoded. Their routing is written down and then given to the simulator of `interbed-lab replay`, with
-/// the same memory, which tells what the same decisions read, and what no decisions read less than (PFOO-L). Plain
+/// Random tokens are decoded. Their routing is written down and then given to the simulator of `interbed-lab replay`,
+/// with the same memory, which tells what the same decisions read, and what no decisions read less than (PFOO-L). Plain
 /// direct reads, before each pass at another place of the files, tell what the disk gives. The bound of a pass is that
 /// of one that knows a layer's experts only once its router has spoken: layer by layer, experts that are there are
 /// computed while others come, one after the other at the disk's rate, each of which is computed once it has come. What

@@ -1,5 +1,19 @@
 //! Commands of other programs.
 
+const SERVE: &str = "`interbed serve MODEL` is the server";
+
+const RUN: &str = "`interbed run MODEL` chats, `interbed run MODEL --prompt TEXT` answers once";
+
+const EMBED: &str = "`interbed serve MODEL` answers /v1/embeddings";
+
+const OF_SERVERS: &str = "`interbed bench MODEL` measures prompts and decode without a server; a server that runs is \
+                          measured by any client of OpenAI's API, such as `vllm bench serve --base-url \
+                          http://127.0.0.1:8000`";
+
+/// What others measure by a word behind `bench`.
+pub const OF_BENCH: &[(&str, &str)] =
+    &[("serve", OF_SERVERS), ("latency", OF_SERVERS), ("throughput", OF_SERVERS), ("sweep", OF_SERVERS)];
+
 /// Commands of other programs that have no like here.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("stop", "a model is in memory as long as its process: end that with Ctrl-C, or with `systemctl stop interbed`"),
@@ -26,5 +40,26 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ),
     ("convert", "Hugging Face directories are read as they are; `interbed pack` makes one file of one"),
     ("tokenize", "`interbed serve MODEL` answers /tokenize"),
+    ("server", SERVE),
+    ("llama-server", SERVE),
+    ("api", SERVE),
+    ("start", SERVE),
+    ("launch", SERVE),
+    ("cli", RUN),
+    ("generate", RUN),
+    ("llama-cli", RUN),
+    ("llama-run", RUN),
+    ("batched-bench", "`interbed bench MODEL` measures"),
+    ("llama-bench", "`interbed bench MODEL` measures"),
+    ("llama-quantize", "take quantised files, such as ORG/NAME-GGUF:Q4_K_M"),
+    ("vllm", "leave the word out: `interbed serve MODEL`, `interbed run MODEL`"),
+    ("ollama", "leave the word out: `interbed run MODEL`, `interbed pull MODEL`, `interbed list`"),
+    ("download", "`interbed pull MODEL` fetches a model"),
+    ("embed", EMBED),
+    ("embedding", EMBED),
+    ("version", "`interbed --version` tells it"),
+    ("status", "`interbed ps` tells what the server on this machine has loaded"),
+    ("logs", "the server writes its log to stderr; under systemd, `journalctl -u interbed` shows it"),
+    ("update", "install a newer package, or build the newer source"),
     ("perplexity", "`interbed logits MODEL` writes logits, to compare with another implementation"),
 ];

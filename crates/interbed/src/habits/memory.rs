@@ -13,6 +13,9 @@ const PLACES: &str = "what lies where follows from --memory and --gpu-memory: le
 
 const ONE_COMPUTE: &str = "one number of threads computes prompts and answers: --threads";
 
+const CACHED: &str = "KV that memory has no room for is kept with --kv-disk DIR, and nothing else has to be set: leave \
+                      it out";
+
 const NO_CLUSTER: &str = "Interbed runs in one process: leave it out";
 
 /// What becomes of each.
@@ -20,7 +23,7 @@ pub static HABITS: &[Habit] = &[
     Habit::of(
         &["-c", "--ctx-size", "--num-ctx"],
         Value,
-        ByValue(&[("0", Already(WHOLE_CONTEXT)), ("*", Ours("--max-model-len"))]),
+        ByValue(&[("0", Already(WHOLE_CONTEXT)), ("-1", Already(WHOLE_CONTEXT)), ("*", Ours("--max-model-len"))]),
     ),
     Habit::of(
         &["--max-model-len"],
@@ -151,6 +154,55 @@ pub static HABITS: &[Habit] = &[
         Value,
         Instead(NO_CLUSTER),
     ),
+    Habit::of(&["--headless", "--disable-frontend-multiprocessing"], Nothing, Instead(NO_CLUSTER)),
+    Habit::of(&["--max-parallel-loading-workers"], Value, Instead("one process reads weights: leave it out")),
+    Habit::of(&["--async-scheduling"], Nothing, Already("a pass is prepared as soon as the one before it is done")),
+    Habit::of(&["--no-async-scheduling"], Nothing, Instead("there is one way of scheduling: leave it out")),
+    Habit::of(
+        &["--enable-sleep-mode"],
+        Nothing,
+        Instead("the weights of `interbed serve MODEL` stay in memory: end it, and start it again"),
+    ),
+    Habit::of(
+        &["--sleep-idle-seconds"],
+        Value,
+        Instead("the weights of `interbed serve MODEL` stay in memory: leave it out"),
+    ),
+    Habit::of(
+        &["-fit", "--fit"],
+        Perhaps(&["on", "off"]),
+        ByValue(&[
+            ("off", Instead("what does not fit into --memory is always streamed from disk: leave it out")),
+            ("*", Already("what does not fit into --memory is streamed from disk")),
+        ]),
+    ),
+    Habit::of(&["-fitt", "--fit-target", "-fitc", "--fit-ctx"], Value, Instead(PLACES)),
+    Habit::of(
+        &["--ram", "--max-memory", "--ram-limit"],
+        Value,
+        Instead("--memory SIZE says how much Interbed may use in all, such as --memory 6G"),
+    ),
+    Habit::of(
+        &["--mem-fraction-static"],
+        Value,
+        Instead("memory is given as a size: --memory 20G, and on a GPU --gpu-memory 20G"),
+    ),
+    Habit::of(&["--kv-cache-memory-bytes"], Value, Ours("--kv-memory")),
+    Habit::of(&["-nr", "--no-repack"], Nothing, Already("weights are computed with as they are stored")),
+    Habit::of(&["--repack"], Nothing, Instead("weights are computed with as they are stored: leave it out")),
+    Habit::of(
+        &["-kvu", "--kv-unified"],
+        Nothing,
+        Already("all requests share the memory for keys and values, block by block"),
+    ),
+    Habit::of(
+        &["-no-kvu", "--no-kv-unified"],
+        Nothing,
+        Instead("all requests share the memory for keys and values: leave it out"),
+    ),
+    Habit::of(&["-cram", "--cache-ram", "--ctx-checkpoints", "-ctxcp", "--swa-checkpoints"], Value, Instead(CACHED)),
+    Habit::of(&["--swa-full"], Nothing, Instead(CACHED)),
+    Habit::of(&["-dt", "--defrag-thold"], Value, Instead("KV lies in blocks of one size, and needs no tidying")),
     Habit::of(&["--enable-expert-parallel"], Nothing, Instead(ONE_DEVICE)),
     Habit::of(&["-cmoe", "--cpu-moe"], Nothing, Instead(PLACES)),
     Habit::of(&["-ncmoe", "--n-cpu-moe", "-ot", "--override-tensor"], Value, Instead(PLACES)),

@@ -26,7 +26,7 @@ const QUANTISED: &[(&str, Meaning)] = &[
 
 /// What becomes of each.
 pub static HABITS: &[Habit] = &[
-    Habit::of(&["-m", "--model"], Value, Model),
+    Habit::of(&["-m", "--model", "--model-path"], Value, Model),
     Habit::of(&["-hf", "-hfr", "--hf-repo"], Value, Model),
     Habit::of(&["-hff", "--hf-file"], Value, Instead("write the file behind the model's name: ORG/NAME:FILE.gguf")),
     Habit::of(&["-hft", "--hf-token"], Value, Instead("set HF_TOKEN, which the list of processes does not show")),
@@ -36,6 +36,35 @@ pub static HABITS: &[Habit] = &[
         Instead("give a name on the Hub (ORG/NAME), or fetch the file and give its path"),
     ),
     Habit::of(&["--download-dir"], Value, Instead("set HF_HUB_CACHE to the folder; huggingface_hub uses it too")),
+    Habit::of(
+        &["--local-dir"],
+        Value,
+        Instead("models are kept in the cache of huggingface_hub: set HF_HUB_CACHE to the folder"),
+    ),
+    Habit::of(
+        &["--models-dir", "--models-preset"],
+        Value,
+        Instead("set HF_HUB_CACHE to the folder of models that were fetched by name"),
+    ),
+    Habit::of(&["--models-max"], Value, Instead("one model is in memory at a time: leave it out")),
+    Habit::of(
+        &["--modelfile", "--template", "--parameters", "--license"],
+        Nothing,
+        Instead(
+            "`interbed show MODEL` tells what there is to tell, with --json for scripts; a chat template is in the \
+                 model's chat_template.jinja or tokenizer_config.json",
+        ),
+    ),
+    Habit::of(&["--override-kv"], Value, Instead("what a model's files say of it is taken as it is: correct the file")),
+    Habit::of(&["--force"], Nothing, Already("nothing is asked before it is done")),
+    Habit::of(&["--check-tensors"], Nothing, Instead("`interbed verify MODEL` checks all weights")),
+    Habit::of(&["--code-revision"], Value, Already("code of models is never run")),
+    Habit::of(&["--no-mmproj", "--language-model-only"], Nothing, Already("models are computed for text alone")),
+    Habit::of(
+        &["--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-30b-default"],
+        Nothing,
+        Instead("give the model by name: qwen2.5-coder:1.5b, :3b or :7b, or qwen3-coder:30b"),
+    ),
     Habit::of(
         &["--tokenizer", "--tokenizer-revision"],
         Value,

@@ -2,7 +2,7 @@
 
 use super::BY_REQUEST;
 use super::Habit;
-use super::Meaning::{Already, ByValue, Instead, Ours, OursOr};
+use super::Meaning::{self, Already, Besides, ByOption, ByValue, Instead, Ours, OursOr, Words};
 use super::Takes::{Nothing, Perhaps, Value};
 
 const NO_SAMPLER: &str = "Interbed has no such sampler; --temperature, --top-k, --top-p, --min-p and \
@@ -15,23 +15,52 @@ const TEMPLATE: &str = "the template is the model's own: put it into its directo
 const SCHEMAS: &str = "answers keep to schemas and grammars in `interbed serve`: requests say response_format or \
                        structured_outputs";
 
+const PROMPT: &str = "requests bring prompts; `interbed run MODEL --prompt TEXT` answers one";
+
+const PROMPT_IN_CHAT: Meaning =
+    Instead("`interbed run MODEL --prompt TEXT` answers one prompt; messages of a chat are typed, or piped in");
+
+const PROMPT_LENGTH: &str = "--prompt-tokens N says how long the prompt is that is measured";
+
+const SYSTEM: &str = "requests bring it as their first message, with the role \"system\"";
+
+const THINKING: &str = "a model's thinking is printed as it comes; answers of `interbed serve` have it apart, in a \
+                        field of its own";
+
 /// What becomes of each.
 pub static HABITS: &[Habit] = &[
-    Habit::of(&["--file"], Value, OursOr("--prompt-file", BY_REQUEST)),
+    Habit::of(&["--file"], Value, OursOr("--prompt-file", PROMPT)),
+    Habit::of(&["-bf", "--binary-file"], Value, OursOr("--prompt-file", PROMPT)),
     Habit::of(
-        &["-p", "--prompt"],
+        &["-p"],
         Value,
-        OursOr(
-            "--prompt",
-            "requests bring prompts; `interbed run MODEL --prompt TEXT` answers one, `interbed bench` measures",
-        ),
+        ByOption(&[
+            ("--prompt", Ours("--prompt")),
+            ("--prompt-tokens", Ours("--prompt-tokens")),
+            ("--system", PROMPT_IN_CHAT),
+            ("*", Instead(PROMPT)),
+        ]),
     ),
     Habit::of(
-        &["-sys", "--system-prompt"],
+        &["--prompt"],
         Value,
-        OursOr("--system", "requests bring it as their first message, with the role \"system\""),
+        ByOption(&[("--system", PROMPT_IN_CHAT), ("--prompt-tokens", Instead(PROMPT_LENGTH)), ("*", Instead(PROMPT))]),
     ),
-    Habit::of(&["-sysf", "--system-prompt-file"], Value, Instead("--system \"$(cat FILE)\"")),
+    Habit::of(&["-sys", "--system-prompt"], Value, OursOr("--system", SYSTEM)),
+    Habit::of(&["--system"], Value, ByOption(&[("--host", Instead(SYSTEM))])),
+    Habit::of(
+        &["-o", "--output", "--output-file"],
+        Value,
+        ByOption(&[
+            ("--raw", Instead("the answer goes to stdout: interbed run MODEL --prompt TEXT > FILE")),
+            ("--json", Instead("--json prints JSON on stdout: > FILE keeps it")),
+        ]),
+    ),
+    Habit::of(
+        &["-sysf", "--system-prompt-file"],
+        Value,
+        ByOption(&[("--system", Instead("--system \"$(cat FILE)\"")), ("*", Instead(SYSTEM))]),
+    ),
     Habit::of(
         &["-cnv", "--conversation", "-i", "--interactive", "-if", "--interactive-first"],
         Nothing,
@@ -40,12 +69,21 @@ pub static HABITS: &[Habit] = &[
     Habit::of(&["-no-cnv", "--no-conversation"], Nothing, Ours("--raw")),
     Habit::of(&["-st", "--single-turn"], Nothing, Already("a --prompt has one answer")),
     Habit::of(
-        &["-n", "--predict", "--n-predict", "--num-predict", "--max-tokens"],
+        &["-n", "--predict", "--n-predict", "--num-predict", "--max-tokens", "--max-new-tokens"],
         Value,
         ByValue(&[
             ("-1", Already("without --max-tokens an answer ends by itself")),
             ("-2", Already("without --max-tokens an answer ends by itself, or where the context is full")),
-            ("*", OursOr("--max-tokens", BY_REQUEST)),
+            (
+                "*",
+                ByOption(&[
+                    (
+                        "--sweep",
+                        Instead("--repeat N says how many passes are measured, --context N from which length on"),
+                    ),
+                    ("*", OursOr("--max-tokens", BY_REQUEST)),
+                ]),
+            ),
         ]),
     ),
     Habit::of(&["--temp", "--temperature"], Value, OursOr("--temperature", BY_REQUEST)),
@@ -110,7 +148,7 @@ pub static HABITS: &[Habit] = &[
     Habit::of(&["-e", "--escape"], Nothing, Instead("your shell does that: --prompt $'one\\ntwo'")),
     Habit::of(&["--no-display-prompt"], Nothing, Ours("--no-echo")),
     Habit::of(&["--jinja"], Nothing, Already("chat templates are always rendered")),
-    Habit::of(&["--no-jinja"], Nothing, OursOr("--raw", "/v1/completions takes texts as they stand")),
+    Habit::of(&["--no-jinja"], Nothing, Already("chat templates are always rendered as the model's files have them")),
     Habit::of(&["--chat-template", "--chat-template-file"], Value, Instead(TEMPLATE)),
     Habit::of(&["--chat-template-kwargs"], Value, Instead("requests to `interbed serve` say chat_template_kwargs")),
     Habit::of(
@@ -121,10 +159,11 @@ pub static HABITS: &[Habit] = &[
              or reasoning_effort",
         ),
     ),
+    Habit::of(&["--hidethinking"], Nothing, Instead(THINKING)),
     Habit::of(
-        &["--hidethinking", "--nowordwrap"],
+        &["--nowordwrap"],
         Nothing,
-        Instead("a pipe gets the text as it is: interbed run MODEL --prompt TEXT | cat"),
+        Instead("a pipe gets the text without new line ends: interbed run MODEL --prompt TEXT | cat"),
     ),
     Habit::of(
         &["--keepalive"],
@@ -139,7 +178,68 @@ pub static HABITS: &[Habit] = &[
     Habit::of(&["--reasoning-parser"], Value, Already("how a model thinks is seen from its template")),
     Habit::of(&["--enable-reasoning"], Nothing, Already("how a model thinks is seen from its template")),
     Habit::of(&["--enable-auto-tool-choice"], Nothing, Already("requests with tools may always call them")),
-    Habit::of(&["--tool-call-parser"], Value, Ours("--tool-parser")),
+    Habit::of(
+        &["--tool-call-parser"],
+        Value,
+        ByValue(&[
+            ("openai", Words(&["--tool-parser", "harmony"])),
+            ("auto", Already("calls of tools are read as the model's chat template writes them")),
+            ("*", Ours("--tool-parser")),
+        ]),
+    ),
+    Habit::of(
+        &["--verbose"],
+        Nothing,
+        ByOption(&[("--stats", Besides("--verbose logs more here; --stats tells how fast an answer was"))]),
+    ),
+    Habit::of(&["--show-timings", "--perf"], Nothing, OursOr("--stats", "each request has a line in the log")),
+    Habit::of(&["--no-perf", "--no-show-timings"], Nothing, Already("without --stats no timings are told")),
+    Habit::of(
+        &["--stream"],
+        Nothing,
+        ByOption(&[
+            ("--host", Instead("requests say it in their JSON: {\"stream\": true}")),
+            ("*", Already("answers are printed as they are made")),
+        ]),
+    ),
+    Habit::of(
+        &["-sp", "--special"],
+        Nothing,
+        Instead("special tokens are not printed; requests say skip_special_tokens"),
+    ),
+    Habit::of(&["--verbose-prompt"], Nothing, Instead("`interbed serve` answers /tokenize with a prompt's tokens")),
+    Habit::of(
+        &["--in-prefix", "--in-suffix"],
+        Value,
+        Instead("the model's chat template says what stands around a message; --raw continues a text as it is"),
+    ),
+    Habit::of(&["--in-prefix-bos"], Nothing, Instead("the model's chat template says where a text begins")),
+    Habit::of(
+        &["-mli", "--multiline-input"],
+        Nothing,
+        Instead("in a chat, lines between two of \"\"\" are one message"),
+    ),
+    Habit::of(&["--n-probs"], Value, Instead("requests say logprobs, or top_logprobs in a chat")),
+    Habit::of(&["--cfg-scale", "--cfg-negative-prompt"], Value, Instead(NO_SAMPLER)),
+    Habit::of(
+        &["--return-tokens-as-token-ids"],
+        Nothing,
+        Instead("requests to /tokenize and /detokenize go between texts and token ids: leave it out"),
+    ),
+    Habit::of(&["--response-role"], Value, Instead("answers have the role assistant: leave it out")),
+    Habit::of(
+        &["--default-chat-template-kwargs"],
+        Value,
+        Instead("requests to `interbed serve` say chat_template_kwargs"),
+    ),
+    Habit::of(
+        &["-rea", "--reasoning"],
+        Perhaps(&["on", "off", "auto"]),
+        ByValue(&[
+            ("off", Instead("requests to `interbed serve` say chat_template_kwargs {\"enable_thinking\": false}")),
+            ("*", Already("a model thinks as its chat template says")),
+        ]),
+    ),
     Habit::of(
         &[
             "-md",
@@ -150,6 +250,10 @@ pub static HABITS: &[Habit] = &[
             "--speculative-config",
             "--speculative-model",
             "--num-speculative-tokens",
+            "--spec-type",
+            "-hfd",
+            "-hfrd",
+            "--hf-repo-draft",
         ],
         Value,
         Instead(NO_DRAFT),

@@ -23,6 +23,7 @@ pub static HABITS: &[Habit] = &[
         Instead("the live page at / asks for a key where there are keys: --api-key-file FILE"),
     ),
     Habit::of(&["--metrics"], Nothing, Already("/metrics is always there")),
+    Habit::of(&["--no-slots"], Nothing, Already("there is no /slots")),
     Habit::of(&["--slots", "--props"], Nothing, Instead("/metrics and the live page at / tell what runs")),
     Habit::of(
         &["-to", "--timeout"],
@@ -40,6 +41,11 @@ pub static HABITS: &[Habit] = &[
     ),
     Habit::of(&["--log-disable"], Nothing, Words(&["--quiet"])),
     Habit::of(&["--disable-log-requests", "--disable-log-stats", "--no-enable-log-requests"], Nothing, Instead(LOGS)),
+    Habit::of(
+        &["--log-stats-interval"],
+        Value,
+        Instead("each request has a line at its end, and /metrics has the figures: leave it out"),
+    ),
     Habit::of(&["--enable-log-requests"], Nothing, Already("each request has a line at its end")),
     Habit::of(
         &["-co", "--color"],

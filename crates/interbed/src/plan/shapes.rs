@@ -8,13 +8,14 @@ use anyhow::Result;
 use interbed_kernels::DType;
 use interbed_model::presets::preset_names;
 use interbed_plan::plan::{Subject, Verdict};
-use interbed_plan::words::{bytes, number, scaled, short};
+use interbed_plan::words::{self, bytes, number, scaled};
 use serde_json::{Value, json};
 
 use super::{Made, PlanArgs, plan_of};
 use crate::needs;
 use crate::printable::printable;
 use crate::report::report;
+use crate::short_names;
 
 /// How weights are taken to be stored: in 4 bits, as most people take them.
 const DTYPE: DType = DType::Q4K;
@@ -28,6 +29,8 @@ const LEFT_OUT: [&str; 2] = ["tiny", "jiuge-7b"];
 /// A shape, and what its plan comes to; or why it cannot run.
 struct Row {
     name: &'static str,
+    /// What `interbed run` and the others call a model of that shape, if there is one by a short name.
+    short_name: Option<String>,
     parameters: u64,
     active: u64,
     is_mixture: bool,
@@ -52,7 +55,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let machine = args.machine.known(args.limits.memory);
     let machine = machine.with_measured_cores(needs::threads(&args.limits), dtype)?;
     let mut rows = Vec::new();
-    for name in preset_names().filter(|name| !LEFT_OUT.contains(name)) {
+    for name in listed() {
         let Some(subject) = Subject::imagined(Path::new(name), Some(asked.unwrap_or_else(|| usual_dtype(name))))?
         else {
             continue;
@@ -64,7 +67,15 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             Made::Dense(plan) => plan.verdict(),
             Made::Mixture(plan) => plan.verdict(),
         });
-        rows.push(Row { name, parameters, active, is_mixture, verdict: verdict.map_err(|error| error.to_string()) });
+        let short_name = short_names::spelled_otherwise(name);
+        rows.push(Row {
+            name,
+            short_name,
+            parameters,
+            active,
+            is_mixture,
+            verdict: verdict.map_err(|error| error.to_string()),
+        });
     }
     // Mixtures first: of models of a size they are the fastest.
     rows.sort_by(|one, other| other.is_mixture.cmp(&one.is_mixture).then(other.rate().total_cmp(&one.rate())));
@@ -83,12 +94,27 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let rate = |known: Option<f64>, unit: &str| known.map_or_else(|| "unknown".into(), |value| scaled(value, unit));
     let disk = machine.disk_bw.map_or_else(|| "taken to give 2 GB/s (--disk-bw)".into(), |rate| scaled(rate, "B/s"));
     report!(
-        "memory {}, arithmetic {}, disk {disk}; `interbed plan NAME` tells more of one, `interbed pull NAME` fetches \
-         a model",
+        "memory {}, arithmetic {}, disk {disk}; `interbed plan NAME` tells more of a row, `interbed pull` and \
+         `interbed run` take what stands under \"to fetch\"",
         rate(machine.host_bw, "B/s"),
         rate(machine.flops, "FLOP/s")
     );
+    let (asked, here) = (args.limits.memory, machine.memory_here);
+    if let Some(asked) = asked.filter(|asked| *asked > here) {
+        report!("{asked} is more than this machine has to give now, {here}");
+    }
     Ok(())
+}
+
+/// How the weights of a shape are taken to be stored, if the table lists it by this name; what lies in the file system
+/// wins.
+pub fn listed_dtype(model: &Path) -> Option<DType> {
+    let name = model.to_str().filter(|_| !model.exists())?;
+    listed().find(|known| *known == name).map(usual_dtype)
+}
+
+fn listed() -> impl Iterator<Item = &'static str> {
+    preset_names().filter(|name| !LEFT_OUT.contains(name))
 }
 
 fn usual_dtype(name: &str) -> DType {
@@ -97,20 +123,23 @@ fn usual_dtype(name: &str) -> DType {
 
 fn table(rows: &[Row]) -> String {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let short = |row: &Row| row.short_name.clone().unwrap_or_else(|| "-".into());
+    let fetch = rows.iter().map(|row| short(row).len()).max().unwrap_or(0);
     let mut text = format!(
-        "  {:width$}{:>13}{:>11}{:>11}{:>11}{:>14}  limited by\n",
-        "", "parameters", "a token", "weights", "tokens/s", "from disk"
+        "  {:width$}{:>13}{:>11}{:>11}{:>11}{:>14}  {:fetch$}  limited by\n",
+        "", "parameters", "a token", "weights", "tokens/s", "from disk", "to fetch"
     );
     for row in rows {
-        let sizes = format!("{:>13}{:>11}", short(row.parameters), short(row.active));
+        let sizes = format!("{:>13}{:>11}", words::short(row.parameters), words::short(row.active));
         let name = row.name;
         match &row.verdict {
             Ok(verdict) => {
                 let disk = if verdict.fits() { "nothing".into() } else { bytes(verdict.read_bytes) };
                 text.push_str(&format!(
-                    "  {name:width$}{sizes}{:>11}{:>11}{disk:>14}  {}\n",
+                    "  {name:width$}{sizes}{:>11}{:>11}{disk:>14}  {:fetch$}  {}\n",
                     bytes(verdict.weight_bytes),
                     number(verdict.tokens_per_s),
+                    short(row),
                     verdict.limit
                 ));
             }
@@ -124,6 +153,7 @@ fn to_json(row: &Row) -> Value {
     let verdict = row.verdict.as_ref();
     json!({
         "name": row.name,
+        "short_name": row.short_name,
         "parameters": row.parameters,
         "active_parameters": row.active,
         "mixture": row.is_mixture,

@@ -1,6 +1,6 @@
 //! What people type who come from llama.cpp, ollama or vLLM: it does what is meant, or is answered by name.
 
-use crate::support::{Ended, ended, tiny};
+use crate::support::{Ended, ended, interbed, tiny};
 
 /// What becomes of a command line.
 enum Expect {
@@ -46,8 +46,49 @@ const HABITS: &[(&str, Expect)] = &[
     ("-m MODEL -p hi", Answered(&["-m goes behind a command", "interbed serve MODEL"])),
     ("serve MODEL --temp 0.5", Answered(&["--temp 0.5", "requests", "\"temperature\""])),
     ("serve MODEL -c", Answered(&["-c needs a value"])),
+    ("run MODEL -p hi -n 2 -c -1", Works("-c -1 is left out: without --max-model-len")),
+    ("run MODEL -p hi -n 2 --no-jinja", Works("--no-jinja is left out: chat templates are always rendered")),
+    ("run MODEL -p hi -n 2 --log-disable", Works("")),
+    ("run MODEL -p hi -n 2 -ctk f16 -ctv f16", Works("-ctv f16 is --kv-dtype f16")),
+    ("run MODEL -p hi -n 2 -ctk f16 -ctv q8_0", Answered(&["-ctv q8_0", "--kv-dtype f16", "leave one of the two out"])),
+    ("run MODEL -p hi -n 2 --fit on", Works("--fit on is left out")),
+    ("run MODEL -p hi -n 2 --verbose", Works("--stats tells how fast")),
+    ("run MODEL -p hi -n 2 --show-timings", Works("--show-timings is --stats")),
+    ("run MODEL -p hi -o out.txt", Answered(&["-o out.txt", "> FILE"])),
+    ("run MODEL -p hi --override-kv a=int:1", Answered(&["--override-kv", "correct the file"])),
+    ("run MODEL -p hi --special", Answered(&["--special", "skip_special_tokens"])),
+    ("run MODEL -p hi --check-tensors", Answered(&["--check-tensors", "interbed verify"])),
+    ("run MODEL -p hi -rea off", Answered(&["-rea off", "enable_thinking"])),
+    ("run MODEL -p hi --ram 4G", Answered(&["--ram 4G", "--memory SIZE"])),
+    ("run MODEL -p hi --in-prefix x", Answered(&["--in-prefix x", "--raw"])),
+    ("run MODEL -p hi --spec-type draft", Answered(&["--spec-type draft", "leave it out"])),
+    ("plan --ram 4G", Answered(&["--ram 4G", "--memory SIZE"])),
+    ("serve MODEL --system-prompt-file x", Answered(&["--system-prompt-file x", "role \"system\""])),
+    ("run MODEL -sysf x", Answered(&["--system \"$(cat FILE)\""])),
+    ("chat -m MODEL -p Hi", Answered(&["`interbed chat` has no -p Hi", "interbed run MODEL --prompt"])),
+    ("serve MODEL -p Hi", Answered(&["requests bring prompts"])),
+    ("bench MODEL -n 16", Answered(&["-n 16", "--repeat"])),
+    ("info MODEL --temp 1", Answered(&["--temp 1", "it is --temperature here, an option of `interbed run`"])),
+    ("llama-cli -m MODEL -p hi", Answered(&["no command llama-cli", "interbed run MODEL"])),
+    ("llama-server -m MODEL", Answered(&["no command llama-server", "interbed serve MODEL"])),
+    ("server -m MODEL", Answered(&["no command server", "interbed serve MODEL"])),
+    ("server MODEL", Answered(&["no command server", "interbed serve MODEL"])),
+    ("cli -m MODEL", Answered(&["no command cli", "interbed run MODEL"])),
+    ("generate -m MODEL", Answered(&["no command generate", "interbed run MODEL"])),
     ("info MODEL --host 0.0.0.0", Answered(&["unexpected argument '--host'"])),
     // vLLM
+    ("bench serve --model x", Answered(&["`interbed bench` has no command serve", "interbed bench MODEL"])),
+    ("bench latency", Answered(&["`interbed bench` has no command latency", "interbed bench MODEL"])),
+    ("bench throughput --model x", Answered(&["has no command throughput"])),
+    ("vllm serve MODEL", Answered(&["no command vllm", "interbed serve MODEL"])),
+    ("serve MODEL --host 127.0.0.1:0 --tensor-parallel-size 2", Answered(&["--tensor-parallel-size 2"])),
+    ("serve MODEL --served-model-name a b -tp 2", Answered(&["-tp 2", "one device"])),
+    ("serve MODEL --tool-call-parser nonesuch", Answered(&["--tool-parser", "hermes"])),
+    ("serve MODEL --headless", Answered(&["--headless", "one process"])),
+    ("serve MODEL --stream", Answered(&["--stream", "{\"stream\": true}"])),
+    ("serve MODEL --mem-fraction-static 0.9", Answered(&["--memory 20G"])),
+    ("serve MODEL --response-role user", Answered(&["--response-role user", "assistant"])),
+    ("serve MODEL --models-dir x", Answered(&["HF_HUB_CACHE"])),
     ("serve MODEL --gpu-memory-utilization 0.9", Answered(&["--gpu-memory-utilization 0.9", "--memory 20G"])),
     ("serve MODEL --tensor-parallel-size 2", Answered(&["--tensor-parallel-size 2", "one device"])),
     ("serve MODEL -tp 2", Answered(&["-tp 2", "one device"])),
@@ -72,7 +113,21 @@ const HABITS: &[(&str, Expect)] = &[
     ("list", Works("")),
     ("ls", Works("")),
     ("pull MODEL", Answered(&["is a path that is here"])),
-    ("pull none", Answered(&["neither a directory nor a file", "ORG/NAME"])),
+    ("pull nosuchmodel", Answered(&["nosuchmodel is no short name", "ORG/NAME"])),
+    ("pull qwen3-30b-a3b", Answered(&["no short name", "did you mean qwen3:30b-a3b?"])),
+    ("run llama3-8b hi", Answered(&["no short name", "did you mean llama3:8b?"])),
+    ("run qwen3.9 hi", Answered(&["no short name", "hint: any model on huggingface.co is ORG/NAME"])),
+    ("rm --force none/such", Answered(&["the cache has nothing of none/such"])),
+    ("run lama3.2 hi", Answered(&["did you mean llama3.2?"])),
+    ("run qwen3:30b-a3b --offline -p hi", Answered(&["unsloth/Qwen3-30B-A3B-GGUF", "not in the cache"])),
+    ("run smollm2:135m-q8_0 --offline -p hi", Answered(&["bartowski/SmolLM2-135M-Instruct-GGUF", "not in the cache"])),
+    ("run mixtral --offline -p hi", Answered(&["Mixtral-8x7B-Instruct-v0.1-GGUF: it is not in the cache"])),
+    ("rm nosuchmodel", Answered(&["nosuchmodel is no short name"])),
+    ("show MODEL --modelfile", Answered(&["--modelfile", "interbed show MODEL"])),
+    ("pull org/name --local-dir x", Answered(&["--local-dir x", "HF_HUB_CACHE"])),
+    ("run MODEL -p hi --hidethinking", Answered(&["--hidethinking", "thinking is printed"])),
+    ("version", Answered(&["no command version", "interbed --version"])),
+    ("ollama run llama3.2", Answered(&["no command ollama", "interbed run MODEL"])),
     ("rm none/such", Answered(&["the cache has nothing of none/such", "interbed list"])),
     ("rm none/such:Q4_K_M", Answered(&["interbed rm none/such"])),
     ("stop llama3.2", Answered(&["no command stop", "Ctrl-C"])),
@@ -134,4 +189,72 @@ fn a_server_that_is_not_there_is_told_by_its_address() {
     for part in ["no server answers at 127.0.0.1:9", "hint: `interbed serve MODEL`", "--url"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
+}
+
+#[test]
+fn a_prompt_in_the_place_of_the_model_is_told_from_a_path() {
+    let Ended { code, stdout, stderr } = ended(&["run", "What is a vaccine?"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    for part in ["reads like a prompt", "interbed run MODEL \"What is a vaccine?\""] {
+        assert!(stderr.contains(part), "{part} in {stderr}");
+    }
+    assert!(!stderr.contains("synth"), "{stderr}");
+}
+
+#[test]
+fn tips_are_given_for_what_is_spelled_alike_alone() {
+    for args in [&["run", "--kv-nonesuch"][..], &["serve", "--no-nonesuch"], &["logz"], &["embod"]] {
+        let Ended { code, stderr, .. } = ended(args);
+        assert!(code == Some(2) && !stderr.contains("tip:"), "{args:?}: {stderr}");
+    }
+    for (args, tip) in [(["run", "--memroy"], "'--memory'"), (["serv", "x"], "'serve'"), (["pul", "x"], "'pull'")] {
+        let stderr = ended(&args).stderr;
+        assert!(stderr.contains("tip:") && stderr.contains(tip), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn variables_of_other_programs_are_answered_by_ours() {
+    let told = |args: &[&str], variables: &[(&str, &str)]| {
+        let output = interbed(args).envs(variables.iter().copied()).output().expect("the binary starts");
+        Ended::from(output).stderr
+    };
+    let run = ["run", tiny(), "-p", "hi", "-n", "2"];
+    let ollama = [("OLLAMA_CONTEXT_LENGTH", "256"), ("OLLAMA_MODELS", "/models"), ("LLAMA_ARG_MLOCK", "1")];
+    let stderr = told(&run, &ollama);
+    for part in [
+        "note: OLLAMA_CONTEXT_LENGTH is not read: --max-model-len",
+        "note: OLLAMA_MODELS is not read: HF_HUB_CACHE",
+        "note: LLAMA_ARG_MLOCK is not read: options",
+    ] {
+        assert_eq!(stderr.matches(part).count(), 1, "{part} in {stderr}");
+    }
+    assert_eq!(told(&[&run[..], &["-q"]].concat(), &ollama), "");
+    assert!(
+        told(&["ps", "--url", "http://127.0.0.1:9"], &[("OLLAMA_HOST", "x:1")]).contains("--url says which server")
+    );
+    // The address is in use, or is no address: what is told comes before.
+    let serve = ["serve", tiny(), "--host", "256.0.0.1"];
+    let server = [
+        ("OLLAMA_HOST", "0.0.0.0"),
+        ("OLLAMA_NUM_PARALLEL", "4"),
+        ("OLLAMA_KEEP_ALIVE", "5m"),
+        ("OLLAMA_ORIGINS", "*"),
+        ("LLAMA_API_KEY", "secret"),
+        ("VLLM_API_KEY", "secret"),
+    ];
+    let stderr = told(&serve, &server);
+    for part in [
+        "OLLAMA_HOST is not read: --host and --port",
+        "--max-num-seqs",
+        "OLLAMA_KEEP_ALIVE",
+        "--allow-origin",
+        "warning: LLAMA_API_KEY is not read",
+        "warning: VLLM_API_KEY is not read",
+        "without --api-key-file, --api-key or INTERBED_API_KEY the server is open",
+    ] {
+        assert!(stderr.contains(part), "{part} in {stderr}");
+    }
+    assert!(!stderr.contains("secret"), "{stderr}");
+    assert!(!told(&[&serve[..], &["--api-key", "k"]].concat(), &server).contains("warning:"));
 }

@@ -272,6 +272,11 @@ fn models_are_pulled_listed_and_removed_by_short_names_too() {
     assert_eq!(run.stdout, succeeded(&[&["run", tiny()][..], &PROMPT].concat()), "{}", run.stderr);
     assert!(place.succeeded(&["show", "smollm2:135m", "--offline"]).contains("It needs --memory"));
 
+    // The last part of a name that is here is answered with the whole.
+    for args in [&["run", "SmolLM2-135M-Instruct", "-p", "hi"][..], &["pull", "smollm2-135m-instruct"]] {
+        place.refused(args, &["is no short name", &format!("the cache has {name}")]);
+    }
+
     // One name that is not there, and nothing goes.
     place.refused(&["rm", "smollm2:135m", "org/other"], &["nothing of org/other"]);
     place.refused(&["rm", "org/tiny@main"], &["interbed rm org/tiny"]);

@@ -57,5 +57,5 @@ fn well_known_shapes_are_told_of_without_weights() {
     assert!((16_060_000_000..16_200_000_000).contains(&bytes), "{bytes}");
     assert!(types[0]["serve_least_bytes"].as_u64().unwrap() < bytes / 4);
     assert_eq!(types[0]["kv_bytes_per_token"], 131_072);
-    refused(&["info", "llama-9-8b"], &["neither a directory nor a file"]);
+    refused(&["info", "llama-9-8b"], &["is no short name"]);
 }

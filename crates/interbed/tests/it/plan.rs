@@ -33,10 +33,16 @@ const GPU_OF_16_GB: &[&str] = &[
     "1",
     "--prompt-tokens",
     "128",
+    "--dtype",
+    "bf16",
 ];
 
 /// All figures of a machine without a GPU.
 const CPU: &[&str] = &["--disk-bw", "2e9", "--host-bw", "20e9", "--flops", "1e12", "--threads", "2"];
+
+/// That machine, for shapes whose weights are those of their authors, and not of 4 bits.
+const CPU_BF16: &[&str] =
+    &["--disk-bw", "2e9", "--host-bw", "20e9", "--flops", "1e12", "--threads", "2", "--dtype", "bf16"];
 
 fn plan(args: &[&str]) -> Value {
     let all: Vec<&str> = ["plan"].iter().chain(args).chain(&["--json"]).copied().collect();
@@ -77,7 +83,7 @@ fn arithmetic_by_hand_comes_out() {
 
 #[test]
 fn one_tier_reads_what_does_not_stay() {
-    let plan = plan(&with(CPU, &["llama-3-8b", "--memory", "6G", "--batch", "1,32"]));
+    let plan = plan(&with(CPU_BF16, &["llama-3-8b", "--memory", "6G", "--batch", "1,32"]));
     let swept = number(&plan, "/model/swept_bytes");
     let kept = number(&plan, "/placement/host/weight_bytes");
     // At least 75 % of the limit, as the project demands.
@@ -96,7 +102,7 @@ fn one_tier_reads_what_does_not_stay() {
 #[test]
 fn two_lines_say_what_it_comes_to() {
     let of = |model: &str, memory: &str| {
-        let text = succeeded(&with(&["plan"], &with(CPU, &[model, "--memory", memory, "--batch", "1,32"])));
+        let text = succeeded(&with(&["plan"], &with(CPU_BF16, &[model, "--memory", memory, "--batch", "1,32"])));
         let (first, second) = text.split_once('\n').expect("two lines");
         (first.to_owned(), second.lines().next().expect("two lines").to_owned())
     };
@@ -109,7 +115,7 @@ fn two_lines_say_what_it_comes_to() {
     assert!(speed.ends_with("what limits it is the disk."), "{speed}");
     let (fits, speed) = of("qwen3-30b-a3b", "24G");
     assert!(fits.starts_with("qwen3-30b-a3b runs, but") && speed.ends_with("the disk."), "{fits} {speed}");
-    let json = plan(&with(CPU, &["llama-3-8b", "--memory", "6G"]));
+    let json = plan(&with(CPU_BF16, &["llama-3-8b", "--memory", "6G"]));
     assert_eq!((&json["verdict"]["fits"], &json["verdict"]["limited_by"]), (&false.into(), &"the disk".into()));
     assert_eq!(json["verdict"]["tokens_per_s"], json["resident"]["decode"][0]["tokens_per_s"]);
 }
@@ -130,8 +136,17 @@ fn without_a_model_all_shapes_are_listed_by_speed() {
     assert_eq!(named("llama-3-8b")["fits"], true);
     assert_eq!(named("llama-3-70b")["fits"], false);
     // One plan says the same as its row.
-    let one = plan(&with(&args, &["llama-3-8b", "--dtype", "q4_k"]));
-    assert_eq!(one["verdict"]["tokens_per_s"], named("llama-3-8b")["tokens_per_s"]);
+    for name in ["llama-3-8b", "qwen3-30b-a3b", "gpt-oss-20b"] {
+        let one = plan(&with(&args, &[name]));
+        assert_eq!(one["verdict"]["tokens_per_s"], named(name)["tokens_per_s"], "{name}");
+    }
+    assert_eq!(plan(&with(&args, &["gpt-oss-20b"]))["model"]["dtype"], "MXFP4");
+    // What can be fetched is told by the name that fetches it.
+    for (name, short) in [("qwen3-30b-a3b", "qwen3:30b-a3b"), ("glm-4.5-air", "glm-4.5-air")] {
+        assert_eq!(named(name)["short_name"], short);
+    }
+    let nameless: Vec<_> = models.iter().filter(|model| model["short_name"].is_null()).collect();
+    assert!(nameless.iter().all(|model| model["name"] == "fm9g-7b"), "{nameless:#?}");
     let table = succeeded(&with(&["plan"], &with(CPU, &["--memory", "400M"])));
     for part in ["qwen3-30b-a3b", "tokens/s", "weights in Q4_K", "cannot work"] {
         assert!(table.contains(part), "{part} in {table}");
@@ -142,7 +157,7 @@ fn without_a_model_all_shapes_are_listed_by_speed() {
 fn more_memory_helps_until_everything_fits() {
     let mut before = f64::INFINITY;
     for memory in ["3G", "6G", "12G", "24G"] {
-        let plan = plan(&with(CPU, &["llama-3-8b", "--memory", memory, "--batch", "1"]));
+        let plan = plan(&with(CPU_BF16, &["llama-3-8b", "--memory", memory, "--batch", "1"]));
         let seconds = number(&plan, "/resident/decode/0/seconds_per_pass");
         assert!(seconds < before, "{memory}: {seconds} s after {before} s");
         before = seconds;
@@ -194,14 +209,14 @@ fn bad_input_is_refused_with_what_to_do() {
     refuse(&["tiny", "--batch", "1000000"], &["--batch"]);
     refuse(&["tiny", "--prompt-tokens", "100000"], &["--prompt-tokens", "512"]);
     refuse(&[tiny(), "--dtype", "q4_k"], &["--dtype", "config.json"]);
-    let small = with(CPU, &["llama-3-8b", "--memory", "100M"]);
+    let small = with(CPU_BF16, &["llama-3-8b", "--memory", "100M"]);
     let stderr = refuse(&small, &["--memory "]);
     let advice = stderr.split("give --memory ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
-    plan(&with(CPU, &["llama-3-8b", "--batch", "1", "--memory", advice]));
+    plan(&with(CPU_BF16, &["llama-3-8b", "--batch", "1", "--memory", advice]));
     let gpu = ["llama-3-8b", "--memory", "8G", "--gpu-memory", "256M", "--pcie-bw", "1e10", "--hbm-bw", "1e11"];
     refuse(&with(CPU, &gpu), &["--gpu-memory", "give --gpu-memory"]);
     let much = ["llama-3-8b", "--memory", "6G", "--host-weights", "7G"];
-    refuse(&with(CPU, &much), &["--host-weights", "--memory"]);
+    refuse(&with(CPU_BF16, &much), &["--host-weights", "--memory"]);
     refuse(&with(CPU, &["llama-3-8b", "--memory", "6G", "--kv-tokens", "1000000"]), &["--memory"]);
 }
 

@@ -19,8 +19,10 @@ fn names_of_models_elsewhere() {
         "{}",
         lost.stderr
     );
-    refused(&["serve", "somebody:135m"], &["another program's library", "ORG/NAME:QUANT"]);
-    for path in ["./org/name", "/org/name", "a/b/c", "name", "../name", "C:/model", "hf.co/org:Q4_0"] {
+    for name in ["somebody:135m", "nosuchmodel"] {
+        refused(&["serve", name], &[name, "is no short name", "ORG/NAME:QUANT"]);
+    }
+    for path in ["./org/name", "/org/name", "a/b/c", "../name", "C:/model", "hf.co/org:Q4_0"] {
         refused(&["info", path], &["neither a directory nor a file", "hint: give a GGUF file"]);
     }
 }

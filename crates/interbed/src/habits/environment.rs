@@ -1,0 +1,139 @@
+//! Environment variables of other programs, which Interbed does not read: a person who set one is told what does it.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::Command;
+
+use super::has_option;
+
+/// Prefix of the variables that stand for options of llama.cpp.
+const OF_LLAMA_CPP: &str = "LLAMA_ARG_";
+
+/// A variable of another program.
+struct Variable {
+    name: &'static str,
+    /// What to use, by an option that the command has, or by its name; the first counts.
+    instead: &'static [(&'static str, &'static str)],
+}
+
+const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "OLLAMA_HOST",
+        instead: &[
+            ("--host", "--host and --port say where the server listens"),
+            ("--url", "--url says which server is asked"),
+        ],
+    },
+    Variable {
+        name: "OLLAMA_CONTEXT_LENGTH",
+        instead: &[("--max-model-len", "--max-model-len says how many tokens a context has")],
+    },
+    Variable {
+        name: "OLLAMA_NUM_PARALLEL",
+        instead: &[("--host", "--max-num-seqs says how many requests are computed together")],
+    },
+    Variable { name: "OLLAMA_MAX_QUEUE", instead: &[("--host", "--max-waiting says how many requests may wait")] },
+    Variable {
+        name: "OLLAMA_KEEP_ALIVE",
+        instead: &[("--host", "a model that `interbed serve MODEL` names stays in memory as long as the server")],
+    },
+    Variable { name: "OLLAMA_MODELS", instead: &[("--offline", MODELS), ("models", MODELS), ("rm", MODELS)] },
+    Variable {
+        name: "OLLAMA_ORIGINS",
+        instead: &[("--allow-origin", "--allow-origin says whose web pages may call the server")],
+    },
+    Variable {
+        name: "OLLAMA_KV_CACHE_TYPE",
+        instead: &[("--kv-dtype", "--kv-dtype says how keys and values are kept")],
+    },
+    Variable { name: "LLAMA_ARG_CTX_SIZE", instead: &[("--max-model-len", "--max-model-len is the option for it")] },
+    Variable { name: "LLAMA_ARG_N_PARALLEL", instead: &[("--max-num-seqs", "--max-num-seqs is the option for it")] },
+    Variable { name: "LLAMA_ARG_THREADS", instead: &[("--threads", "--threads is the option for it")] },
+    Variable { name: "LLAMA_ARG_HOST", instead: &[("--host", "--host is the option for it")] },
+    Variable { name: "LLAMA_ARG_PORT", instead: &[("--port", "--port is the option for it")] },
+    Variable { name: "LLAMA_ARG_N_GPU_LAYERS", instead: &[("--device", "--device auto uses a GPU")] },
+    Variable { name: "LLAMA_ARG_CACHE_TYPE_K", instead: &[("--kv-dtype", "--kv-dtype is the option for it")] },
+    Variable { name: "LLAMA_ARG_CACHE_TYPE_V", instead: &[("--kv-dtype", "--kv-dtype is the option for it")] },
+    Variable { name: "LLAMA_ARG_MODEL", instead: &[("--memory", MODEL)] },
+    Variable { name: "LLAMA_ARG_HF_REPO", instead: &[("--memory", MODEL)] },
+];
+
+const MODELS: &str = "HF_HUB_CACHE says in which folder models are kept";
+
+const MODEL: &str = "MODEL on the command line, or INTERBED_MODEL, is the model";
+
+/// Variables of other servers that hold a key.
+const KEYS: [&str; 3] = ["LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_API_KEY"];
+
+/// Our variable that holds a key, and the options that give one.
+const OUR_KEY: &str = "INTERBED_API_KEY";
+const KEY_OPTIONS: [&str; 2] = ["--api-key", "--api-key-file"];
+
+/// A line for each variable in `set` that other programs read, where `command` has something like it. `set` holds the
+/// names of variables that have a value, `args` the words of the command line.
+pub fn lines(command: &Command, args: &[OsString], set: &[String]) -> Vec<String> {
+    let holds = |name: &str| set.iter().any(|one| one == name);
+    let instead = |known: &[(&'static str, &'static str)]| {
+        let (_, instead) = known.iter().find(|(of, _)| command.get_name() == *of || has_option(command, of))?;
+        Some(*instead)
+    };
+    let mut lines = Vec::new();
+    for name in set {
+        let known = VARIABLES.iter().find(|variable| variable.name == name);
+        let told = match known {
+            Some(variable) => instead(variable.instead),
+            None if name.starts_with(OF_LLAMA_CPP) => instead(&[("--memory", "options on the command line say it")]),
+            None => None,
+        };
+        lines.extend(told.map(|told| format!("note: {name} is not read: {told}")));
+    }
+    let is_key = |arg: &OsStr| {
+        let text = arg.to_string_lossy();
+        KEY_OPTIONS
+            .iter()
+            .any(|option| text.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
+    };
+    let has_key = holds(OUR_KEY) || args.iter().any(|arg| is_key(arg));
+    for name in KEYS.iter().filter(|name| holds(name) && has_option(command, KEY_OPTIONS[0]) && !has_key) {
+        lines.push(match has_option(command, "--host") {
+            true => format!(
+                "warning: {name} is not read, and without --api-key-file, --api-key or {OUR_KEY} the server is open to \
+                 everybody who reaches it"
+            ),
+            false => format!("note: {name} is not read: {OUR_KEY} or --api-key gives the key"),
+        });
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Arg;
+
+    use super::*;
+
+    #[test]
+    fn a_variable_is_told_where_the_command_has_something_like_it() {
+        let with = |options: &[&'static str]| {
+            options.iter().fold(Command::new("some"), |command, option| command.arg(Arg::new(*option).long(*option)))
+        };
+        let server = with(&["host", "memory", "max-model-len", "api-key"]);
+        let told = |command: &Command, set: &[&str], args: &[&str]| {
+            let set: Vec<String> = set.iter().map(|name| (*name).to_owned()).collect();
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            lines(command, &args, &set).join("\n")
+        };
+        let all = ["LLAMA_ARG_MLOCK", "OLLAMA_CONTEXT_LENGTH", "OLLAMA_HOST", "PATH", "VLLM_API_KEY"];
+        let text = told(&server, &all, &[]);
+        for part in ["LLAMA_ARG_MLOCK is not read", "--max-model-len", "--host and --port", "warning: VLLM_API_KEY"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!(text.lines().count(), 4, "{text}");
+        for args in [&["--api-key=x"][..], &["--api-key-file", "keys"]] {
+            assert_eq!(told(&server, &["VLLM_API_KEY"], args), "");
+        }
+        assert_eq!(told(&server, &["VLLM_API_KEY", "INTERBED_API_KEY"], &[]), "");
+        assert!(told(&with(&["url"]), &["OLLAMA_HOST"], &[]).contains("--url"));
+        assert_eq!(told(&with(&["json"]), &all, &[]), "");
+    }
+}
