@@ -35,7 +35,7 @@ const VARIABLES: &[Variable] = &[
     Variable { name: "OLLAMA_MAX_QUEUE", instead: &[("--host", "--max-waiting says how many requests may wait")] },
     Variable {
         name: "OLLAMA_KEEP_ALIVE",
-        instead: &[("--host", "a model that `interbed serve MODEL` names stays in memory as long as the server")],
+        instead: &[("--keep-alive", "--keep-alive says how long a model stays in memory after its last request")],
     },
     Variable { name: "OLLAMA_MODELS", instead: &[("--offline", MODELS), ("models", MODELS), ("rm", MODELS)] },
     Variable {

@@ -166,7 +166,7 @@ pub static HABITS: &[Habit] = &[
     Habit::of(
         &["--sleep-idle-seconds"],
         Value,
-        Instead("the weights of `interbed serve MODEL` stay in memory: leave it out"),
+        Instead("`interbed serve` without a MODEL unloads a model after --keep-alive"),
     ),
     Habit::of(
         &["-fit", "--fit"],
