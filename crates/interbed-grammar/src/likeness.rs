@@ -85,7 +85,10 @@ impl Walk<'_> {
                 };
                 (is_number(word), may_equal)
             }
-            other => (other.to_string() == word, other.to_string().starts_with(word)),
+            other => {
+                let expected = other.to_string();
+                (expected == word, expected.starts_with(word))
+            }
         };
         match is_whole {
             true if equal => Fit::Equal,

@@ -26,7 +26,7 @@ pub struct Lab {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Replay(replay::ReplayArgs),
+    Replay(Box<replay::ReplayArgs>),
     KvBeyond(kv_beyond::KvBeyondArgs),
     KvLayout(Box<kv_layout::KvLayoutArgs>),
 }
@@ -38,7 +38,7 @@ impl Lab {
     /// Bad input, or what the system refuses.
     pub fn run(self) -> Result<()> {
         match self.command {
-            Command::Replay(args) => replay::run(args),
+            Command::Replay(args) => replay::run(*args),
             Command::KvBeyond(args) => kv_beyond::run(args),
             Command::KvLayout(args) => kv_layout::run(*args),
         }

@@ -185,7 +185,10 @@ fn masks_have_what_may_come() {
         let unique = json!({"type": "array", "items": items, "uniqueItems": true});
         json!({"anyOf": [unique, {"type": "object", "additionalProperties": unique}]})
     };
-    let closed = |properties: Value| json!({"type": "object", "properties": properties, "required": ["a", "b"], "additionalProperties": false});
+    let closed = |properties: Value| {
+        json!({"type": "object", "properties": properties, "required": ["a", "b"],
+            "additionalProperties": false})
+    };
     let numbers = json!({"type": "array", "items": {"type": "integer"}});
     let texts = json!({"type": "array", "items": text, "uniqueItems": true});
     let schemas = [
