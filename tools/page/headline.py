@@ -50,7 +50,7 @@ def cache_hits_are_told(pages, url):
     assert row[1] == "alice" and found, row
     tokens, cached = (int(number.replace(",", "")) for number in found.groups()[:2])
     assert 0 < cached < tokens, row
-    assert re.search(r"In the last minute .*found in the cache", page.locator("#limit").inner_text())
+    until(page, "/In the last minute .*found in the cache/.test(document.querySelector('#limit').textContent)")
     until(page, "/saved/.test(document.querySelector('#figures').textContent)")
     print(f"requests: {row}")
     pages.close(page, url)

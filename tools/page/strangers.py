@@ -174,7 +174,8 @@ def a_rebound_page_gets_nothing(browser, server, port):
 def a_link_leads_to_the_page(browser, server, site):
     page = browser.new_context().new_page()
     page.goto(f"http://{STRANGER}:{site}/")
-    page.click("a")
+    with page.expect_navigation():
+        page.click("a")
     ready(page)
     page.context.close()
 
