@@ -17,6 +17,8 @@ pub enum SystemPlaces {
 /// What tells the messages of the system from all else that a template writes.
 const FIRST: &str = "probe_first";
 const LATER: &str = "probe_later";
+/// The text of a user, which every template of conversations shows.
+const USER: &str = "probe_user";
 
 /// Where `render` shows messages of the system.
 pub(super) fn probe(render: impl Fn(&[Json]) -> Option<String>) -> SystemPlaces {
@@ -24,13 +26,16 @@ pub(super) fn probe(render: impl Fn(&[Json]) -> Option<String>) -> SystemPlaces 
     let shows = |messages: &[Json], texts: &[&str]| {
         render(messages).is_some_and(|prompt| texts.iter().all(|text| prompt.contains(text)))
     };
-    let (first, user) = (says("system", FIRST), says("user", "u"));
+    let (first, user) = (says("system", FIRST), says("user", USER));
     let between = [first.clone(), user.clone(), says("assistant", "a"), says("system", LATER), user.clone()];
     if shows(&between, &[FIRST, LATER]) {
         SystemPlaces::Anywhere
-    } else if shows(&[first, user], &[FIRST]) {
+    } else if shows(&[first, user.clone()], &[FIRST]) {
         SystemPlaces::First
-    } else {
+    } else if shows(&[user], &[USER]) {
         SystemPlaces::Nowhere
+    } else {
+        // A template that does not show the user's text either is given the messages as they are.
+        SystemPlaces::Anywhere
     }
 }

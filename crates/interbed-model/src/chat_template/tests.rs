@@ -50,6 +50,21 @@ fn numbers_are_printed_as_they_were_sent() {
 }
 
 #[test]
+fn a_template_tells_where_it_takes_the_system() {
+    let places = |source: &str| {
+        let tokens = SpecialTokens::of(&TokenizerConfig::from_json(json!({})));
+        ChatTemplate::new(source, tokens).unwrap().system_places()
+    };
+    assert_eq!(places("{% for m in messages %}{{ m.content }}{% endfor %}"), SystemPlaces::Anywhere);
+    let first = "{{ messages[0].content }}{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}\
+                 {% endfor %}";
+    assert_eq!(places(first), SystemPlaces::First);
+    let none = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
+    assert_eq!(places(none), SystemPlaces::Nowhere);
+    assert_eq!(places("{{ messages | length }}"), SystemPlaces::Anywhere, "it shows nobody's text");
+}
+
+#[test]
 fn generation_tags_change_nothing() {
     let with = "{% for m in messages %}\n  {%- generation -%}\n  {{ m.content }}\n  {% endgeneration %}\n.{% endfor %}";
     let without = "{% for m in messages %}\n  {%- if true -%}\n  {{ m.content }}\n  {% endif %}\n.{% endfor %}";
