@@ -154,6 +154,8 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
         None => common.text.clone(),
     };
     let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
+    // Before the engine may begin, so that the first token comes after it and after the time in the queue.
+    let started = Instant::now();
     for prompt in prompts {
         let prompt_tokens = prompt.len();
         let mut params = common.params.clone();
@@ -192,7 +194,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
             });
         }
     }
-    let (metrics, pace, started) = (app.metrics.clone(), app.pace.clone(), Instant::now());
+    let (metrics, pace) = (app.metrics.clone(), app.pace.clone());
     log.facts().submitted.get_or_insert(started);
     let mut is_cut = app.is_cut.clone();
     let cut = Box::pin(async move {
