@@ -90,7 +90,12 @@ fn what_would_take_long_is_refused_and_nobody_waits_for_it() {
                         body = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": fields["tools"],
                                       "tool_choice": "required", "max_tokens": 4});
                     }
-                    let answer = post("theirs", path, &body);
+                    // On busy processors a schema may not get its processor time in 5 s: the answer says to ask again.
+                    let is_early = |answer: &String| {
+                        answer.starts_with("HTTP/1.1 503") && answer.contains("compiled within 5 s; try again later")
+                    };
+                    let mut answers = std::iter::repeat_with(|| post("theirs", path, &body)).take(20);
+                    let answer = answers.find(|answer| !is_early(answer)).expect("an answer");
                     // What is not refused by a limit may be answered, as long as nobody waits for it.
                     let is_answered = told.is_empty() && answer.starts_with("HTTP/1.1 200");
                     let is_refused = answer.starts_with("HTTP/1.1 400") && answer.contains(*told);
