@@ -42,7 +42,9 @@ impl Crossing<'_> {
             let mut entries = self.entries.clone();
             if entries.push(text).repeats {
                 dead.push(token);
-            } else if let Some((list, begun)) = entries.begun_alike().filter(|_| entries.may_run_out()) {
+            } else if entries.may_run_out()
+                && let Some((list, begun)) = entries.begun_alike()
+            {
                 let begun = Begun { list, text: begun.to_vec(), blank: blank(text, &entries) };
                 alike.push((begun, token, entries));
             }

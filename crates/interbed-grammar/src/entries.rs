@@ -45,6 +45,8 @@ struct Unique {
     /// Whether the schema may allow no further distinct item.
     may_run_out: bool,
     entries: Arc<Vec<Arc<Entry>>>,
+    /// Whether the text of an earlier item has a backslash.
+    has_escapes: bool,
     /// Text of the current item so far, without white space around its parts.
     begun: Vec<u8>,
     /// Whether an item is complete and no comma has followed yet.
@@ -148,6 +150,7 @@ impl Entries {
                     let unique = || Unique {
                         may_run_out: self.places.may_run_out(&places),
                         entries: Arc::default(),
+                        has_escapes: false,
                         begun: Vec::new(),
                         is_between: false,
                     };
@@ -219,6 +222,7 @@ impl Entries {
         *count += 1;
         let Some(unique) = unique else { return };
         let entry = Entry::new(std::mem::take(&mut unique.begun));
+        unique.has_escapes |= entry.text.contains(&b'\\');
         pushed.repeats |= unique.entries.iter().any(|earlier| earlier.form == entry.form);
         Arc::make_mut(&mut unique.entries).push(Arc::new(entry));
         unique.is_between = true;
@@ -260,10 +264,7 @@ impl Entries {
 
     /// Whether the items use backslash escapes, so that one value may have several texts.
     pub(crate) fn has_escapes(&self) -> bool {
-        self.uniques().any(|unique| {
-            let texts = unique.entries.iter().map(|entry| &entry.text);
-            texts.chain([&unique.begun]).any(|text| text.contains(&b'\\'))
-        })
+        self.uniques().any(|unique| unique.has_escapes || unique.begun.contains(&b'\\'))
     }
 
     /// Number of arrays and objects that are open inside the innermost `uniqueItems` array.
