@@ -25,6 +25,7 @@ mod generate;
 mod guests;
 mod harmony;
 mod history;
+mod holding_body;
 mod hosts;
 mod json_cost;
 mod json_text;

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, header};
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,7 +25,8 @@ use tokio::time::{sleep, timeout};
 use crate::config::ServerConfig;
 use crate::door::Doorway;
 use crate::endpoints::NoRoom;
-use crate::guests::{Busy, Guest, Peer, household};
+use crate::guests::{Guest, Peer, household};
+use crate::holding_body::holding;
 use crate::patience::Patience;
 use crate::tls::Tls;
 
@@ -315,34 +316,8 @@ async fn answer(
     if *doorway.draining.borrow() || guest.is_kept() {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(response.map(|body| Body::new(BusyBody { body, _busy: busy })))
-}
-
-/// A body that is passed on as it is. Until hyper has taken all of it, its connection is busy; then as long as the
-/// client does not read ([`Guest::has_unsent`]).
-struct BusyBody {
-    body: Body,
-    _busy: Busy,
-}
-
-impl hyper::body::Body for BusyBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    // Until hyper has taken all of the body, the connection is busy; then as long as the client does not read.
+    Ok(response.map(|body| holding(body, busy)))
 }
 
 /// A handler that panics ends its own connection and nothing else.

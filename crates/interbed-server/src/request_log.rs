@@ -1,14 +1,12 @@
 //! Logs each request in one line when all of it has ended, without its texts or keys.
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use axum::Error;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::HeaderMap;
-use hyper::body::{Frame, SizeHint};
+
+use crate::holding_body::holding;
 
 /// Facts about a request; its line is written when the last reference is dropped.
 pub(crate) struct RequestLog {
@@ -92,7 +90,7 @@ impl RequestLog {
 
     /// Wraps a body so that the log stays alive until the body has been written, or is given up.
     pub(crate) fn around(self: Arc<Self>, body: Body) -> Body {
-        Body::new(LoggedBody { body, _log: self })
+        holding(body, self)
     }
 }
 
@@ -139,29 +137,6 @@ impl Drop for RequestLog {
             500.. => line!(warn),
             _ => line!(info),
         }
-    }
-}
-
-/// A body that is passed on unchanged.
-struct LoggedBody {
-    body: Body,
-    _log: Arc<RequestLog>,
-}
-
-impl hyper::body::Body for LoggedBody {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -6,17 +6,14 @@ mod pulling;
 mod wanted;
 mod watching;
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hyper::body::{Frame, SizeHint};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
@@ -27,17 +24,18 @@ use crate::body::read_body;
 use crate::config::ServerConfig;
 use crate::endpoints::{health, ollama};
 use crate::error::ApiError;
+use crate::holding_body::holding;
 use crate::library::LibraryModel;
 use crate::memory::RequestMemory;
 use crate::metrics::{self, Metrics};
-use crate::shelf::{Answering, Lease, Shelf};
+use crate::shelf::{Answering, Shelf};
 
 pub(crate) use listing::{info, list, one, ps, show, tags};
 pub(crate) use pulling::{pull, pull_parts};
 use wanted::Wanted;
 pub(crate) use watching::events;
 
-/// Most names that a refusal tells.
+/// Maximum number of model names that an error message lists.
 const NAMES_TOLD: usize = 12;
 
 /// What all handlers share.
@@ -72,8 +70,8 @@ impl Front {
         self.blocking(|front| Ok(front.shelf.library.models())).await
     }
 
-    /// The first name of the model that a request asks for. Without a name, and where any name will do, that is the one
-    /// in memory, or the only one. Blocking.
+    /// Returns the first name of the model that a request asks for. A request without a name gets the model in memory,
+    /// or the only model; so does an unknown name, if the server takes any name. Blocks.
     fn name_of(&self, asked: Option<&str>) -> Result<String, ApiError> {
         let library = &self.shelf.library;
         if let Some(found) = asked.and_then(|asked| library.find(asked)) {
@@ -148,33 +146,7 @@ pub(crate) async fn pass_on(State(front): State<Arc<Front>>, request: Request) -
     head.extensions.insert(received.hand_over());
     let routes = TowerToHyperService::new(lease.routes());
     let Ok(response) = routes.call(Request::from_parts(head, Body::empty())).await;
-    Ok(response.map(|body| Body::new(LeasedBody { body, _lease: lease })))
-}
-
-/// A body that is passed on as it is, and keeps its model in memory until it has been written, or is given up.
-struct LeasedBody {
-    body: Body,
-    _lease: Lease,
-}
-
-impl hyper::body::Body for LeasedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    Ok(response.map(|body| holding(body, lease)))
 }
 
 /// 200 where a request can be answered, whether or not a model is in memory.
