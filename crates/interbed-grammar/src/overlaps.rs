@@ -52,7 +52,7 @@ fn limit(unit: &'static str, got: u64, limit: u64) -> Result<(), TooMany> {
     if got > limit { Err(TooMany { unit, got: size(got), limit: size(limit) }) } else { Ok(()) }
 }
 
-/// The library's numbers for kinds of expressions; it does not export their names.
+/// Numbers by which the `derivre` library encodes kinds of expressions; it does not export names for them.
 struct Kinds {
     and: u8,
     not: u8,

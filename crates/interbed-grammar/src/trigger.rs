@@ -13,7 +13,7 @@ pub struct Marker {
     pub included: bool,
 }
 
-/// The markers of an answer. The first one that is completed applies.
+/// The markers that begin a constrained part of an answer; the first marker that is complete applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trigger {
     markers: Vec<Marker>,

@@ -39,7 +39,7 @@ impl Refusal {
         Self { cause: Some(Box::new(cause)), ..Self::new(message) }
     }
 
-    /// The same refusal with `hint`, which says what to do next.
+    /// This refusal with `hint`, which says what to do next.
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }

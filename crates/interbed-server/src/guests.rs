@@ -32,7 +32,7 @@ pub(crate) struct Guests {
     begun: Instant,
     /// Notified when a place may have become free, for requests that wait.
     room: Notify,
-    /// The same, for who lets others in.
+    /// Notified when a place may have become free, for the loop that accepts connections.
     door: Notify,
 }
 

@@ -12,7 +12,7 @@ use crate::fields::FromJson;
 pub enum KeepAlive {
     /// For so long.
     For(Duration),
-    /// As long as the server runs.
+    /// The model stays in memory as long as the server runs.
     Always,
 }
 

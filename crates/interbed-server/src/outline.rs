@@ -10,7 +10,7 @@ pub(crate) enum Block {
     Call(Called),
 }
 
-/// A change of the last block.
+/// A change to the last block of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A new block begins.

@@ -24,7 +24,7 @@ pub const SCHEMA_WORKER: &str = "schema-worker";
 pub(crate) const WORK_MAX: Duration = Duration::from_secs(1);
 /// Maximum memory for compiling one grammar.
 pub(crate) const BYTES_MAX: usize = 36 << 20;
-/// Memory that the process may have kept when it has answered; beyond it, another process should take its place.
+/// Maximum memory that the process may still hold after an answer; a process that holds more is replaced.
 const KEPT_MAX: usize = 8 << 20;
 /// Interval at which the processor time is checked.
 const LOOK: Duration = Duration::from_millis(20);

@@ -33,9 +33,9 @@ const FILES: [(&str, &[u8]); 6] = [
     file!("model.safetensors"),
 ];
 
-/// The folder with the bundled model. It is looked for below the working directory and below the folders that the
-/// program lies in, so that a checkout's own is taken, and an installed one in `share` beside `bin`. Where there is
-/// none, the program unpacks the files that it carries.
+/// Returns the folder of the bundled model: the first one below the working directory, or below the folders that
+/// contain the program, as in a checkout or in `share` beside `bin`. If there is none, the program unpacks the files
+/// that are compiled into it.
 ///
 /// # Errors
 /// There is none, and no folder to unpack it to.

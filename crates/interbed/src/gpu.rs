@@ -34,7 +34,7 @@ const UNIFIED_SHARE: u64 = 40;
 /// A model on a GPU, and how memory was divided.
 pub struct OnGpu {
     pub runner: GpuRunner,
-    /// Of host memory; blocks and context are those of the GPU.
+    /// How the budget of host memory is divided; its numbers of blocks and of context tokens are those of the GPU.
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,

@@ -367,7 +367,7 @@ fn say(args: &mut Vec<OsString>, words: &[&str], shown: &str) -> anyhow::Result<
     ))
 }
 
-/// Refuses the commands of other programs that have no like here.
+/// Refuses commands of other programs that have no equivalent in Interbed, and says what to use instead.
 fn elsewhere(place: &Place<'_>, word: &str) -> anyhow::Result<()> {
     let table = match place.name.as_str() {
         "interbed" => commands::COMMANDS,

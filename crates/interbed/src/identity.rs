@@ -135,7 +135,7 @@ impl WeightsIdentity {
         }
     }
 
-    /// Hashes what is left at once, whether or not others read from the disk, and returns the identity.
+    /// Hashes the rest of the weights without waiting for other readers of the disk, and returns the identity.
     ///
     /// # Errors
     /// A failed read, or files that are not what they were.

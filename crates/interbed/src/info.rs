@@ -158,7 +158,7 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     text
 }
 
-/// The rows that a configuration fills, without weights.
+/// Prints the rows that follow from the configuration alone.
 fn rows_of_config(config: &ModelConfig, row: &mut dyn FnMut(&str, String)) {
     row("architecture", format!("{:?}", config.architecture));
     row("parameters", format!("{} ({})", short(config.num_parameters()), grouped(config.num_parameters())));

@@ -75,7 +75,7 @@ pub struct Loaded {
     pub pooling: Result<Pooling, String>,
     /// The shape of the model.
     pub config: ModelConfig,
-    /// What clients are told of it.
+    /// The facts about the model that the server tells its clients.
     pub facts: ModelFacts,
     /// The memory budget that it keeps to, and who has how much of it.
     pub budget: Budget,

@@ -77,7 +77,7 @@ impl ModelDir {
         Self::check(path, config, generation, opened?, u64::MAX)
     }
 
-    /// What the headers in `catalog` and the small files in `path` say, wherever the weights themselves are.
+    /// Reads the model from the headers in `catalog` and the small files in `path`; the weights may be elsewhere.
     ///
     /// # Errors
     /// A model that cannot be computed, or whose weights are not those of its configuration.

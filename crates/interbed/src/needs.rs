@@ -143,8 +143,8 @@ pub fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
     limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
 }
 
-/// The needs of longer passes, which pay if weights are streamed, and their number of tokens. `None` if the user sets
-/// that number, or if scratch would take too much of `total`.
+/// Returns the memory needs of longer passes and their number of tokens; longer passes are worth it if weights are
+/// streamed. `None` if the user sets the number of tokens, or if scratch memory would take too much of `total`.
 pub fn longer_passes(
     config: &ModelConfig,
     needs: &MemoryNeeds,

@@ -14,7 +14,7 @@ use crate::model_dir::ModelDir;
 
 /// A model that can talk, as far as its small files go.
 pub struct Opened {
-    /// Its files.
+    /// The model's files.
     pub dir: ModelDir,
     /// What makes tokens of text.
     pub tokenizer: Arc<Tokenizer>,

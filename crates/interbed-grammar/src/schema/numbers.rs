@@ -50,7 +50,7 @@ pub(super) struct Bound {
     is_float: bool,
 }
 
-/// A number of which the values have to be multiples.
+/// A number of which all values must be multiples.
 #[derive(Debug, Clone)]
 struct Step {
     value: Decimal,

@@ -14,15 +14,15 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::stream;
 
-/// The last event of a stream that is over because another one has more to tell.
+/// The last event of a stream that ends because the model has changed; the page then connects again.
 pub(crate) const CHANGED: &[u8] = b"event: change\ndata: {}\n\n";
 
-/// Everything, then what changes, until the client goes, its key is revoked or the server ends.
+/// Streams the whole state, then changes, until the client disconnects, its key is revoked or the server ends.
 pub(crate) async fn events(State(app): State<Arc<App>>, owner: Extension<Owner>) -> Result<Response, ApiError> {
     events_until(&app, &owner, pending())
 }
 
-/// Writes such events, at most until the model has `left`, which is then the last that is told.
+/// Streams the events of the live page until the model has `left`; a last event then tells the page to connect again.
 pub(crate) fn events_until(
     app: &App,
     owner: &Owner,
@@ -45,7 +45,7 @@ pub(crate) fn events_until(
             () = gone.closed() => {}
             () = writing => {}
             () = left => {
-                // Who has gone meanwhile needs no word.
+                // A client that has disconnected meanwhile needs no event.
                 let _ = last.send(Bytes::from_static(CHANGED)).await;
             }
         }

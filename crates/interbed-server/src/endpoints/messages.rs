@@ -353,7 +353,7 @@ fn check_unasked(name: &str, value: Option<&RawValue>) -> Result<(), ApiError> {
     }
 }
 
-/// What the answer has to be, by the newer field or the older one.
+/// Reads the schema that the answer has to match, from `output_config.format` or the older `output_format`.
 fn format(
     config: Option<Field<Object<OutputConfig<'_>>>>,
     older: Option<Field<Object<Format<'_>>>>,

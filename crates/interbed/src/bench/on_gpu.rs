@@ -22,7 +22,7 @@ use crate::{progress, timeline};
 /// Bytes of the copies by which memory and link are measured, where the GPU has so much.
 const COPY: u64 = 256 << 20;
 
-/// Where it has less, a copy is one part in so many of what it has.
+/// On a GPU with little memory, a measured copy takes this fraction of that memory: one part in eight.
 const COPY_SHARE: u64 = 8;
 
 /// What to measure.

@@ -151,7 +151,7 @@ impl Settings {
     }
 }
 
-/// What options make of sampling.
+/// Applies Ollama's sampling options to the request.
 fn sample(fields: OptionFields, common: &mut Common) -> Result<(), ApiError> {
     let within = |error: ApiError| ApiError { message: format!("options.{}", error.message), ..error };
     let params = &mut common.params;
