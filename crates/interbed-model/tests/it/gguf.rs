@@ -20,7 +20,7 @@ fn folder() -> PathBuf {
 }
 
 /// The models, by the name of the fixture that they were made from, and their (first) file.
-fn models() -> Vec<(String, PathBuf)> {
+pub fn models() -> Vec<(String, PathBuf)> {
     let mut models = Vec::new();
     for entry in std::fs::read_dir(folder()).unwrap() {
         let path = entry.unwrap().path();

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod below;
+mod digests;
 mod fuzz;
 mod gguf;
 mod harness;
