@@ -38,7 +38,7 @@ pub(crate) struct App {
     /// The markers by which the model writes thinking and tool calls.
     pub(crate) speech: Speech,
     pub(crate) metrics: Arc<Metrics>,
-    /// How fast requests leave the queue.
+    /// The rate at which requests leave the queue.
     pub(crate) pace: Arc<QueuePace>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,

@@ -86,7 +86,7 @@ fn page<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S
 }
 
 /// Routes for paths of Ollama's API that Interbed answers with a hint at what to use instead, except for the paths in
-/// `has`. They need no API key, because the answers hold nothing but these hints.
+/// `has`. These routes need no API key, because their answers hold nothing but hints.
 fn elsewhere<S: Clone + Send + Sync + 'static>(has: &[&str]) -> Vec<(&'static str, MethodRouter<S>)> {
     let paths = ollama::ELSEWHERE.iter().map(|&(path, _)| path).filter(|path| !has.contains(path));
     paths.map(|path| (path, any(ollama::elsewhere))).collect()
@@ -322,7 +322,7 @@ async fn wrong_method(method: Method, request: Request) -> ApiError {
     ApiError::wrong_method(format!("{method} is not what {path} answers to; {next}"))
 }
 
-/// What all requests share, with or without a model.
+/// The metrics and listeners that all requests share, with or without a model.
 #[derive(Clone)]
 pub(crate) struct Observers {
     pub(crate) metrics: Arc<Metrics>,

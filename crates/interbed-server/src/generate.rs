@@ -393,8 +393,8 @@ impl Sequences {
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         });
-        // These fields are added only if they have something to report, because OpenAI's API has no such fields. The
-        // sequences of a beam search all report that one search, so only the first of them counts.
+        // The fields under `interbed` are added only if they have something to report, because OpenAI's API has no
+        // such fields. The sequences of a beam search all report that one search, so only the first of them counts.
         let told =
             self.streams.iter().enumerate().filter(|(index, stream)| !stream.at_once || index % self.candidates == 0);
         let preemptions: u32 = told.map(|(_, stream)| stream.text.preemptions()).sum();

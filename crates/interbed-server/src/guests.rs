@@ -54,7 +54,7 @@ struct Entry {
     signs: Arc<Signs>,
 }
 
-/// What a connection may use.
+/// The kind of admission that a connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Place,

@@ -26,12 +26,13 @@
 //! tools and a template's own arguments become JSON values, of which a template gets two copies:
 //! [`crate::json_cost::JsonCost`] counts those before they are built.
 //!
-//! A request is charged to *held* ([`crate::charge`]) with twelve bytes for each token of a prompt, once for the answer
-//! and once for each of the sequences (which hold it as a list that grows by doubling): the `n` answers, including
-//! candidates that `best_of` does not choose, or the beams of a search. It is also charged for the options that each
-//! answer has a copy of; for `echo`, with the text in each answer, and with `logprobs`, with [`ECHO_LOGPROB_BYTES`] for
-//! each of the `(top + 1) x prompt tokens` entries of each answer. A beam search also holds `width x max_tokens`
-//! tokens, once in its sequences and three times in its hypotheses, with their log-probabilities if these are reported.
+//! A request is charged to *held* ([`crate::charge`]) with twelve bytes for each token of a prompt, once for the
+//! answer and once for each of the sequences (which hold it as a list that grows by doubling): the `n` answers,
+//! including candidates that `best_of` does not choose, or the beams of a search. The request is also charged for the
+//! options that each answer has a copy of; for `echo`, with the text in each answer, and with `logprobs`, with
+//! [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt tokens` entries of each answer. A beam search also holds
+//! `width x max_tokens` tokens, once in its sequences and three times in its hypotheses, with their log-probabilities
+//! if these are reported.
 //!
 //! A stream ends with an error if its client leaves more than a quarter of *unread* unread, or leaves much unread
 //! while all of that part is taken ([`UnreadBudget`]). No request waits for that part.
@@ -100,7 +101,7 @@ pub(crate) struct MemoryPart {
     wait_max: Duration,
     /// The API keys, if no key may have all of the part: with several keys, each may have at most three quarters.
     keys: Option<ApiKeys>,
-    /// What the memory is used for, as error messages say it.
+    /// The purpose of the memory, for error messages.
     purpose: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! The metrics at `/metrics`, in Prometheus' text format. They have vLLM's names if they mean the same as in vLLM,
-//! otherwise names that begin with `interbed:`.
+//! The metrics at `/metrics`, in Prometheus' text format. A metric has vLLM's name if vLLM has one with the same
+//! meaning; other names begin with `interbed:`.
 //!
 //! The engine counts most figures; this file counts only what the server alone sees. The text is written by hand,
 //! because the `prometheus-client` crate keeps figures in a registry of its own, whereas these figures are read when
@@ -68,7 +68,7 @@ struct ServerCounts {
 
 /// A sequence that has ended.
 pub(crate) struct Finished {
-    /// One of [`REASONS`].
+    /// The reason for the end; one of [`REASONS`].
     pub(crate) reason: &'static str,
     pub(crate) prompt_tokens: usize,
     pub(crate) generation_tokens: usize,
@@ -319,7 +319,7 @@ impl Metrics {
             }
             page.text
         });
-        // These metrics have no model's name as label.
+        // The metrics of the whole server have no model's name as label.
         let mut page = Page::new("");
         self.render_responses(&mut page);
         text.push_str(&page.text);
@@ -348,7 +348,8 @@ impl Metrics {
 /// A Prometheus histogram: counts of observations up to each bound.
 pub(crate) struct Histogram {
     bounds: &'static [f64],
-    /// One count per bound, and one for larger values; not cumulative.
+    /// The number of values up to each bound and above the bound before it, and at the end the number of larger
+    /// values.
     counts: Vec<AtomicU64>,
     /// Sum of the observations in millionths, as there are no atomic floats.
     sum_micro: AtomicU64,
@@ -569,7 +570,7 @@ struct Page {
 
 impl Page {
     fn new(model: &str) -> Self {
-        // There is one engine; vLLM numbers engines from 0.
+        // The server has one engine, which gets the number 0, as in vLLM.
         Self { text: String::new(), common_labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)) }
     }
 

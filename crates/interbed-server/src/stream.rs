@@ -151,7 +151,7 @@ pub(crate) trait Events: Send + 'static {
     /// Returns the events for the failure of a sequence, which ends the whole answer.
     fn failed(&mut self, error: &ApiError) -> Vec<String>;
 
-    /// Returns events for a period without output. They add nothing to the answer, but show clients that it goes on.
+    /// Returns events for a period without output, which add nothing to the answer but show clients that it goes on.
     /// SSE comments are not enough, because some clients give up unless they receive events.
     fn idle(&mut self, sequences: &Sequences) -> Vec<String>;
 }
@@ -257,7 +257,7 @@ pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>, kind
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // This header asks proxies not to buffer the stream, which would delay it.
+    // The header `x-accel-buffering` asks proxies not to buffer the stream, which would delay it.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
@@ -323,7 +323,7 @@ impl Sink {
     }
 }
 
-/// A body whose chunks another task writes. It is dropped when almost all chunks are on their way to the client.
+/// A body whose chunks another task writes. The body is dropped when almost all chunks are on their way to the client.
 struct EventBody {
     chunks: mpsc::Receiver<Bytes>,
     _share: Option<Share>,

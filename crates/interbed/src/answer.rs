@@ -20,7 +20,7 @@ pub struct Question {
     pub prompt: Vec<TokenId>,
     /// The sampling parameters.
     pub params: SamplingParams,
-    /// How tokens are turned into text, and which texts end the answer.
+    /// The options for turning tokens into text, with the stop strings.
     pub text: TextOptions,
     /// Text that is printed before the answer; the answer continues it.
     pub echo: Option<String>,
@@ -119,7 +119,7 @@ pub fn answer(
     Ok(answer)
 }
 
-/// The engine's messages name parameters as the API spells them. This function replaces `max_tokens` by its flag; all
+/// The engine's messages name parameters as the API spells them. `by_flag` replaces `max_tokens` by its flag; all
 /// other parameters have been checked as flags before.
 fn by_flag(refused: SubmitError) -> SubmitError {
     match refused {

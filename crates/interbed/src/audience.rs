@@ -1,4 +1,4 @@
-//! Who sends texts to the engine, and how much memory these texts take outside it.
+//! The senders of texts, and the memory that their texts take outside the engine.
 
 use interbed_device::Bytes;
 use interbed_model::tokenizer::Tokenizer;
@@ -17,14 +17,14 @@ const TALK_SHARE: u64 = 16;
 /// Estimated bytes of text per token, rather too high than too low.
 const BYTES_PER_TOKEN: usize = 5;
 
-/// Who sends texts; this decides how much memory they take outside the engine.
+/// The kind of sender, which decides how much memory texts take outside the engine.
 #[derive(Clone, Copy)]
 pub enum Audience<'a> {
     /// Nobody sends texts, because a command only measures passes.
     Nobody,
-    /// One prompt that has been tokenized; its tokens and text take this many bytes.
+    /// A single prompt that has been tokenized; the number is the bytes that its tokens and text take.
     Prompt(Bytes),
-    /// One person at a time, whose growing conversation is tokenized with this tokenizer.
+    /// A single person, whose growing conversation is tokenized with this tokenizer.
     Person(&'a Tokenizer),
     /// Many clients at once.
     Clients,
@@ -35,7 +35,7 @@ pub enum Audience<'a> {
 pub struct Surroundings<'a> {
     /// The memory of the process before the model is loaded.
     pub footprint: Footprint,
-    /// Who will send texts.
+    /// The kind of sender.
     pub audience: Audience<'a>,
 }
 

@@ -222,7 +222,7 @@ impl Bench {
                 self.pass(std::slice::from_ref(table), start, self.chunk.min(context - start), LogitRows::None)?;
             }
         }
-        // This pass warms up caches.
+        // An unmeasured pass warms up the caches.
         self.pass(&tables, context, 1, LogitRows::Last)?;
         self.measure(repeat, work, |bench, i| bench.pass(&tables, context + 1 + i, 1, LogitRows::Last))
     }
@@ -230,7 +230,7 @@ impl Bench {
     /// Measures the computation of a prompt in chunks, with the logits of its last token.
     fn prefill(&mut self, tokens: usize, repeat: usize, work: Work) -> Result<Measured> {
         let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
-        // This prompt warms up caches.
+        // An unmeasured prompt warms up the caches.
         self.prompt(&tables, tokens)?;
         self.measure(repeat, work, |bench, _| bench.prompt(&tables, tokens))
     }

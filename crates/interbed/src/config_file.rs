@@ -1,4 +1,4 @@
-//! `--config FILE.toml`: a file of options. They are defaults for options that the command line does not give.
+//! `--config FILE.toml`: a file with defaults for options that the command line does not give.
 //!
 //! ```toml
 //! memory = "6G"                 # for every command that has the option

@@ -37,9 +37,9 @@ impl Error for Interrupted {}
 /// A failure, with advice on what to do next, which is printed on a line of its own.
 #[derive(Debug)]
 pub struct Advised {
-    /// What failed.
+    /// The message that says what failed.
     pub message: String,
-    /// What to do next.
+    /// The advice on what to do next.
     pub hint: String,
     /// The error of the operating system, if there was one.
     pub source: Option<io::Error>,
@@ -101,7 +101,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.chain().any(|cause| cause.is::<AllocError>()) {
         return FAILED;
     }
-    // This also covers a failed read of a file that is on the Hub.
+    // A failed read of a file on the Hub counts as a network problem, too.
     if error.chain().filter_map(hub_problem).any(HubProblem::is_of_the_network) {
         return FAILED;
     }

@@ -34,7 +34,7 @@ const UNIFIED_SHARE: u64 = 40;
 /// A model on a GPU, with the division of host memory.
 pub struct OnGpu {
     pub runner: GpuRunner,
-    /// How the budget of host memory is divided; its numbers of blocks and of context tokens are those of the GPU.
+    /// The division of host memory; only its numbers of blocks and of context tokens are those of the GPU.
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,

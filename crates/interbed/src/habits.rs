@@ -25,7 +25,7 @@ pub struct Habit {
     pub typed: &'static [&'static str],
     /// Whether a value follows the option.
     pub takes: Takes,
-    /// What Interbed does with the option.
+    /// The translation of the option.
     pub meaning: Meaning,
 }
 
@@ -50,7 +50,7 @@ pub enum Takes {
     Perhaps(&'static [&'static str]),
 }
 
-/// What Interbed does with an option of another program.
+/// The translation of an option of another program.
 #[derive(Debug, Clone, Copy)]
 pub enum Meaning {
     /// The option becomes this option of Interbed, with the same value.
@@ -290,7 +290,7 @@ impl Place<'_> {
                 done.args.push(typed.into());
                 done.args.extend(value.map(OsString::from));
             }
-            // These meanings were resolved before.
+            // `for_value` and `for_options` have resolved these meanings before.
             Meaning::Instead(_) | Meaning::ByValue(_) | Meaning::ByOption(_) => {}
         }
         Ok(())

@@ -295,8 +295,8 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Resu
 /// needs the same memory whether it was just fetched or not.
 pub fn forget_peak() {
     give_back_freed();
-    // This asks the kernel to reset the peak. If the kernel refuses, a budget near the minimum may be refused this
-    // once.
+    // The write asks the kernel to reset the peak of memory. If the kernel refuses, a budget near the minimum may be
+    // refused this once.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

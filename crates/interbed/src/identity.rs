@@ -34,7 +34,7 @@ const PIECE_EACH: Duration = Duration::from_millis(100);
 /// Interval between checks whether the disk is idle.
 const LOOK_EACH: Duration = Duration::from_millis(10);
 
-/// How often reading a piece is tried, and the pause between tries.
+/// Maximum number of tries to read a piece, and the pause between two tries.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 

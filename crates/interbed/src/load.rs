@@ -60,8 +60,8 @@ const KV_TOUCHED: usize = 1 << 30;
 
 /// A model that is ready to serve.
 pub struct Loaded {
-    /// The weights, if they are streamed. This field is dropped before the engine, so that a pass in progress is not
-    /// finished.
+    /// The weights, if they are streamed. The field comes before `engine`, so that it is dropped first and a pass in
+    /// progress is not finished.
     pub streamed: Option<Streaming>,
     /// The model's name.
     pub name: String,
@@ -75,7 +75,7 @@ pub struct Loaded {
     pub generation: GenerationConfig,
     /// Ids of the tokens that end a text.
     pub end_tokens: Vec<u32>,
-    /// How the model pools hidden states for embeddings, or why it makes none.
+    /// The way in which the model pools hidden states for embeddings, or the reason why it makes none.
     pub pooling: Result<Pooling, String>,
     /// The shape of the model.
     pub config: ModelConfig,
@@ -133,7 +133,7 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
 pub struct Runnable {
     /// The runner that computes passes.
     pub runner: ModelRunner,
-    /// How the budget is divided.
+    /// The division of the memory budget.
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
@@ -213,7 +213,7 @@ fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result
 pub struct Started {
     /// The runner that computes passes.
     pub runner: Box<dyn Runner>,
-    /// How the budget is divided.
+    /// The division of the memory budget.
     pub plan: MemoryPlan,
     /// Streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,

@@ -44,7 +44,7 @@ pub struct ModelDir {
     pub end_tokens: Vec<u32>,
     /// The tensors, and where their bytes are.
     pub catalog: Catalog,
-    /// Which weights the head uses: its own, or the embedding's.
+    /// The weights that the head uses: its own, or the embedding's.
     pub head: HeadSource,
     /// The tensors of each layer, in the order in which a pass uses them.
     pub specs: Vec<GroupSpec>,

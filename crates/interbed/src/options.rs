@@ -394,8 +394,8 @@ pub struct KvDiskOptions {
     pub kv_disk_ttl: Option<Duration>,
 }
 
-/// A text that may hold a password. It is never printed, and it is parsed only where errors can be reported without
-/// it.
+/// A text that may hold a password. The text is never printed, and is parsed only where errors can be reported without
+/// showing it.
 #[derive(Clone)]
 pub struct SecretText(pub String);
 

@@ -27,7 +27,7 @@ pub fn plain_name(name: &str) -> String {
 
 /// Whether a character controls how a terminal shows text.
 pub fn is_command(character: char) -> bool {
-    // These characters change the direction of writing, or break lines and paragraphs.
+    // Some format characters change the direction of writing, or break lines and paragraphs.
     let formats =
         matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     character.is_control() || formats

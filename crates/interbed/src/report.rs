@@ -1,4 +1,5 @@
-//! Reports on stderr, which `--quiet` turns off, and errors. Both are printed as text, or as one JSON object per line.
+//! Reports on stderr, which `--quiet` turns off, and errors. Reports and errors are printed as text, or as one JSON
+//! object per line.
 
 use std::io::{Write, stderr};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -20,7 +20,7 @@ pub fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
         };
         let message = format!("cannot read {option} {}", path.display());
         match error.kind() {
-            // These failures count as bad input, because starting again would not help.
+            // Failures that starting again would not solve count as bad input.
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
                 Advised::input(format!("{message}: {error}"), hint)
             }

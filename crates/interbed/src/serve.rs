@@ -53,10 +53,10 @@ const BACKLOG: u32 = 1024;
 /// Number of open files that the server asks the system for.
 const DESCRIPTORS: u64 = 1 << 16;
 
-/// Number of threads that handle requests. There are few, because computing needs the cores.
+/// Number of threads that handle requests; a small number, because computing needs the cores.
 const WORKERS: usize = 2;
 
-/// Maximum number of threads for blocking work such as tokenizing. There are few, because the allocator keeps some
+/// Maximum number of threads for blocking work such as tokenizing; a small number, because the allocator keeps some
 /// freed memory for each thread.
 const BLOCKING_WORKERS: usize = 8;
 
@@ -289,8 +289,8 @@ fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
     #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
     let stop = async move {
         tokio::select! {
-            // No connection was accepted yet, so the process may exit. It has to do so itself: the first process of a
-            // container does not end by default at a signal.
+            // No connection was accepted yet, so the process may exit. It must exit explicitly, because signals do not
+            // end the first process of a container by default.
             code = signals.next() => std::process::exit(code),
             loaded = is_loaded => if loaded.is_err() {
                 // Loading has failed, and its error ends the process.

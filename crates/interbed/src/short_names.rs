@@ -22,7 +22,8 @@ const LETTERS_MAX: usize = 2;
 /// Minimum number of letters of a name for which similar names are looked up.
 const LETTERS_LEAST: usize = 5;
 
-/// Parts of tags that say what a model was trained for. They are ignored, because all models in the table were.
+/// Parts of tags that say what a model was trained for. Such parts are ignored, because all models in the table were
+/// trained for conversations.
 const TRAINED_FOR: [&str; 3] = ["instruct", "it", "chat"];
 
 struct Row {

@@ -268,7 +268,7 @@ mod tests {
         let (blobs, snapshot) = (folder.path().join("blobs"), folder.path().join("snapshots/c"));
         fs::create_dir(&blobs).unwrap();
         fs::create_dir_all(&snapshot).unwrap();
-        // This is what `git hash-object` prints for a file of these two characters.
+        // The digest is the one that `git hash-object` prints for a file with the two characters `{}`.
         let digest = "9e26dfeeb6e641a33dae4961196235bdb965b21b";
         fs::write(blobs.join(digest), "{}").unwrap();
         fs::write(snapshot.join("notes.txt"), "no link").unwrap();

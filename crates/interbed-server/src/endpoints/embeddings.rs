@@ -50,7 +50,7 @@ struct Fields<'b> {
     truncate_prompt_tokens: Option<Field<Truncation>>,
 }
 
-/// How a vector is written.
+/// The format in which a vector is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Encoding {
     /// A list of numbers.

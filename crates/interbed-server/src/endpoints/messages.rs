@@ -1,4 +1,5 @@
-//! `/v1/messages`: Anthropic's API. Its conversations are translated into the form of chats and rendered like those.
+//! `/v1/messages`: Anthropic's API. The server translates its conversations into the form of chats and renders them
+//! like those.
 
 use std::sync::{Arc, LazyLock};
 

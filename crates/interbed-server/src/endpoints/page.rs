@@ -121,7 +121,7 @@ mod tests {
             for outside in ["http://", "https://", "//cdn", "@import", "url("] {
                 let found = asset.content.match_indices(outside).filter(|(at, _)| {
                     let rest = &asset.content[*at..];
-                    // This is the name of the SVG namespace, which no browser loads.
+                    // This URL is the name of the SVG namespace, which no browser loads.
                     !rest.starts_with("http://www.w3.org/2000/svg")
                 });
                 assert_eq!(found.count(), 0, "{} has {outside}", asset.name);

@@ -1,5 +1,5 @@
-//! `/v1/responses`: OpenAI's newer API. Its conversations are translated into the form of chats and rendered like
-//! those. The server stores no responses, so it refuses fields that refer to earlier ones.
+//! `/v1/responses`: OpenAI's newer API. The server translates its conversations into the form of chats and renders
+//! them like those. The server stores no responses, so it refuses fields that refer to earlier ones.
 
 use std::sync::{Arc, LazyLock};
 
@@ -580,7 +580,7 @@ impl Writer {
         }
     }
 
-    /// Returns the item of a block whose text so far is `text`. Its content is empty until it is `done`.
+    /// Returns the item of a block whose text so far is `text`. The item's content is empty until the block is `done`.
     fn item(&self, index: usize, block: &Block, text: &str, status: &str, done: bool) -> Value {
         let id = self.ids.get(index);
         let content = if done { vec![part_of(block, text)] } else { Vec::new() };
@@ -728,7 +728,7 @@ impl Events for Writer {
         if self.number == 0 {
             return self.begin();
         }
-        // This API has no keep-alive event, so the server sends `response.in_progress` again.
+        // OpenAI's Responses API has no keep-alive event, so the server sends `response.in_progress` again.
         let response = self.response.clone();
         vec![self.event("response.in_progress", json!({"response": response}))]
     }

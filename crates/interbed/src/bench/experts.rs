@@ -136,8 +136,8 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a pass needed: for each mixture layer and expert, the number of tokens that use it, and whether it was in
-/// memory.
+/// The experts that a pass needed: for each mixture layer and expert, the number of tokens that use the expert, and
+/// whether it was in memory.
 #[derive(Default)]
 struct Seen(BTreeMap<usize, BTreeMap<u32, (u32, bool)>>);
 
@@ -281,7 +281,7 @@ impl ExpertsBench {
     }
 
     /// Measures the times of computing in passes with one token of each sequence. Two passes are repeated: with a
-    /// single token, and with as many copies of it as there are sequences. Both need the same experts.
+    /// single token, and with as many copies of it as there are sequences. The two passes need the same experts.
     fn compute_costs(&mut self) -> Result<ComputeCost> {
         let tables = std::mem::take(&mut self.tables);
         let (mut repeated, mut beside) = (Vec::new(), None);

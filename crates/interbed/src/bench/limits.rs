@@ -112,7 +112,7 @@ impl MachineLimits {
         }
     }
 
-    /// Returns the medians of the measurements so far. There must be at least one.
+    /// Returns the medians of the measurements so far. At least one measurement must have been made.
     pub fn summary(&self) -> Summary {
         let mut peaks = vec![(self.unit, median(self.peaks.clone()))];
         peaks.extend(&self.others);

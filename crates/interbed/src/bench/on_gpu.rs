@@ -150,7 +150,7 @@ impl GpuBench {
                     self.pass(std::slice::from_ref(table), start, count, LogitRows::None)?;
                 }
             }
-            // This pass warms up, because kernels are created when they are first used.
+            // An unmeasured pass warms up, because kernels are created when they are first used.
             self.pass(&tables, context, 1, LogitRows::Best(1))?;
             let moved = work.decode(batch, context + 1 + wanted.repeat / 2);
             let name = "gpu.decode.tokens_per_s";

@@ -24,8 +24,8 @@ impl Figure {
         self.tokens as f64 / self.measured.seconds
     }
 
-    /// Returns the bound in tokens per second. It follows from the share of the bound, which is a median of ratios
-    /// measured side by side.
+    /// Returns the bound in tokens per second. The number follows from the share of the bound, which is a median of
+    /// ratios measured side by side.
     fn bound(&self) -> f64 {
         self.tokens_per_s() / self.measured.share_of_bound
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// One message of the conversation.
+/// A message of the conversation.
 pub struct ChatTurn {
     pub role: &'static str,
     pub content: String,

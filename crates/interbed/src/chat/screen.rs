@@ -115,8 +115,8 @@ impl Screen {
 mod tests {
     use super::*;
 
-    /// Returns what a terminal of `width` columns shows after all pieces. It knows only the escape sequences that are
-    /// used here.
+    /// Returns what a terminal of `width` columns shows after all pieces. The simulated terminal knows only the escape
+    /// sequences that `Screen` uses.
     fn shown(width: usize, pieces: &[&str]) -> String {
         let mut screen = Screen::new(Some(width), false);
         let written: String = pieces.iter().map(|piece| screen.show(piece)).collect();

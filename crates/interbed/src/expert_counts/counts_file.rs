@@ -149,7 +149,7 @@ mod tests {
         }
         refused(&[&whole[..], b"!"].concat(), "bytes");
         for other in [CountsFile::new(folder.path(), [8; 32], &shape(2, 3)), {
-            // This file has as many counts, but another shape.
+            // The second file has as many counts as the first, but another shape.
             CountsFile::new(folder.path(), [7; 32], &shape(3, 2))
         }] {
             other.write(&SlabCounts { uses: vec![vec![1.0; other.experts]; other.layers] }).expect("it is written");

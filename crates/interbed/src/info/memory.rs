@@ -27,7 +27,7 @@ pub struct Memory {
     pub budgets: Vec<Given>,
 }
 
-/// What one budget allows.
+/// The context and the sequences that one budget allows.
 pub struct Given {
     pub budget: Bytes,
     pub kv_tokens: usize,

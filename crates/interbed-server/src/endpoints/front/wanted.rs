@@ -20,10 +20,10 @@ struct Fields<'b> {
     messages: Option<&'b RawValue>,
 }
 
-/// Which model a request is for, and how long the model should stay in memory.
+/// The model that a request is for, and the time for which the model should stay in memory.
 pub(super) struct Wanted {
     pub(super) model: Option<String>,
-    /// How long the model should stay in memory after the request, if the request says so.
+    /// Time for which the model should stay in memory after the request, if the request sets it.
     pub(super) keep: Option<KeepAlive>,
     /// Whether the request only asks to unload the model.
     pub(super) dismisses: bool,

@@ -26,7 +26,7 @@ use crate::stream::{self, Events, LINES, line};
 use crate::tool_list::arguments_of_text;
 use crate::utc::rfc3339;
 
-/// Where an answer holds its text.
+/// The field in which an answer holds its text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// The answer has a `message`, as in `/api/chat`.
@@ -37,7 +37,7 @@ pub(crate) enum Shape {
 
 /// The task of a request.
 pub(super) enum Task {
-    /// Only load the model of this name, without an answer.
+    /// The request only asks to load the model of this name, without an answer.
     Load(String),
     Answer(Box<Prepared>),
 }
