@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 /// Maximum number of connections without a place that have not sent a request yet.
 const KEPT: usize = 8;
-/// Maximum number of connections without a place whose requests wait for one.
+/// Maximum number of connections without a place whose requests wait for a place.
 const WAITING_MAX: usize = 56;
 /// Maximum number of connections that may be open without a place.
 pub(crate) const BESIDE: usize = KEPT + WAITING_MAX;

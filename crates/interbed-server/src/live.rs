@@ -47,7 +47,7 @@ pub(crate) struct Live {
 struct Stage {
     viewers: usize,
     scene: Scene,
-    /// The event with the whole state, once a viewer has needed it.
+    /// The event with the whole state; `None` until a viewer needs it.
     whole: Option<Bytes>,
     /// Channel for changes, while the state is being read.
     changes: Option<broadcast::Sender<Bytes>>,
@@ -68,7 +68,7 @@ impl Live {
         Arc::new(Self { engine, keys, places: Places::new(VIEWERS_MAX), stage: Mutex::new(stage), is_over })
     }
 
-    /// Adds a viewer who belongs to `tenant`.
+    /// Adds a viewer that belongs to `tenant`.
     ///
     /// # Errors
     /// There are too many viewers, or the server is ending.

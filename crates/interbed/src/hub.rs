@@ -113,7 +113,8 @@ pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
             let Some(path) = HubName::read(&name).and_then(|name| Some(hub.find_here(&name).ok()?.path())) else {
                 continue;
             };
-            // A name without a tag stands for one of the GGUF files; the file's own name says which.
+            // A name without a tag is left out if it stands for a single GGUF file, because that file is listed under
+            // its own name.
             let has_own = !name[model.name.len()..].contains(':') && path.is_file();
             if !has_own && !all.iter().any(|known: &Fetched| known.path == path) {
                 all.push(Fetched { names: short_names::of(&name).into_iter().chain([name]).collect(), path });
@@ -129,7 +130,7 @@ fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
     let Some(commit) = hub.cache().commit(&read, read.revision()) else { return Vec::new() };
     let (files, _) = hub.cache().files(&read, &commit);
     let paths: Vec<&str> = files.keys().map(String::as_str).collect();
-    // The error for a tag that no file has lists the tags that exist.
+    // Asking for a tag that no file has returns an error with the tags that exist.
     match choose(&paths, FileWish { tag: Some("?"), shards: None }) {
         Err(ChoiceProblem::NoSuchTag { available, .. }) => {
             available.iter().map(|tag| format!("{name}:{tag}")).collect()

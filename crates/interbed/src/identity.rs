@@ -23,7 +23,7 @@ use note::{Note, NoteFile};
 const FOLDER: &str = "identity";
 
 /// Maximum granularity of a file system's times. If a file changed less than this before it was read, no note is
-/// written, because another change might leave its time as it is.
+/// written, because another change might leave its time unchanged.
 const COARSEST_TIME: Duration = Duration::from_secs(2);
 
 /// Time without reads after which the disk counts as idle. On a disk that is never idle, a piece is read after each
@@ -107,7 +107,8 @@ impl WeightsIdentity {
         Ok(Some(identity))
     }
 
-    /// Waits until the identity is known. Meanwhile, weights that nobody has read yet are read while the disk is idle.
+    /// Waits until the identity is known. Meanwhile, weights that have not been read yet are read while the disk is
+    /// idle.
     ///
     /// # Errors
     /// A read failed `ATTEMPTS` times, or the files have changed since they were opened.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::failure::INTERRUPTED;
 
-/// Handles Ctrl-C from its creation on.
+/// A handler for Ctrl-C, which is active from its creation on.
 pub struct Interrupts {
     runtime: Runtime,
     /// Whether some work is running that Ctrl-C stops.

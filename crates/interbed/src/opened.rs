@@ -33,7 +33,8 @@ impl Opened {
         let mut dir = ModelDir::open(model)?;
         let tokenizer = dir.tokenizer()?;
         if tokenizer.vocab_size() > dir.config.vocab_size {
-            // Ids beyond the end of the embedding would be read from other memory, so they are refused.
+            // Requests with ids beyond the end of the embedding are refused, because these would be read from other
+            // memory.
             tracing::warn!(
                 "the tokenizer has {} tokens, the model {}; prompts with the tokens beyond are refused",
                 tokenizer.vocab_size(),

@@ -1,4 +1,4 @@
-//! Options that all commands which load a model share.
+//! The options of all commands that load a model.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

@@ -26,7 +26,8 @@ use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
 
-/// Default of the maximum number of tokens that continue a text. Answers of a chat template end by themselves.
+/// Default of the maximum number of tokens that continue a text. The limit does not apply to answers to a message,
+/// which end by themselves.
 const MAX_TOKENS: usize = 256;
 
 /// Estimated bytes of text per token, rather too low than too high for most texts.

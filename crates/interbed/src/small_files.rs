@@ -52,7 +52,7 @@ pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelCon
     let Some(store) = catalog.and_then(Catalog::store) else {
         return Ok((ModelConfig::from_dir(path)?, GenerationConfig::from_dir(path)?));
     };
-    // Errors about a file in a store name the store's path, followed by the file's name.
+    // For a file in a store, error messages give the store's path, followed by the file's name.
     let place = |ConfigError { file, problem }: ConfigError| ConfigError { file: path.join(file), problem };
     let Some(text) = text_in(store, "config.json", MAX_CONFIG_BYTES)? else {
         let problem = ConfigProblem::Read(io::ErrorKind::NotFound.into());

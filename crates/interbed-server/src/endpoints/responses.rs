@@ -521,7 +521,7 @@ struct Writer {
     outline: Outline,
     /// The blocks of the answer so far; each is an item of `output`.
     blocks: Blocks,
-    /// The ids of the items, in the order of the blocks.
+    /// The ids of the output's items, in the order of the blocks.
     ids: Vec<String>,
     reasoning_tokens: usize,
     cause: Option<StopCause>,

@@ -104,8 +104,8 @@ mod tests {
     use super::*;
     use crate::request_log::AskedFor;
 
-    /// Records a request with so many prompt tokens, some of them cached, and with these times in the queue and for
-    /// the prefill, in seconds.
+    /// Records an ended request with this number of prompt tokens, some of them cached, and with these times in the
+    /// queue and for the prefill, in seconds.
     fn end(recent: &Recent, prompt_tokens: usize, cached_tokens: usize, queued_s: u64, prefill_s: u64) {
         let at = Instant::now();
         let came = Came {

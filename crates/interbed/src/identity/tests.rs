@@ -39,7 +39,7 @@ fn found(parent: &Path) -> ([u8; 32], bool) {
     (identity.complete_now().unwrap(), !was_known)
 }
 
-/// Waits until a change is old enough to be told from later changes by its time.
+/// Waits until a change is so old that later changes have another time.
 fn settle() {
     std::thread::sleep(COARSEST_TIME + Duration::from_millis(100));
 }
@@ -58,7 +58,7 @@ fn change(path: &Path, from_end: u64) {
 fn weights_are_hashed_once_as_long_as_their_files_are_as_they_were() {
     let parent = model();
     let path = weights(parent.path());
-    // Files that were just written get no note, because another change might leave their time as it is.
+    // Files that were just written get no note, because another change might leave their time unchanged.
     let (first, read) = found(parent.path());
     assert!(read && found(parent.path()) == (first, true));
     settle();
