@@ -269,7 +269,7 @@ async fn refuse_while_draining(
     if is_draining { Err(ApiError::draining()) } else { Ok(next.run(request).await) }
 }
 
-/// Marks a request whose connection is refused, because the server already serves as many connections as it may.
+/// Marks a request that the server refuses, because it already serves as many connections as it may.
 #[derive(Clone)]
 pub(crate) struct NoRoom;
 

@@ -175,7 +175,7 @@ impl Chat {
         self.conversation.turns.push(ChatTurn { role: "user", content: message.to_owned() });
         let said = self.reply();
         if said.is_err() {
-            // The template may refuse the message, or the message may be too long, so it is removed and the
+            // The template may refuse the message, or the message may be too long; without the message, the
             // conversation can go on.
             self.conversation.turns.truncate(before.min(self.conversation.turns.len().saturating_sub(1)));
         }

@@ -22,7 +22,7 @@ use crate::report::report;
 use crate::streaming::{self, Streaming};
 use crate::{routing, swap};
 
-/// Host memory that using a GPU takes, in bytes: buffers of arguments, copies in transit, and the driver.
+/// Host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
 
 /// Percentage of a GPU's memory that is used by default; the system needs the rest.

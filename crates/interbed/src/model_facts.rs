@@ -31,8 +31,8 @@ pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
     }
 }
 
-/// Returns a digest of the files' paths, lengths and times of modification, which changes if they do. The weights are
-/// not read for it.
+/// Returns a digest of the files' paths, lengths and times of modification; the weights are not read for it. The
+/// digest changes if one of these changes.
 fn digest(dir: &ModelDir) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, time) in dir.catalog.stored_files().iter().zip(modified(dir)) {

@@ -139,7 +139,7 @@ pub fn start_on(
 /// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory.
 ///
 /// # Errors
-/// The device fails, or the options demand products on the host that cannot equal the GPU's.
+/// The device fails, or the options demand products on the processor although their bits would differ from the GPU's.
 fn host_tokens_max(
     device: &mut VulkanDevice,
     partition: &Partition,
