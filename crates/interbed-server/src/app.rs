@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! The state that all handlers of a model share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,46 +23,47 @@ use crate::speech::Speech;
 use crate::tenant::Tenant;
 use crate::tool_calls::Family;
 
-/// A tokenizer's normalizer may make a text shorter, by composing characters; hardly ever by more than this factor.
+/// Factor by which a tokenizer's normalizer may shorten a text, by composing characters; larger factors hardly ever
+/// occur.
 const NORMALIZED_SHRINK: usize = 4;
-/// A text of decoded tokens is a string that doubles, and as JSON may have escapes.
+/// Bytes reserved per byte of decoded text: the string doubles as it grows, and JSON may need escapes.
 const DECODE_FACTOR: usize = 8;
 
-/// What all handlers share.
+/// The state that all handlers of a model share.
 pub(crate) struct App {
     pub(crate) config: ServerConfig,
     pub(crate) engine: EngineHandle,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<Arc<ChatTemplate>>,
-    /// How the model writes thinking and calls.
+    /// The markers by which the model writes thinking and tool calls.
     pub(crate) speech: Speech,
     pub(crate) metrics: Arc<Metrics>,
-    /// How fast the queue moves.
+    /// The rate at which requests leave the queue.
     pub(crate) pace: Arc<QueuePace>,
     pub(crate) started_at_s: u64,
     pub(crate) memory: RequestMemory,
     /// The bytes of the model's tokens, once a request has needed them.
     pub(crate) vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
-    /// Whether the server takes nothing new, and finishes what is in flight.
+    /// Whether the server drains: it takes no new requests, and finishes those in flight.
     pub(crate) draining: watch::Receiver<bool>,
-    /// What the page at `/` shows.
+    /// The event stream of the web page at `/`.
     pub(crate) live: Arc<Live>,
     /// Whether the server is ending without waiting any longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
-    /// Tokenizing, and all else that is prepared.
+    /// Permits for CPU-bound work, such as parsing and tokenizing.
     workers: Arc<Permits>,
-    /// Who compiles what answers have to be.
+    /// Compiles schemas and grammars that constrain answers.
     pub(crate) schemas: Arc<Schemas>,
-    /// What the log has told of requests.
+    /// Logs each feature that requests ask for and the server ignores, once.
     pub(crate) notes: Notes,
 }
 
-/// How the server is told to end.
+/// Tells the handlers that the server is ending.
 #[derive(Clone)]
 pub(crate) struct Ending {
-    /// Whether it takes nothing new, and finishes what is in flight.
+    /// Whether the server takes no new requests, and finishes those in flight.
     pub(crate) draining: watch::Receiver<bool>,
-    /// Whether it waits no longer for requests in flight.
+    /// Whether the server waits no longer for requests in flight.
     pub(crate) is_cut: watch::Receiver<bool>,
 }
 
@@ -122,23 +123,24 @@ impl App {
         Arc::new(app)
     }
 
-    /// The name that answers carry.
+    /// Returns the model's first name, which answers carry.
     pub(crate) fn model_name(&self) -> &str {
         self.config.model_names.first().map_or("interbed", String::as_str)
     }
 
-    /// The form in which the conversation is to tell of tools, where the template does not and it was said how.
+    /// Returns the form in which the prompt describes tools, if the chat template does not describe them and a form is
+    /// known.
     pub(crate) fn tools_told(&self) -> Option<&'static Family> {
         let reads_tools = self.template.as_ref().is_some_and(|template| template.reads_tools());
         self.speech.family.filter(|_| !reads_tools)
     }
 
-    /// Whether this text is a special token.
+    /// Whether `text` is a special token.
     pub(crate) fn is_special(&self, text: &str) -> bool {
         self.tokenizer.id_of(text).is_some_and(|id| self.tokenizer.is_special(id))
     }
 
-    /// A text in Lark's form: its token, if it is a special one.
+    /// Returns a text in Lark's syntax: as a token id if it is a special token, otherwise as a quoted string.
     pub(crate) fn mark(&self, text: &str) -> String {
         match self.tokenizer.id_of(text).filter(|&id| self.tokenizer.is_special(id)) {
             Some(id) => format!("<[{id}]>"),
@@ -146,8 +148,9 @@ impl App {
         }
     }
 
-    /// Token ids of a prompt of `tenant`. Blocking, and CPU-bound: not for an async thread. One that cannot fit the
-    /// context, or that the tokenizer has not the memory for, is refused before it is tokenized.
+    /// Returns the token ids of a prompt that belongs to `tenant`. A prompt that cannot fit the context, or needs too
+    /// much memory, is refused before it is tokenized. Blocks and is CPU-bound, so it must not be called on an async
+    /// thread.
     pub(crate) fn encode(
         &self,
         tenant: Tenant,
@@ -163,14 +166,14 @@ impl App {
                  shorten it",
                 text.len()
             );
-            // As many tokens as it has at the least.
+            // The prompt has at least this many tokens.
             let overflow = ContextOverflow { prompt: text.len() / (most / context.max(1)), prompt_max: context };
             return Err(ApiError::beyond_context(param, message, Some(overflow)));
         }
         self.tokenize(tenant, param, text, add_special)
     }
 
-    /// As [`App::encode`], whatever the context.
+    /// Tokenizes like [`App::encode`], without the check against the context.
     pub(crate) fn tokenize(
         &self,
         tenant: Tenant,
@@ -196,8 +199,8 @@ impl App {
         Ok(ids)
     }
 
-    /// The text of token ids; a short list can decode to a long text. `share` grows to what the texts take, and
-    /// `decoded` counts that. Blocking, as [`App::encode`].
+    /// Returns the text of token ids; a short list may decode to a long text. `decoded` counts the bytes of all texts,
+    /// and `share` grows to that number. Blocks, like [`App::encode`].
     pub(crate) fn decode(
         &self,
         ids: &[u32],
@@ -212,8 +215,8 @@ impl App {
         Ok(self.tokenizer.decode(ids, skip_special))
     }
 
-    /// Runs CPU-bound work (parsing, templates, tokenizing) off the async threads, a limited number at a time, of all
-    /// tenants in turns.
+    /// Runs CPU-bound work (parsing, templates, tokenizing) outside the async threads. Only a limited number of such
+    /// jobs run at a time, and tenants take turns.
     pub(crate) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         tenant: Tenant,
@@ -229,7 +232,7 @@ impl App {
     }
 }
 
-/// Seconds since 1970, for `created`.
+/// Returns the seconds since 1970, for the field `created`.
 pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }

@@ -21,15 +21,15 @@ use crate::error::ApiError;
 use crate::memory::{MemoryPart, PREPARING_BYTES, RENDERED_SLACK, Share};
 use crate::request_log::RequestLog;
 
-/// A body over the limit is read and discarded up to this many times the limit: a client that is still sending when the
-/// connection closes may never see the response that says why.
+/// A body over the limit is read and discarded up to this many times the limit: if the connection closed while the
+/// client is still sending, the client might never see the response with the reason.
 const DISCARD_FACTOR: usize = 4;
 
-/// Bytes of a body that are read before memory is reserved for it; see [`crate::memory`].
+/// Number of bytes of a body that are read before memory is reserved for it; see [`crate::memory`].
 const FIRST_BYTES: usize = 4 << 10;
-/// Lowest speed, after a grace period, at which a body may arrive while others wait for its memory.
+/// Minimum speed of a body in bytes per second while others wait for its memory; it is checked after [`GRACE`].
 const BYTES_PER_SECOND_MIN: f64 = 128.0 * 1024.0;
-/// Grace period before the speed of a body is checked.
+/// Time after which the speed of a body is checked.
 const GRACE: Duration = Duration::from_secs(1);
 /// Interval at which the speed of a body is checked.
 const LOOK: Duration = Duration::from_millis(250);
@@ -41,19 +41,19 @@ pub(crate) struct Received {
     pub(crate) arrival: Arrival,
 }
 
-/// When a request came.
+/// When a request arrived, and how long it waited for its model.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
-    /// How long it then waited for its model to be in memory.
+    /// Time that the request waited for its model to be loaded.
     pub(crate) waited: Duration,
 }
 
-/// A request whose body was read before it was known who answers it.
+/// A request whose body the server has read before passing it on to one of several models.
 #[derive(Clone)]
 pub(crate) struct HandedOver(Arc<Mutex<Option<Received>>>);
 
-/// A body with its share of memory, which is released when the value is dropped after reading.
+/// A body and its share of memory, which is released when this value is dropped.
 pub(crate) struct ReceivedBody {
     bytes: Vec<u8>,
     share: Share,
@@ -61,15 +61,15 @@ pub(crate) struct ReceivedBody {
 
 /// The memory that a request holds while it is prepared.
 pub(crate) struct Preparing {
-    /// Released when the request has been submitted.
+    /// The memory share of the request, which is released after the request has been submitted to the engine.
     pub(crate) share: Share,
-    /// Longest text that a chat template may render for the request.
+    /// Maximum number of bytes that a chat template may render for the request.
     pub(crate) rendered_max: usize,
 }
 
 impl Preparing {
-    /// Waits for the memory to process a body whose values, once built, use `values` bytes in addition to their texts.
-    /// Blocking: not for an async thread.
+    /// Waits for the memory to process a body whose JSON values, once built, take `values` bytes in addition to their
+    /// texts. Blocks, so it must not be called on an async thread.
     pub(crate) fn begin(app: &App, body: &ReceivedBody, values: usize) -> Result<Self, ApiError> {
         let bytes = body.json().len();
         let parsed = bytes.saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
@@ -79,20 +79,20 @@ impl Preparing {
 }
 
 impl ReceivedBody {
-    /// The bytes of the body, which may or may not be a JSON object.
+    /// Returns the bytes of the body, which need not be a JSON object.
     pub(crate) fn json(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 impl Received {
-    /// Puts it where [`receive`] finds it.
+    /// Stores the request so that [`receive`] finds it.
     pub(crate) fn hand_over(self) -> HandedOver {
         HandedOver(Arc::new(Mutex::new(Some(self))))
     }
 }
 
-/// Reads the body of a request that has passed [`crate::auth::guard`], unless it was read before.
+/// Reads the body of a request that has passed [`crate::auth::guard`], or takes it from a [`HandedOver`].
 pub(crate) async fn receive(app: &Arc<App>, mut request: Request) -> Result<Received, ApiError> {
     if let Some(HandedOver(received)) = request.extensions_mut().remove() {
         let received = received.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -102,7 +102,7 @@ pub(crate) async fn receive(app: &Arc<App>, mut request: Request) -> Result<Rece
     read_body(&app.config, &app.memory.bodies, &head, body).await
 }
 
-/// Reads a body within the limits of `config`, into memory of `bodies`.
+/// Reads a body within the limits of `config`; its memory comes from `bodies`.
 pub(crate) async fn read_body(
     config: &ServerConfig,
     bodies: &Arc<MemoryPart>,
@@ -111,7 +111,8 @@ pub(crate) async fn read_body(
 ) -> Result<Received, ApiError> {
     let arrival = Arrival { at: Instant::now(), waited: Duration::ZERO };
     let content_type = head.headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("unreadable"));
-    // A foreign web page may send plain text, forms and bodies without a type without asking first, but not JSON.
+    // Browsers let any web page send plain text, forms and bodies without a type without a preflight request, but not
+    // JSON.
     let is_taken = |kind: &str| is_json(kind) || (takes_forms(head.uri.path()) && is_form(kind));
     if !content_type.is_some_and(is_taken) {
         return Err(ApiError::not_json(content_type));
@@ -132,8 +133,8 @@ pub(crate) async fn read_body(
     Ok(Received { caller, body: ReceivedBody { bytes, share: memory }, arrival })
 }
 
-/// Reads and discards the body of a request that is refused in any case, if the body is short and arrives soon. After a
-/// request that was not read to its end, the connection would be closed, which its client may be about to reuse.
+/// Reads and discards the body of a request that is refused in any case, if the body is short and arrives soon. An
+/// unread body would force the server to close the connection, which the client may be about to reuse.
 pub(crate) async fn discard(mut body: Body) {
     let all = async {
         let mut received = 0;
@@ -143,12 +144,12 @@ pub(crate) async fn discard(mut body: Body) {
             received += frame.data_ref().map_or(0, Bytes::len);
         }
     };
-    // A client that sends more, or more slowly, finds the connection closed.
+    // If the client sends more, or more slowly, the connection is closed.
     let _ = timeout(GRACE, all).await;
 }
 
-/// Whether this path accepts JSON that is declared as a form: Ollama's clients send it so, above all `curl -d`. A
-/// foreign web page can send a form too, but its browser says so in headers (see [`crate::browsers`]).
+/// Whether the path accepts JSON that is declared as a form, because clients of Ollama send it like that, above all
+/// `curl -d`. Web pages can send forms too, but browsers mark such requests with headers (see [`crate::browsers`]).
 fn takes_forms(path: &str) -> bool {
     path.starts_with("/api/")
 }
@@ -157,7 +158,7 @@ fn is_form(content_type: &str) -> bool {
     essence(content_type).eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }
 
-/// A content type without its parameters.
+/// Returns a content type without its parameters.
 fn essence(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
@@ -168,8 +169,8 @@ fn is_json(content_type: &str) -> bool {
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-/// Reads a body of `expected` bytes, if the client sends that many. Reserves `memory` for all of it, but only when the
-/// first bytes have arrived.
+/// Reads a body whose client announces `expected` bytes. Memory for all of it is reserved once the first bytes have
+/// arrived.
 async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mut Share) -> Result<Vec<u8>, ApiError> {
     let (mut bytes, mut received) = (Vec::new(), 0usize);
     let mut taken = None;
@@ -184,7 +185,7 @@ async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mu
         }
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context));
         let frame = match timeout(LOOK, frame).await {
-            // The frame is not lost; it is still to come.
+            // The time-out loses no data; the next call reads the frame.
             Err(_) => continue,
             Ok(None) => break,
             Ok(Some(frame)) => frame,

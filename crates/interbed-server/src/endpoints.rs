@@ -1,4 +1,4 @@
-//! The routes: an endpoint is a file, with its `mod` and its route here.
+//! The server's routes. Each endpoint has a file under `endpoints/`, and a `mod` line and a route in this file.
 
 mod chat;
 mod completions;
@@ -43,7 +43,7 @@ pub(crate) use front::Front;
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
 
-/// Routes for which a client needs a key, where keys are set.
+/// Routes that require an API key if the server has keys.
 fn guarded() -> Vec<Route> {
     vec![
         ("/v1/models", get(models::list)),
@@ -69,7 +69,7 @@ fn guarded() -> Vec<Route> {
     ]
 }
 
-/// Routes for monitoring, open to all.
+/// Routes for monitoring, which need no API key.
 fn open() -> Vec<Route> {
     vec![
         ("/health", get(health::health)),
@@ -80,24 +80,24 @@ fn open() -> Vec<Route> {
     ]
 }
 
-/// The page for people: its files, open to all.
+/// Routes of the web page and its files, which need no API key.
 fn page<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S>)> {
     vec![("/", get(page::index)), ("/page/{name}", get(page::asset))]
 }
 
-/// Paths of Ollama's that this server has something else for, but for those that it `has`: open to all, since they only
-/// say what.
+/// Routes for paths of Ollama's API that Interbed answers with a hint at what to use instead, except for the paths in
+/// `has`. These routes need no API key, because their answers hold nothing but hints.
 fn elsewhere<S: Clone + Send + Sync + 'static>(has: &[&str]) -> Vec<(&'static str, MethodRouter<S>)> {
     let paths = ollama::ELSEWHERE.iter().map(|&(path, _)| path).filter(|path| !has.contains(path));
     paths.map(|path| (path, any(ollama::elsewhere))).collect()
 }
 
-/// What the page is fed by, for which a client needs a key.
+/// The route of the events that the web page shows; it requires an API key if the server has keys.
 fn live() -> Vec<Route> {
     vec![("/live/events", get(live::events))]
 }
 
-/// What all routes for clients answer to, as `/openapi.json` describes it.
+/// Every operation of the API, as `/openapi.json` describes it.
 pub(crate) fn operations() -> Vec<Operation> {
     let post = Operation::post;
     vec![
@@ -158,7 +158,7 @@ pub(crate) fn operations() -> Vec<Operation> {
     ]
 }
 
-/// All routes.
+/// All routes of a server with one model.
 pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let for_clients = with(guarded()).merge(with(live()));
     let open = with(open()).merge(with(elsewhere(&[])));
@@ -166,12 +166,12 @@ pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     around(routes, &app.config.allow_origins, observers).with_state(app)
 }
 
-/// What one of several models answers to. Who may ask is decided before.
+/// The routes of one of several models. API keys are checked before a request gets here.
 pub(crate) fn of_model(app: Arc<App>) -> Router {
     with(guarded()).with_state(app)
 }
 
-/// All routes of a server of several models.
+/// All routes of a server with several models.
 pub(crate) fn of_library(front: Arc<Front>, observers: Observers) -> Router {
     let open = Router::new()
         .route("/health", get(front::health))
@@ -196,11 +196,13 @@ pub(crate) fn of_library(front: Arc<Front>, observers: Observers) -> Router {
     around(routes, &front.config.allow_origins, observers).with_state(front)
 }
 
-/// Routes that a server of several models answers itself; all others that need a key belong to a model.
+/// Routes that a server with several models answers itself; the other routes that require a key are passed on to a
+/// model.
 const ANSWERED_FOR_ALL: [&str; 7] =
     ["/v1/models", "/v1/models/{*model}", "/model_info", "/server_info", "/api/tags", "/api/ps", "/api/show"];
 
-/// Routes that are open to all, the page among them, and those for clients that may call.
+/// Joins the routes that are open to all, the web page's included, with the routes for clients, and adds the checks of
+/// API keys, draining, free connections and browsers.
 fn behind_guards<S: Clone + Send + Sync + 'static>(
     open: Router<S>,
     for_clients: Router<S>,
@@ -219,7 +221,7 @@ fn behind_guards<S: Clone + Send + Sync + 'static>(
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// What all routes answer while the model is being loaded.
+/// The routes while the model is being loaded: those for monitoring answer, those for clients refuse.
 pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<LoadProgress>) -> Router {
     let refused = |routes: Vec<Route>| with(routes.into_iter().map(|(path, _)| (path, any(loading::refuse))).collect());
     let browsers = middleware::from_fn_with_state(Browsers::of(config), browsers::guard);
@@ -243,7 +245,7 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
     around(routes, &config.allow_origins, observers).with_state(Arc::new(begun))
 }
 
-/// What is around all routes.
+/// Adds what every route has: refusals in the form of its API, CORS headers, and the log and metrics of requests.
 fn around<S: Clone + Send + Sync + 'static>(routes: Router<S>, origins: &[String], observers: Observers) -> Router<S> {
     let routes = routes.layer(middleware::from_fn(in_its_form));
     let routes = match cors::layer(origins) {
@@ -257,7 +259,7 @@ fn with<S: Clone + Send + Sync + 'static>(routes: Vec<(&'static str, MethodRoute
     routes.into_iter().fold(Router::new(), |router, (path, handlers)| router.route(path, handlers))
 }
 
-/// A server that has been told to stop finishes what it has, and takes nothing new.
+/// Refuses new requests once the server drains; requests in flight continue.
 async fn refuse_while_draining(
     State(draining): State<watch::Receiver<bool>>,
     request: Request,
@@ -267,11 +269,11 @@ async fn refuse_while_draining(
     if is_draining { Err(ApiError::draining()) } else { Ok(next.run(request).await) }
 }
 
-/// A mark of a request whose connection has no place among those that are served.
+/// Marks a request that the server refuses, because it already serves as many connections as it may.
 #[derive(Clone)]
 pub(crate) struct NoRoom;
 
-/// Refuses what is asked where all connections are busy, in the form that its API has for that.
+/// Refuses the request if its connection is marked with `NoRoom`.
 async fn refuse_without_room(request: Request, next: Next) -> Result<Response, ApiError> {
     match request.extensions().get::<NoRoom>() {
         Some(NoRoom) => Err(ApiError::overloaded("all connections are busy, and others wait for one; try again later")),
@@ -279,10 +281,10 @@ async fn refuse_without_room(request: Request, next: Next) -> Result<Response, A
     }
 }
 
-/// Writes a refusal, given the request's id, in the form of an API.
+/// A function that writes a refusal as the JSON of one API; the text is the request's id.
 type Form = fn(&ApiError, Option<&str>) -> Value;
 
-/// The form of refusals at `path`, where it is not OpenAI's.
+/// Returns how refusals are written at `path`; `None` for OpenAI's form.
 fn form_at(path: &str) -> Option<Form> {
     match path {
         _ if path.starts_with("/v1/messages") => Some(messages::refusal),
@@ -291,7 +293,7 @@ fn form_at(path: &str) -> Option<Form> {
     }
 }
 
-/// Gives refusals the form that the API of their path has for them.
+/// Rewrites refusals into the form of the API that the request's path belongs to.
 async fn in_its_form(request: Request, next: Next) -> Response {
     let Some(form) = form_at(request.uri().path()) else { return next.run(request).await };
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
@@ -305,7 +307,7 @@ async fn in_its_form(request: Request, next: Next) -> Response {
 
 async fn unknown_route(request: Request) -> ApiError {
     let paths = guarded().into_iter().chain(open()).map(|(path, _)| path);
-    // Each route with a variable part has one without it beside it.
+    // Each route with a variable part also has a form without one, so the message still names it.
     let paths: Vec<_> = paths.filter(|path| !path.contains('{')).collect();
     ApiError::not_found(format!("there is no {}; this server has {}", request.uri().path(), paths.join(", ")))
 }
@@ -320,23 +322,23 @@ async fn wrong_method(method: Method, request: Request) -> ApiError {
     ApiError::wrong_method(format!("{method} is not what {path} answers to; {next}"))
 }
 
-/// What all requests have in common besides the model.
+/// The metrics and listeners that all requests share, with or without a model.
 #[derive(Clone)]
 pub(crate) struct Observers {
     pub(crate) metrics: Arc<Metrics>,
-    /// Who is told what became of requests.
+    /// The listeners that are told how each request ended.
     pub(crate) listeners: Arc<[Arc<dyn Listener>]>,
 }
 
-/// Follows a request to its end, and puts its id into the answer.
+/// Logs a request until its answer has been written, and adds the request's id to the answer.
 async fn follow(State(observers): State<Observers>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     let id_text = id.to_str().unwrap_or_default();
     let (method, path) = (request.method().as_str(), request.uri().path());
     let log = RequestLog::begin(id_text, method, path, request.headers(), observers.listeners);
-    // At the level of errors, so that lines about failures carry it at every log level.
+    // The span has the error level, so that log lines about failures carry the id at every log level.
     let span = tracing::error_span!("request", id = id_text);
-    // For those that tell it in their bodies too.
+    // Some APIs repeat the id in the bodies of their answers.
     request.headers_mut().insert(REQUEST_ID, id.clone());
     request.extensions_mut().insert(log.clone());
     let mut response = next.run(request).instrument(span).await;
@@ -378,7 +380,8 @@ mod tests {
         }
     }
 
-    /// Every struct that is read from a body is part of an operation: its source says so.
+    /// Every struct that is read from a body must be part of an operation; this test finds those structs in the
+    /// sources.
     #[test]
     fn no_struct_of_fields_is_left_out() {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -390,7 +393,8 @@ mod tests {
         let mut found = 0;
         for file in files {
             let source = std::fs::read_to_string(&file).expect("a source file");
-            // What is read from the body itself, by name or into a pattern or variable with its type.
+            // The test looks for structs that are read from the whole body, named in the call or as the type of a
+            // variable.
             let names = source.match_indices("read(body.json())").map(|(at, _)| {
                 let before = &source[..at];
                 let line = &before[before.rfind('\n').map_or(0, |newline| newline + 1)..];
@@ -400,7 +404,7 @@ mod tests {
                 name.split(['<', ' ', '?']).next().unwrap_or_default().to_owned()
             });
             for name in names.filter(|name| !name.is_empty() && name.starts_with(char::is_uppercase)) {
-                // What is counted is read again as a part.
+                // Structs that end in `Cost` only count memory; another struct reads those fields again.
                 let counted = name.ends_with("Cost");
                 let is_part = source.contains(&format!("part!({name})")) || source.contains(&format!("part!({name}<"));
                 assert!(counted || is_part, "{name} of {} is no part of an operation", file.display());

@@ -1,4 +1,4 @@
-//! Errors in the format of OpenAI's API.
+//! Errors in the format of OpenAI's API; other APIs translate them into their own.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::load_progress::LoadProgress;
 
-/// Seconds after which a client may retry, if nothing better is known.
+/// Seconds after which a client may retry, if no better estimate is known.
 const RETRY_AFTER_S: u64 = 1;
 
 /// An error response.
@@ -34,7 +34,7 @@ impl ApiError {
         Self { status, message: message.into(), param: None, code: None, retry_after_s: None, overflow: None }
     }
 
-    /// Status 400, for a wrong field.
+    /// Status 400, for a request whose field `param` is wrong.
     pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
@@ -48,7 +48,7 @@ impl ApiError {
         Self { code: Some(CONTEXT_EXCEEDED), overflow, ..Self::invalid(param, message) }
     }
 
-    /// Status 400, where no single field is wrong.
+    /// Status 400, for a bad request without a single wrong field.
     pub(crate) fn malformed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
@@ -66,7 +66,7 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 
-    /// 403, for whoever would fill the disk of a machine that is not theirs.
+    /// Status 403, for a pull from another machine while the server has no API keys.
     pub(crate) fn remote_pull() -> Self {
         Self::forbidden(
             "without keys, models are fetched for clients on this machine alone, and for none that a proxy passes on; \
@@ -74,7 +74,7 @@ impl ApiError {
         )
     }
 
-    /// Status 403, for a host name that the server is not known to have.
+    /// Status 403, for a host name by which the server is not known.
     pub(crate) fn foreign_host(host: &str) -> Self {
         let told = &host[..host.floor_char_boundary(200)];
         let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
@@ -95,7 +95,7 @@ impl ApiError {
         ))
     }
 
-    /// Status 403, for a web page of another site, whose origin is not known.
+    /// Status 403, for a web page of another site whose origin is unknown.
     pub(crate) fn foreign_site() -> Self {
         Self::forbidden(
             "a web page of another site may not call this server; start it with --allow-origin and the page's origin \
@@ -107,7 +107,7 @@ impl ApiError {
         Self { code: Some("forbidden"), ..Self::new(StatusCode::FORBIDDEN, message) }
     }
 
-    /// Status 404.
+    /// Status 404, for an unknown path or object.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, message) }
     }
@@ -120,7 +120,8 @@ impl ApiError {
         Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
     }
 
-    /// 404 for a model that a server of several does not have; `known` tells what it has, if anything.
+    /// Status 404, for a model that a server with several models does not have. `known` lists the models that it has;
+    /// empty if it has none.
     pub(crate) fn not_in_library(model: &str, known: &str) -> Self {
         let told = &model[..model.floor_char_boundary(200)];
         let has = if known.is_empty() { "no models yet".to_owned() } else { known.to_owned() };
@@ -148,7 +149,7 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {limit} bytes, which is the limit"))
     }
 
-    /// Status 413, for a request that needs more memory than there ever is.
+    /// Status 413, for a request that needs more memory than all requests together may have.
     pub(crate) fn needs_too_much(needed: usize, limit: usize, purpose: &str) -> Self {
         let message = format!(
             "the request would take some {} KiB of memory, but all {purpose} together have {}; send a shorter prompt \
@@ -170,7 +171,7 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
-    /// Status 500.
+    /// Status 500, for an internal error.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
@@ -205,14 +206,14 @@ impl ApiError {
         Self { code: Some("draining"), retry_after_s: Some(RETRY_AFTER_S), ..error }
     }
 
-    /// Logs errors of the server, except that it is starting or stopping.
+    /// Logs errors of the server, except those that say that it is starting or stopping.
     pub(crate) fn log(&self) {
         if self.status.is_server_error() && !matches!(self.code, Some("loading" | "draining")) {
             tracing::warn!(status = self.status.as_u16(), reason = self.message, "request failed");
         }
     }
 
-    /// The body of the response: `{"error": {…}}`.
+    /// Returns the body of the response: `{"error": {…}}`.
     pub(crate) fn to_json(&self) -> Value {
         let kind = match self.status {
             status if status.is_server_error() => "server_error",
@@ -235,7 +236,7 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // Kept for APIs that format errors differently.
+        // The response keeps the error, so that other APIs can write it in their own format.
         response.extensions_mut().insert(self);
         response
     }

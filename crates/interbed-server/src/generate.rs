@@ -26,42 +26,42 @@ use crate::tenant::Tenant;
 /// Step in bytes in which a growing answer is charged; [`SEQUENCE_BYTES`] covers the first one.
 const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
 
-/// The parts of a checked request, with the memory that it holds.
+/// A checked request: its prompts and the memory that it holds.
 pub(crate) struct Asked {
     pub(crate) prompts: Vec<Vec<TokenId>>,
-    /// How answers are split into thinking, text and calls; without it, text is reported unchanged.
+    /// How answers are split into thinking, text and calls. If `None`, the text is passed on unchanged.
     pub(crate) form: Option<Form>,
     /// Bytes of prompt text that the answer repeats (`echo`).
     pub(crate) echo_bytes: usize,
     pub(crate) caller: Caller,
-    /// Bytes of other data that the request's handler keeps.
+    /// Bytes of other data that the endpoint keeps for the request.
     pub(crate) beside: usize,
     pub(crate) share: Share,
 }
 
-/// All sequences of one request. Dropping it cancels those that have not ended.
+/// All sequences of one request. Dropping the value cancels the sequences that have not ended.
 pub(crate) struct Sequences {
     streams: Vec<Stream>,
     tenant: Tenant,
-    /// Completes when the server ends without waiting for the request.
+    /// A future that completes when the server ends without waiting for the request.
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     ready: VecDeque<(usize, Delta)>,
     observed: Observed,
     prompt_tokens: usize,
-    /// Choices per prompt.
+    /// Number of choices per prompt.
     n: usize,
-    /// Sequences per prompt.
+    /// Number of sequences per prompt.
     candidates: usize,
     /// Whether the answer contains log-probabilities.
     logprobs: bool,
-    /// Whether the answer reports, for each prompt, why no more of it was cached.
+    /// Whether the answer reports, for each prompt, where its cached prefix ended and why.
     cache_report: bool,
-    /// Whether that report may say how long ago something was evicted: with several tenants, that would reveal how many
-    /// requests others send.
+    /// Whether the cache report may say how long ago a block was evicted: with several tenants, that would reveal how
+    /// many requests others send.
     lookups_told: bool,
-    /// Memory of the sequences; a stream takes it over.
+    /// Memory share of the sequences; a streamed response takes it over.
     share: Option<Share>,
-    /// Memory of a non-streamed answer, which takes it over.
+    /// Memory share of an answer that is not streamed; the response takes it over.
     answer: Option<Share>,
 }
 
@@ -76,15 +76,15 @@ struct Observed {
 
 struct Stream {
     text: TextStream,
-    /// Reader of the answer; `None` if text is reported unchanged.
+    /// Splits the answer into thinking, text and calls; `None` if the text is passed on unchanged.
     answer: Option<Answer>,
     prompt_tokens: usize,
     cached_tokens: usize,
     below: Option<FoundBelow>,
     miss: Option<Miss>,
-    /// Whether all tokens arrive together, as at the end of a beam search, so that there is no time between tokens.
+    /// Whether all tokens arrive together, as in a beam search, so that the time between tokens means nothing.
     at_once: bool,
-    /// Whether this is the first sequence of its prompt, which waits in the queue for all of them.
+    /// Whether this is the first sequence of its prompt; only that one counts the prompt's time in the queue.
     is_first: bool,
     timing: Timing,
     ended: bool,
@@ -96,7 +96,7 @@ pub(crate) struct Delta {
     pub(crate) text: TextDelta,
     /// Pieces of the answer, if it is split into thinking, text and calls.
     pub(crate) pieces: Vec<Piece>,
-    /// Whether the next text belongs to thinking.
+    /// Whether the text that comes next belongs to the model's thinking.
     pub(crate) is_thinking: bool,
 }
 
@@ -113,28 +113,28 @@ struct Timing {
 /// The output of a sequence that has ended.
 #[derive(Default)]
 pub(crate) struct Output {
-    /// The text, unless `pieces` contain it.
+    /// The text; empty if the answer is split into `pieces`.
     pub(crate) text: String,
-    /// Pieces of the answer.
+    /// Pieces of the answer, if it is split.
     pub(crate) pieces: Vec<Piece>,
     pub(crate) prompt: PromptDone,
-    /// Tokens with their log-probabilities, if requested.
+    /// The tokens with their log-probabilities, if the request asks for those.
     pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
     pub(crate) cause: Option<StopCause>,
     pub(crate) embedding: Vec<f32>,
-    /// Sum of the log-probabilities of all tokens, if known.
+    /// Sum of the log-probabilities of all tokens, where they are known.
     logprob: f64,
-    /// Number of tokens.
+    /// Number of generated tokens.
     num_tokens: usize,
 }
 
-/// Submits the sequences for each prompt, as many as there are candidates. Sequence `i` belongs to prompt `i /
-/// candidates`, and its seed is the request's plus `i % candidates`.
+/// Submits the sequences of each prompt, `candidates` for each. Sequence `i` belongs to prompt `i / candidates`, and
+/// its seed is the request's plus `i % candidates`.
 pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Result<Sequences, ApiError> {
     let Asked { prompts, form, echo_bytes, caller: Caller { tenant, log }, beside, share: mut parsed } = asked;
     check_amount(app, &prompts, common.candidates)?;
     let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
-    // Releases the memory that was needed only for parsing, so that others need not wait for it.
+    // Memory that only parsing needed is released, so that other requests need not wait for it.
     let ids = prompt_tokens.saturating_mul(size_of::<TokenId>());
     let kept = [ids, echo_bytes, beside, form.as_ref().map_or(0, Form::bytes), bytes_prepared(common)];
     parsed.shrink(kept.into_iter().fold(0, usize::saturating_add));
@@ -148,19 +148,20 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     drop(parsed);
     note(app, &log, prompts.len(), prompt_tokens, common);
     let cache_salt = tenant.cache_salt(common.cache_salt.clone());
-    // The reader of an answer looks for stop strings itself, as it knows which part is text.
+    // If the answer is split into pieces, the splitter looks for stop strings, because it knows which part is text.
     let options = match &form {
         Some(_) => TextOptions { stop: Vec::new(), ..common.text.clone() },
         None => common.text.clone(),
     };
     let mut streams = Vec::with_capacity(prompts.len() * common.candidates);
-    // Before the engine may begin, so that the first token comes after it and after the time in the queue.
+    // The clock starts before the engine may begin, so that the first token comes later than this time plus the time
+    // in the queue.
     let started = Instant::now();
     for prompt in prompts {
         let prompt_tokens = prompt.len();
         let mut params = common.params.clone();
         if common.candidates > common.n {
-            // The best choices are selected by log-probabilities.
+            // The best candidates are chosen by log-probabilities, so the engine must compute them.
             params.logprobs = params.logprobs.or(Some(0));
         }
         let request = Request {
@@ -172,11 +173,11 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
             explain_miss: common.cache_report,
             beam: common.beam,
             embed: common.embed,
-            // Non-streamed answers are read as they come; only streams may be slowed down by their clients.
+            // Only streams may be slowed down by their clients; other answers are read as they come.
             unread: common.stream.then(|| app.memory.unread.clone()),
             constraint: constraint.clone(),
         };
-        // An error here drops, and so cancels, the sequences submitted before.
+        // An error drops the sequences that were submitted before, and dropping cancels them.
         let submitted = app.engine.submit_many(request, common.candidates);
         for events in submitted.map_err(|error| refusal(error, &app.pace))? {
             let text = TextStream::new(events, app.tokenizer.clone(), options.clone());
@@ -218,7 +219,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     })
 }
 
-/// Maximum number of sequences of a request.
+/// Returns the maximum number of sequences of a request.
 pub(crate) fn sequences_max(app: &App) -> usize {
     app.config.sequences_max.min(app.engine.limits().max_waiting.max(1))
 }
@@ -238,14 +239,14 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Resul
 }
 
 impl Sequences {
-    /// The next delta, and the index of its sequence; `None` when all have ended.
+    /// Waits for the next delta, and returns it with the index of its sequence; `None` when all sequences have ended.
     pub(crate) async fn next(&mut self) -> Option<(usize, Delta)> {
         if self.ready.is_empty() {
             poll_fn(|context| {
                 let mut open = false;
                 for (index, stream) in self.streams.iter_mut().enumerate().filter(|(_, stream)| !stream.ended) {
                     open = true;
-                    // Dropping the future loses nothing, so each poll may create a new one.
+                    // Dropping the future loses no output, so each poll may create a new one.
                     let next = pin!(stream.text.next()).poll(context);
                     if let Poll::Ready(Some(delta)) = next {
                         let delta = stream.read(delta);
@@ -256,7 +257,7 @@ impl Sequences {
                 if !open || !self.ready.is_empty() {
                     return Poll::Ready(());
                 }
-                // The first open sequence reports the end; dropping the struct cancels the others.
+                // The first open sequence reports that the server ends; dropping the struct cancels the others.
                 let first = self.streams.iter_mut().enumerate().find(|(_, stream)| !stream.ended);
                 match first {
                     Some((index, stream)) if self.cut.as_mut().poll(context).is_ready() => {
@@ -275,28 +276,28 @@ impl Sequences {
         self.ready.pop_front()
     }
 
-    /// Index of the first sequence that has not ended; 0 if all have.
+    /// Returns the index of the first sequence that has not ended; 0 if all have ended.
     pub(crate) fn first_open(&self) -> usize {
         self.streams.iter().position(|stream| !stream.ended).unwrap_or(0)
     }
 
-    /// Takes over the memory of the sequences.
+    /// Hands over the memory share of the sequences.
     pub(crate) fn take_share(&mut self) -> Option<Share> {
         self.share.take()
     }
 
-    /// Takes over the memory of the answer that [`Sequences::collect`] gathered.
+    /// Hands over the memory share of the answer that [`Sequences::collect`] has gathered.
     pub(crate) fn take_answer(&mut self) -> Option<Share> {
         self.answer.take()
     }
 
-    /// Waits until all sequences have ended; returns the `n` best of each prompt, or all in order if there are no other
-    /// candidates.
+    /// Waits until all sequences have ended. Returns the `n` best outputs of each prompt, or all outputs in order if
+    /// there are no more than `n`.
     pub(crate) async fn collect(&mut self) -> Result<Vec<Output>, ApiError> {
         self.collect_with(|_| {}).await
     }
 
-    /// Collects like [`Sequences::collect`], and passes each delta of all sequences to `seen`.
+    /// Collects like [`Sequences::collect`], and passes each delta to `seen`.
     pub(crate) async fn collect_with(&mut self, mut seen: impl FnMut(&Delta)) -> Result<Vec<Output>, ApiError> {
         let mut uncharged = 0;
         let mut outputs: Vec<Output> = Vec::new();
@@ -308,10 +309,10 @@ impl Sequences {
             if let Some((_, position)) = &mut delta.token {
                 output.num_tokens += 1;
                 output.logprob += position.as_ref().map_or(0.0, |position| f64::from(position.chosen.logprob));
-                // The client did not request log-probabilities; they were needed only to choose the best.
+                // The client did not ask for log-probabilities; they are only needed to choose the best candidates.
                 position.take_if(|_| !self.logprobs);
             }
-            // Log-probabilities were charged before.
+            // Memory for log-probabilities was charged when the request was submitted.
             uncharged += delta.text.len() * TEXT_FACTOR;
             if uncharged > CHARGED_AT_ONCE {
                 if let Some(answer) = &mut self.answer {
@@ -343,34 +344,35 @@ impl Sequences {
         let mut outputs = outputs.into_iter();
         while outputs.len() > 0 {
             let mut candidates: Vec<_> = outputs.by_ref().take(self.candidates).collect();
-            // The sort is stable, so the first of equals comes first.
+            // The sort is stable, so candidates with equal scores keep their order.
             candidates.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
             choices.extend(candidates.into_iter().take(self.n));
         }
         Ok(choices)
     }
 
-    /// The tenant that sent the request.
+    /// Returns the tenant that sent the request.
     pub(crate) fn tenant(&self) -> Tenant {
         self.tenant
     }
 
-    /// Number of tokens of all prompts.
+    /// Returns the number of tokens of all prompts.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Number of prompt tokens found in the prefix cache, as far as known yet.
+    /// Returns the number of prompt tokens that were found in the prefix cache, as far as is known yet.
     pub(crate) fn cached_tokens(&self) -> usize {
         self.streams.iter().step_by(self.candidates.max(1)).map(|stream| stream.cached_tokens).sum()
     }
 
-    /// Number of tokens generated so far, chosen or not.
+    /// Returns the number of tokens generated so far, including those of candidates that are not chosen.
     pub(crate) fn completion_tokens(&self) -> usize {
         self.streams.iter().map(|stream| stream.text.tokens()).sum()
     }
 
-    /// Time from the end of queueing to the first sequence's first token, and from then to its last token.
+    /// Returns the time from the end of queueing to the first sequence's first token, and the time from that token to
+    /// the sequence's end.
     pub(crate) fn durations(&self) -> (Duration, Duration) {
         let Some(Timing { queued, first_token, ended, .. }) = self.streams.first().map(|stream| &stream.timing) else {
             return <_>::default();
@@ -381,7 +383,7 @@ impl Sequences {
         (first.saturating_duration_since(begun), end.saturating_duration_since(first))
     }
 
-    /// The `usage` so far. A prompt counts once, whatever `n`; all generated tokens count, chosen or not.
+    /// Returns the `usage` so far. A prompt counts once, whatever `n` is; generated tokens of all candidates count.
     pub(crate) fn usage(&self) -> Value {
         let (completion, cached) = (self.completion_tokens(), self.cached_tokens());
         let prompts = || self.streams.iter().step_by(self.candidates.max(1));
@@ -391,8 +393,8 @@ impl Sequences {
             "total_tokens": self.prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         });
-        // Reported only if there is something to report, as the OpenAI API has no such fields. All answers of a beam
-        // search report the one search.
+        // The fields under `interbed` are added only if they have something to report, because OpenAI's API has no
+        // such fields. The sequences of a beam search all report that one search, so only the first of them counts.
         let told =
             self.streams.iter().enumerate().filter(|(index, stream)| !stream.at_once || index % self.candidates == 0);
         let preemptions: u32 = told.map(|(_, stream)| stream.text.preemptions()).sum();
@@ -425,8 +427,8 @@ impl Sequences {
     }
 }
 
-/// Describes where a prompt's cached prefix ended and why, and which part of the rest was on disk and is not loaded.
-/// How many look-ups ago something was evicted is included only if `lookups_told`.
+/// Describes where a prompt's cached prefix ended and why, and how much of the rest was on disk but not loaded. The
+/// number of look-ups since an eviction is included only if `lookups_told`.
 fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {
         MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
@@ -440,7 +442,7 @@ fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Valu
         entry["lookups_ago"] = json!(lookups_ago);
     }
     if let Some(FoundBelow { tokens, loaded, computed, .. }) = below.filter(|below| below.tokens > below.loaded) {
-        // The first tokens are computed while the rest is read, so both may be true.
+        // The first tokens are computed while the rest is read, so both reasons may apply.
         let reason = if tokens > loaded + computed { "could_not_be_read" } else { "computing_is_faster" };
         entry["on_disk"] = json!({"tokens": tokens, "not_loaded_tokens": tokens - loaded, "reason": reason});
     }
@@ -448,14 +450,15 @@ fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Valu
 }
 
 impl Output {
-    /// The score by which `best_of` chooses. An empty answer has the worst one.
+    /// Returns the score by which `best_of` chooses: the mean log-probability of the tokens. An empty answer has the
+    /// worst score.
     fn mean_logprob(&self) -> f64 {
         if self.num_tokens == 0 { f64::NEG_INFINITY } else { self.logprob / self.num_tokens as f64 }
     }
 }
 
 impl Stream {
-    /// Passes new text to the reader of the answer, if there is one. A stop string in the text ends the sequence.
+    /// Passes new text to the splitter of the answer, if there is one. A stop string in the text ends the sequence.
     fn read(&mut self, mut text: TextDelta) -> Delta {
         let Some(answer) = &mut self.answer else { return Delta { text, ..Delta::default() } };
         let (pieces, stop) = answer.push(&text.text, self.text.tokens(), text.finished.is_some());
@@ -498,7 +501,7 @@ impl Stream {
         }
     }
 
-    /// Records that the sequence ended, for this reason.
+    /// Records that the sequence has ended for `reason`.
     fn end(&mut self, reason: &'static str, now: Instant, observed: &Observed) {
         self.ended = true;
         self.timing.ended = Some(now);
@@ -530,7 +533,7 @@ impl Drop for Sequences {
     }
 }
 
-/// Records in the request's log what is submitted to the engine.
+/// Records in the request's log what the request asks for.
 fn note(app: &App, log: &RequestLog, prompts: usize, prompt_tokens: usize, common: &Common) {
     app.metrics.params_n.observe(common.n as f64);
     let mut facts = log.facts();
@@ -547,7 +550,7 @@ fn note(app: &App, log: &RequestLog, prompts: usize, prompt_tokens: usize, commo
     });
 }
 
-/// Converts the engine's refusal of a request to an error, with the time after which to retry.
+/// Converts the engine's refusal of a request to an error that says when to retry.
 fn refusal(error: SubmitError, pace: &QueuePace) -> ApiError {
     match error {
         SubmitError::Overloaded { .. } => ApiError::queue_full(error.to_string(), pace.retry_after_s()),

@@ -1,9 +1,10 @@
-//! The connections that are open: how many, and from where.
+//! The connections that are open, counted in total and by address.
 //!
-//! A connection that asks for nothing takes no place from one that might: where all are taken, the one that has been
-//! idle for longest is closed, of the address that has the most. Where all are busy, a few more are let in, so that
-//! whoever asks how the server is gets an answer; other requests wait there for a place, as far as there is room. No
-//! address has more than three quarters of all places, but for proxies, which speak for many.
+//! A connection with a place has its requests served; the number of places is limited. If all places are taken, a new
+//! connection gets the place of an idle one: of the address with the most connections, the server closes the one that
+//! has been idle for longest. If all are busy, a few connections are admitted without a place, so that requests for
+//! the server's health are answered; other requests on them wait for a place, and are refused if too many wait. No
+//! address may have more than three quarters of all places, except proxies, which pass on requests of many clients.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,18 +14,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// Connections that are let in where all places are busy, at a time, before one has said what it wants.
+/// Maximum number of connections without a place that have not sent a request yet.
 const KEPT: usize = 8;
-/// Those of them that may wait for a place.
+/// Maximum number of connections without a place whose requests wait for a place.
 const WAITING_MAX: usize = 56;
-/// Connections that may be open beside those that have a place.
+/// Maximum number of connections that may be open without a place.
 pub(crate) const BESIDE: usize = KEPT + WAITING_MAX;
-/// Time for which a connection is left alone: what it wants may be on its way.
+/// Time for which a connection must be idle before the server may close it, because its request may be on its way.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// What `since` is while a request is served.
+/// Value of `Signs::since` while a request is served.
 const BUSY: u64 = u64::MAX;
 
-/// All of them.
+/// All open connections.
 pub(crate) struct Guests {
     open: Mutex<Open>,
     proxies: Vec<Network>,
@@ -38,7 +39,7 @@ pub(crate) struct Guests {
 
 struct Open {
     most: usize,
-    /// By address, those that have a place.
+    /// Number of connections with a place, by address.
     placed: HashMap<IpAddr, usize>,
     num_placed: usize,
     num_kept: usize,
@@ -53,21 +54,21 @@ struct Entry {
     signs: Arc<Signs>,
 }
 
-/// What a connection has.
+/// The kind of admission that a connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Place,
-    /// It was let in where all places are busy.
+    /// The connection was admitted without a place, because all places were busy.
     Kept,
-    /// The same, and its request waits for a place.
+    /// The connection was admitted without a place, and its request waits for one.
     Waiting,
-    /// It has to go, and counts no more.
+    /// The connection is being closed, and counts towards no limit.
     Leaving,
 }
 
-/// What is said between a connection and those who look for one to close.
+/// State that a connection shares with the code that chooses which connection to close.
 struct Signs {
-    /// When its last request ended, or it came, in nanoseconds; [`BUSY`] during a request.
+    /// Time at which the connection opened or its last request ended, in nanoseconds; [`BUSY`] during a request.
     since: AtomicU64,
     has_asked: AtomicBool,
     /// Whether a part of an answer waits for the client to read.
@@ -75,18 +76,19 @@ struct Signs {
     leave: Notify,
 }
 
-/// A connection, as long as it is open.
+/// An open connection; dropping the value frees its place.
 pub(crate) struct Guest {
     guests: Arc<Guests>,
     number: u64,
     signs: Arc<Signs>,
 }
 
-/// A request that is served, until the last of its answer is on its way to the client.
+/// A request that is served, until the last part of its answer is on its way to the client.
 pub(crate) struct Busy(Arc<Guest>);
 
 impl Guests {
-    /// At most `most` at a time. Addresses in `proxies` are not limited by themselves.
+    /// Allows `most` connections with a place at a time. The limit for one address does not apply to addresses in
+    /// `proxies`.
     pub(crate) fn new(most: usize, proxies: Vec<Network>) -> Arc<Self> {
         Self::with_patience(most, proxies, PATIENCE)
     }
@@ -105,13 +107,13 @@ impl Guests {
         Arc::new(Self { open: Mutex::new(open), proxies, patience, begun, room, door })
     }
 
-    /// From now on there may be so many.
+    /// Sets the maximum number of connections with a place.
     pub(crate) fn set_most(&self, most: usize) {
         self.open().most = most;
         self.stir();
     }
 
-    /// Lets in a connection from `address`; `None` where nothing can be done for it now.
+    /// Admits a connection from `address`; `None` if it can have no place now, and cannot be admitted without one.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Guest> {
         let address = household(address);
         let mut open = self.open();
@@ -137,7 +139,7 @@ impl Guests {
         Some(Guest { guests: self.clone(), number, signs })
     }
 
-    /// Whether there is a place for one more from `address`, if need be that of one that is idle.
+    /// Whether a connection from `address` can have a place; an idle connection is closed if that is necessary.
     fn make_place(&self, open: &mut Open, address: IpAddr) -> bool {
         let is_placed = |entry: &Entry| entry.standing == Standing::Place;
         let own = open.placed.get(&address).copied().unwrap_or(0);
@@ -147,8 +149,8 @@ impl Guests {
         open.num_placed < open.most || self.push_out(open, is_placed)
     }
 
-    /// Has one leave that is idle: of those that `may`, of the address that has the most, the one that is idle for
-    /// longest. Returns whether there is any.
+    /// Closes an idle connection among those that `may` be closed: of the address with the most places, the one that
+    /// has been idle for longest. Returns whether there was one.
     fn push_out(&self, open: &mut Open, may: impl Fn(&Entry) -> bool) -> bool {
         let patience = u64::try_from(self.patience.as_nanos()).unwrap_or(BUSY);
         let Some(latest) = self.now().checked_sub(patience) else { return false };
@@ -163,13 +165,13 @@ impl Guests {
         true
     }
 
-    /// Closes one that is idle, where the system has room for no more.
+    /// Closes an idle connection, if there is one, because the system can open no more files.
     pub(crate) fn make_room(&self) {
         let mut open = self.open();
         self.push_out(&mut open, |entry| entry.standing != Standing::Leaving);
     }
 
-    /// Completes when one that found no room may find some.
+    /// Completes when a place may have become free, for connections that could not be admitted.
     pub(crate) async fn stirred(&self) {
         self.door.notified().await;
     }
@@ -189,7 +191,7 @@ impl Guests {
 }
 
 impl Open {
-    /// Changes what the guest has.
+    /// Changes what the connection `number` may use, and returns its signs.
     fn set(&mut self, number: u64, standing: Standing) -> Arc<Signs> {
         let entry = self.guests.get_mut(&number).expect("a guest is known as long as it is open");
         let before = std::mem::replace(&mut entry.standing, standing);
@@ -218,19 +220,19 @@ impl Open {
 }
 
 impl Guest {
-    /// Whether it was let in where all places are busy.
+    /// Whether the connection was admitted without a place and does not wait for one.
     pub(crate) fn is_kept(&self) -> bool {
         self.guests.open().guests[&self.number].standing == Standing::Kept
     }
 
-    /// A request begins.
+    /// Marks the connection as busy until the returned value is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Busy {
         self.signs.has_asked.store(true, Ordering::Relaxed);
         self.signs.since.store(BUSY, Ordering::Release);
         Busy(self.clone())
     }
 
-    /// Completes when it has to go, if it is idle.
+    /// Completes when the server has chosen this connection to be closed.
     pub(crate) async fn sent_away(&self) {
         self.signs.leave.notified().await;
     }
@@ -240,7 +242,7 @@ impl Guest {
         self.signs.since.load(Ordering::Acquire) == BUSY || self.signs.has_unsent.load(Ordering::Acquire)
     }
 
-    /// Notes whether a part of an answer waits for the client to read.
+    /// Records whether a part of an answer waits for the client to read.
     pub(crate) fn has_unsent(&self, has_unsent: bool) {
         if self.signs.has_unsent.load(Ordering::Relaxed) == has_unsent {
             return;
@@ -248,7 +250,8 @@ impl Guest {
         let signs = &self.signs;
         let (before, now) = (signs.since.load(Ordering::Acquire), self.guests.now());
         if before != BUSY {
-            // During a request it stays; one may have begun just now.
+            // `since` stays `BUSY` during a request, and a request may begin at this moment, so it is replaced only if
+            // unchanged.
             let _ = signs.since.compare_exchange(before, now, Ordering::AcqRel, Ordering::Acquire);
         }
         signs.has_unsent.store(has_unsent, Ordering::Release);
@@ -257,17 +260,17 @@ impl Guest {
         }
     }
 
-    /// Whether there ever was a request.
+    /// Whether the connection has ever sent a request.
     pub(crate) fn has_asked(&self) -> bool {
         self.signs.has_asked.load(Ordering::Relaxed)
     }
 
-    /// Waits for a place. Returns whether it has one: not too many may wait.
+    /// Waits until the connection has a place. Returns false at once if too many connections wait.
     pub(crate) async fn wait_for_place(&self) -> bool {
         loop {
             let room = self.guests.room.notified();
             let mut room = std::pin::pin!(room);
-            // From here on, no notice is missed.
+            // Notifications sent from here on are received, even before the wait begins.
             room.as_mut().enable();
             {
                 let mut open = self.guests.open();
@@ -315,7 +318,8 @@ impl Drop for Busy {
 #[derive(Clone, Copy)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
-/// Whom an address stands for: a site of IPv6 has as many as it likes.
+/// Returns the address under which a client is counted. IPv6 addresses count by their first 64 bits, because a site
+/// may use any number of addresses below them.
 pub(crate) fn household(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -323,7 +327,7 @@ pub(crate) fn household(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Addresses that begin alike: one, as `10.0.0.7`, or all of a network, as `10.0.0.0/8`.
+/// A network address such as `10.0.0.0/8`, or a single address such as `10.0.0.7`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
     begin: IpAddr,
@@ -331,10 +335,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// Reads one.
+    /// Reads an address, or a network in CIDR notation.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Says what is wrong with the text.
     pub fn read(text: &str) -> Result<Self, String> {
         let wrong =
             || format!("{text:?} is no address: give one such as 10.0.0.7 or fd00::7, or a network such as 10.0.0.0/8");
@@ -354,7 +358,7 @@ impl Network {
             (IpAddr::V4(begin), IpAddr::V4(address)) => {
                 begins_alike(begin.to_bits().into(), address.to_bits().into(), 32)
             }
-            // Addresses are known by the first half.
+            // IPv6 addresses are compared by their first 64 bits, like those from [`household`].
             (IpAddr::V6(begin), IpAddr::V6(address)) => {
                 begins_alike(begin.to_bits() >> 64 << 64, address.to_bits() >> 64 << 64, 128)
             }
@@ -381,11 +385,11 @@ mod tests {
     fn idle_ones_make_room_the_longest_first() {
         let guests = Guests::with_patience(4, Vec::new(), Duration::ZERO);
         let mut open: Vec<_> = (0..4_u8).filter_map(|host| admit(&guests, [10, 0, 0, host])).collect();
-        // The first has asked something since.
+        // The first connection has sent a request, so it has been idle for a shorter time than the others.
         drop(open[0].begin());
         open.extend(admit(&guests, [10, 0, 0, 9]));
         assert_eq!(open.iter().map(|guest| is_leaving(guest)).collect::<Vec<_>>(), [false, true, false, false, false]);
-        // The address that has the most loses first.
+        // The address with the most connections loses one first.
         open.extend(admit(&guests, [10, 0, 0, 9]));
         open.extend(admit(&guests, [10, 0, 0, 7]));
         let leaving: Vec<_> = (0..).zip(&open).filter(|(_, guest)| is_leaving(guest)).map(|(at, _)| at).collect();
@@ -421,7 +425,7 @@ mod tests {
         of_one.clear();
         drop(of_another);
         assert!(busy([10, 1, 2, 3], 8).iter().all(|(_, guest)| !guest.is_kept()));
-        // One of its own that is idle makes room for an address that has as many as it may.
+        // An address at its limit gets a new place if one of its own connections is idle.
         let mut open = busy(HERE, 6);
         drop(open.swap_remove(3).0);
         let idle = admit(&guests, HERE).expect("room");
@@ -436,13 +440,13 @@ mod tests {
         let busy: Vec<_> = (1..3_u8).map(|host| admit(&guests, [10, 0, 0, host]).expect("room").begin()).collect();
         let kept: Vec<_> = (0..KEPT + 2).filter_map(|_| admit(&guests, HERE)).collect();
         assert_eq!(kept.len(), KEPT + 2);
-        // Those that say nothing make room for others.
+        // Connections that have sent no request are closed to admit others.
         assert!(kept[..2].iter().all(|guest| is_leaving(guest)) && kept[2..].iter().all(|guest| guest.is_kept()));
-        // All are asking: there is nothing to be done for one more.
+        // All connections have requests, so none can be closed for another.
         let asking: Vec<_> = kept[2..].iter().map(Guest::begin).collect();
         assert!(admit(&guests, HERE).is_none());
         drop(asking);
-        // Their requests wait for a place, as many as may.
+        // Requests on the connections without a place wait for one, up to the maximum.
         let mut waiting = tokio::task::JoinSet::new();
         for count in 0..WAITING_MAX + 1 {
             let guest = admit(&guests, [10, 1, 0, 0]).expect("a place kept");

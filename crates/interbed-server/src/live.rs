@@ -1,4 +1,4 @@
-//! The event stream of the live page: shows the engine's state to all viewers.
+//! The event stream of the web page at `/`: shows the engine's state to all viewers.
 //!
 //! While there are viewers, one task reads the engine's state and turns changes into one event for all of them. A new
 //! viewer gets the whole state first; so does one that has read too slowly and missed an event. Without viewers nothing
@@ -39,7 +39,7 @@ pub(crate) struct Live {
     keys: ApiKeys,
     places: Arc<Places<Tenant>>,
     stage: Mutex<Stage>,
-    /// Whether the server is ending; the stream would otherwise go on as long as somebody watches.
+    /// Whether the server is ending; the stream would otherwise go on as long as a viewer is connected.
     is_over: watch::Receiver<bool>,
 }
 
@@ -47,15 +47,15 @@ pub(crate) struct Live {
 struct Stage {
     viewers: usize,
     scene: Scene,
-    /// The event with the whole state, once a viewer has needed it.
+    /// The event with the whole state; `None` until a viewer needs it.
     whole: Option<Bytes>,
     /// Channel for changes, while the state is being read.
     changes: Option<broadcast::Sender<Bytes>>,
 }
 
 impl Live {
-    /// A stream about `engine` and the `recent` requests, for clients with one of `keys`, until `is_over`. `about` are
-    /// the facts that never change.
+    /// Creates a stream about `engine` and the `recent` requests for clients with one of `keys`; the stream ends when
+    /// `is_over` becomes true. `about` holds facts that never change.
     pub(crate) fn new(
         engine: EngineHandle,
         keys: ApiKeys,
@@ -68,7 +68,7 @@ impl Live {
         Arc::new(Self { engine, keys, places: Places::new(VIEWERS_MAX), stage: Mutex::new(stage), is_over })
     }
 
-    /// Adds a viewer of `tenant`.
+    /// Adds a viewer that belongs to `tenant`.
     ///
     /// # Errors
     /// There are too many viewers, or the server is ending.
@@ -92,7 +92,7 @@ impl Live {
         Ok(Viewer { live, tenant, changes: None, is_over, has_ended: false, _place: place })
     }
 
-    /// Reads the engine's state as long as there are viewers.
+    /// Reads the engine's state periodically while there are viewers, and sends the changes to them.
     async fn keep_up(self: Arc<Self>) {
         let mut watcher = self.engine.watch();
         let mut ticks = interval(WatchPace::PERIOD);
@@ -118,8 +118,8 @@ impl Live {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The whole state as one event, and the channel of later changes. Before anything is known, the first change is
-    /// the whole state.
+    /// Returns the whole state as one event, and the channel of later changes. Before the state has been read, there
+    /// is no such event; the first change is then the whole state.
     fn whole(&self) -> (Option<Bytes>, Option<broadcast::Receiver<Bytes>>) {
         let mut stage = self.stage();
         let Stage { scene, whole, changes, .. } = &mut *stage;
@@ -142,7 +142,7 @@ pub(crate) struct Viewer {
 }
 
 impl Viewer {
-    /// The next event; `None` after the last.
+    /// Returns the next event; `None` after the last.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if self.has_ended {
             return None;

@@ -1,10 +1,10 @@
-//! The memory that requests hold, bounded by one figure: `request_bytes_max`, which the memory plan sets aside.
+//! The memory that requests hold. The setting `request_bytes_max` limits it; the memory plan reserves that many bytes.
 //!
 //! # The arithmetic
 //!
-//! The memory for requests is divided into parts. A request takes shares of them in this order, and never waits for a
-//! part while it holds a later one. Requests may wait for each other within a part, where a share grows; a wait ends
-//! after [`WAIT_MAX`] at the latest:
+//! The memory for requests is divided into parts. A request takes shares of the parts in the order of this table, and
+//! never waits for a part while it holds a share of a later one. Requests may wait for each other within a part, where
+//! a share grows; each wait ends after [`WAIT_MAX`] at the latest:
 //!
 //! | part | of 128 MiB | holds | charged |
 //! |---|---|---|---|
@@ -26,26 +26,28 @@
 //! tools and a template's own arguments become JSON values, of which a template gets two copies:
 //! [`crate::json_cost::JsonCost`] counts those before they are built.
 //!
-//! A request is charged to *held* ([`crate::charge`]) with twelve bytes for each token of a prompt, once for the answer
-//! and once for each of the sequences (which hold it as a list that grows by doubling): the `n` answers, including
-//! candidates that `best_of` does not choose, or the beams of a search. It is also charged for the options that each
-//! answer has a copy of; for `echo`, with the text in each answer, and with `logprobs`, with [`ECHO_LOGPROB_BYTES`] for
-//! each of the `(top + 1) x prompt tokens` entries of each answer. A beam search also holds `width x max_tokens`
-//! tokens, once in its sequences and three times in its hypotheses, with their log-probabilities if these are reported.
+//! A request is charged to *held* ([`crate::charge`]) with twelve bytes for each token of a prompt, once for the
+//! answer and once for each of the sequences (which hold it as a list that grows by doubling): the `n` answers,
+//! including candidates that `best_of` does not choose, or the beams of a search. The request is also charged for the
+//! options that each answer has a copy of; for `echo`, with the text in each answer, and with `logprobs`, with
+//! [`ECHO_LOGPROB_BYTES`] for each of the `(top + 1) x prompt tokens` entries of each answer. A beam search also holds
+//! `width x max_tokens` tokens, once in its sequences and three times in its hypotheses, with their log-probabilities
+//! if these are reported.
 //!
-//! A stream whose client leaves more than a quarter of *unread* unread, or much while all of it is taken, ends with an
-//! error ([`UnreadBudget`]); nobody waits for that part.
+//! A stream ends with an error if its client leaves more than a quarter of *unread* unread, or leaves much unread
+//! while all of that part is taken ([`UnreadBudget`]). No request waits for that part.
 //!
-//! A body that arrives slowly, or not at all, loses its memory when others wait for it.
+//! A request whose body arrives slowly, or not at all, loses its memory if others wait for it.
 //!
-//! A request that could never get its share is refused at once (413), with the limit; others wait for up to
-//! [`WAIT_MAX`], and are then asked to try again (503).
+//! A request that needs a larger share than there can ever be is refused at once with status 413 and the limit. Other
+//! requests wait for up to [`WAIT_MAX`], and are then refused with status 503.
 //!
 //! # Tenants
 //!
-//! A tenant may have as much of each part as [`crate::shares`] says: all of it while it is alone, otherwise an equal
-//! part or one request. Memory of *held* and *answers* is not released within seconds, so with several keys, no key has
-//! more than three quarters of them: the rest is left for newcomers.
+//! How much of each part a tenant may have follows from [`crate::shares`]: all of it while the tenant is alone,
+//! otherwise an equal part or one request. Memory of *held* and *answers* is not released within seconds, so if the
+//! server has several keys, no key gets more than three quarters of these parts: the rest stays free for other
+//! tenants.
 //!
 //! [`Tokenizer::scratch_bytes`]: interbed_model::tokenizer::Tokenizer::scratch_bytes
 
@@ -68,7 +70,7 @@ const CONNECTION_BYTES: usize = 24 << 10;
 /// Additional memory of a TLS connection: a record that is read and one that is written, data that waits to be
 /// encrypted, and its state.
 const TLS_BYTES: usize = 40 << 10;
-/// Memory for preparing a request, however small it is.
+/// Memory for preparing a request, whatever its size.
 pub(crate) const PREPARING_BYTES: usize = 256 << 10;
 /// Bytes that a template may write in addition to the size of its input.
 pub(crate) const RENDERED_SLACK: usize = 64 << 10;
@@ -77,7 +79,7 @@ pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
 /// Memory of one log-probability entry of a non-streamed answer: some twelve bytes until it ends, then text, once by
 /// itself and once as part of the answer.
 pub(crate) const LOGPROB_BYTES: usize = 320;
-/// Time for which a request waits for its share.
+/// Maximum time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Bytes of one permit.
 const PERMIT_BYTES: usize = 1024;
@@ -92,14 +94,14 @@ pub(crate) struct RequestMemory {
     pub(crate) unread: Arc<UnreadBudget>,
 }
 
-/// One part of the memory.
+/// One part of the memory for requests.
 pub(crate) struct MemoryPart {
     permits: Arc<Permits>,
     units: usize,
     wait_max: Duration,
-    /// The API keys, each of which is a tenant, if some of the part is reserved for tenants that hold little.
+    /// The API keys, if no key may have all of the part: with several keys, each may have at most three quarters.
     keys: Option<ApiKeys>,
-    /// What the memory is for, in messages.
+    /// The purpose of the memory, for error messages.
     purpose: &'static str,
 }
 
@@ -110,7 +112,7 @@ pub(crate) struct Share {
 }
 
 impl RequestMemory {
-    /// Divides `bytes` among clients that send `keys`.
+    /// Divides `bytes` among the parts, for clients with `keys`.
     pub(crate) fn new(bytes: usize, keys: &ApiKeys) -> Self {
         let part = |halves, keys, purpose| MemoryPart::new(bytes / 32 * halves, WAIT_MAX, keys, purpose);
         let kept = || Some(keys.clone());
@@ -124,7 +126,7 @@ impl RequestMemory {
         }
     }
 
-    /// Number of connections that `bytes` allow.
+    /// Returns the number of connections for which `bytes` of request memory suffice.
     pub(crate) fn connections(bytes: usize, over_tls: bool) -> usize {
         let each = CONNECTION_BYTES + if over_tls { TLS_BYTES } else { 0 };
         (bytes / 16 * 3 / each).max(1)
@@ -147,7 +149,7 @@ impl MemoryPart {
         if is_shared { self.units - self.units / 4 } else { self.units }
     }
 
-    /// Waits for a share.
+    /// Waits for a share of `bytes` bytes.
     ///
     /// # Errors
     /// Status 413 if the part is smaller than the share, 503 if the memory does not become free in time.
@@ -188,7 +190,7 @@ impl Share {
         self.part.permits.are_wanted()
     }
 
-    /// Grows the share to at least `bytes`, waiting if need be.
+    /// Grows the share to at least `bytes`; waits if the memory is not free.
     ///
     /// # Errors
     /// Fails like [`MemoryPart::take`]; the share is then unchanged.
@@ -204,7 +206,7 @@ impl Share {
         self.resize((self.permit.amount() * PERMIT_BYTES).saturating_add(bytes)).await
     }
 
-    /// Resizes the share to `bytes`; waits if that is more than now.
+    /// Resizes the share to `bytes`; waits if the share grows and the memory is not free.
     ///
     /// # Errors
     /// Fails like [`MemoryPart::take`]; the share is then unchanged.
@@ -285,12 +287,12 @@ mod tests {
             }
             assert_eq!(of_b.len(), part.bytes() >> 20);
             timeout(wait, part.take(a, 1 << 20)).await.expect("no wait").expect("room");
-            // From now on the other tenant is limited to its half.
+            // From now on the other tenant is limited to half of the part.
             of_b.truncate(part.bytes() >> 21);
             let both = [timeout(wait, part.take(b, 3 << 20)).await, timeout(wait, part.take(a, 6 << 20)).await];
             assert!(both[0].is_err() && both[1].is_ok(), "{both:?}");
         }
-        // Memory that is given back soon is not reserved for others.
+        // Requests soon release memory of this part, so none of it is reserved for other tenants.
         assert_eq!(memory.parsed.bytes(), 24 << 20);
     }
 }

@@ -1,8 +1,9 @@
-//! Prometheus metrics: vLLM's names where the meaning is the same, `interbed:` for the rest.
+//! The metrics at `/metrics`, in Prometheus' text format. A metric has vLLM's name if vLLM has one with the same
+//! meaning; other names begin with `interbed:`.
 //!
-//! Most figures are totals that the engine keeps anyway; only what the server alone sees is counted here. The format is
-//! written by hand, because `prometheus-client` keeps figures in its own registry, while here they are read when the
-//! page is requested.
+//! The engine counts most figures; this file counts only what the server alone sees. The text is written by hand,
+//! because the `prometheus-client` crate keeps figures in a registry of its own, whereas these figures are read when
+//! `/metrics` is requested.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ const LENGTH_BUCKETS: &[f64] =
 const N_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 /// Reasons for which a sequence ends.
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
-/// Number of classes of HTTP statuses, by their first digit from 0 on.
+/// Number of classes of HTTP statuses: one for each first digit from 0 to 5.
 const STATUS_CLASSES: usize = 6;
 
 /// The server's own counters.
@@ -55,11 +56,11 @@ pub(crate) struct Metrics {
     generation_tokens: Histogram,
     params_max_tokens: Histogram,
     finished: [AtomicU64; REASONS.len()],
-    /// `None` where another one counts what the server answers.
+    /// Counts of the whole server; `None` for one of several models, because then the server counts them elsewhere.
     server: Option<ServerCounts>,
 }
 
-/// What a server counts, whichever model answers.
+/// Counts of the whole server, for all its models together.
 struct ServerCounts {
     responses: [AtomicU64; STATUS_CLASSES],
     traces: Option<Arc<TraceCounts>>,
@@ -67,7 +68,7 @@ struct ServerCounts {
 
 /// A sequence that has ended.
 pub(crate) struct Finished {
-    /// One of [`REASONS`].
+    /// The reason for the end; one of [`REASONS`].
     pub(crate) reason: &'static str,
     pub(crate) prompt_tokens: usize,
     pub(crate) generation_tokens: usize,
@@ -82,12 +83,13 @@ pub(crate) struct Finished {
 }
 
 impl Metrics {
-    /// Creates counters at zero; `traces` are counted elsewhere, if traces are on.
+    /// Creates the counters of a server at zero. `traces` counts the spans that are sent to the collector, if traces
+    /// are on.
     pub(crate) fn new(traces: Option<Arc<TraceCounts>>) -> Self {
         Self { server: Some(ServerCounts { responses: Default::default(), traces }), ..Self::of_model() }
     }
 
-    /// Counters of one of several models, where nothing is counted yet. What the server answers is counted elsewhere.
+    /// Creates the counters of one of several models at zero. The server counts HTTP responses elsewhere.
     pub(crate) fn of_model() -> Self {
         let of_requests = || Histogram::new(REQUEST_BUCKETS);
         Self {
@@ -303,8 +305,9 @@ impl Metrics {
         page.text
     }
 
-    /// What there is where several models are served: what all of them answered, and `model`, the page of the one that
-    /// is in memory. Without it, `coming` is the model that is being loaded, if one is, and how far it is.
+    /// Renders the metrics of a server with several models: its own counts, after `model`, the metrics of the model in
+    /// memory. Without a model in memory, `coming` names the model that is being loaded, with the numbers of loaded
+    /// bytes and of all bytes.
     pub(crate) fn render_several(&self, model: Option<String>, coming: Option<(&str, (u64, u64))>) -> String {
         let mut text = model.unwrap_or_else(|| {
             let mut page = Page::new(coming.map_or("", |(name, _)| name));
@@ -316,7 +319,7 @@ impl Metrics {
             }
             page.text
         });
-        // These belong to no model.
+        // The metrics of the whole server have no model's name as label.
         let mut page = Page::new("");
         self.render_responses(&mut page);
         text.push_str(&page.text);
@@ -342,10 +345,11 @@ impl Metrics {
     }
 }
 
-/// Counts of observations up to each bound.
+/// A Prometheus histogram: counts of observations up to each bound.
 pub(crate) struct Histogram {
     bounds: &'static [f64],
-    /// One count per bound, and one for larger values; not cumulative.
+    /// The number of values up to each bound and above the bound before it, and at the end the number of larger
+    /// values.
     counts: Vec<AtomicU64>,
     /// Sum of the observations in millionths, as there are no atomic floats.
     sum_micro: AtomicU64,
@@ -558,7 +562,7 @@ fn escaped(text: &str) -> String {
     text.replace(char::is_control, "_")
 }
 
-/// The text that is being written.
+/// The text of the metrics while it is being written.
 struct Page {
     text: String,
     common_labels: String,
@@ -566,7 +570,7 @@ struct Page {
 
 impl Page {
     fn new(model: &str) -> Self {
-        // There is one engine; vLLM numbers engines from 0.
+        // The server has one engine, which gets the number 0, as in vLLM.
         Self { text: String::new(), common_labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)) }
     }
 
@@ -586,7 +590,7 @@ impl Page {
         self.sample(name, "", value);
     }
 
-    /// How far a model is loaded.
+    /// Writes how many bytes of a model are loaded, and how many there are.
     fn loaded(&mut self, bytes: (u64, u64)) {
         self.gauge("interbed:load_done_bytes", "Bytes of weights that are loaded.", bytes.0 as f64);
         self.gauge("interbed:load_all_bytes", "Bytes of weights that will be.", bytes.1 as f64);

@@ -21,18 +21,18 @@ pub(crate) enum Change {
     Closed,
 }
 
-/// Groups the pieces of an answer into blocks. White space between blocks is dropped, and an answer without any block
-/// gets an empty text block.
+/// Groups the pieces of an answer into blocks. White space between blocks is dropped. An answer without any block gets
+/// an empty text block.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     blocks: usize,
     open: Option<Block>,
-    /// White space at the beginning of a possible text.
+    /// White space that is held back, because text may follow it.
     blank: String,
 }
 
 impl Outline {
-    /// Processes pieces; returns the changes, each with the index of its block.
+    /// Processes pieces of the answer; returns the changes, each with the index of its block.
     pub(crate) fn push(&mut self, pieces: Vec<Piece>) -> Vec<(usize, Change)> {
         let mut changes = Vec::new();
         for piece in pieces {
@@ -98,7 +98,7 @@ impl Outline {
 pub(crate) struct Blocks(pub(crate) Vec<(Block, String)>);
 
 impl Blocks {
-    /// Applies a change.
+    /// Applies a change to the last block.
     pub(crate) fn add(&mut self, change: &Change) {
         match (change, self.0.last_mut()) {
             (Change::Opened(block), _) => self.0.push((block.clone(), String::new())),

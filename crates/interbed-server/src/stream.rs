@@ -23,15 +23,15 @@ use crate::generate::{Delta, Sequences};
 use crate::json_text::{add_field, with_field};
 use crate::memory::Share;
 
-/// Chunks that are buffered for a slow client; the tokens after them wait in the sequences' own channels.
+/// Maximum number of chunks that are buffered for a slow client; later tokens wait in the channels of the sequences.
 const CHUNKS_WAITING: usize = 16;
 
 /// Converts the output of a sequence to entries of `choices`.
 pub(crate) trait Choices: Send + 'static {
-    /// The entries for new output; empty if there is nothing to report.
+    /// Returns the entries for new output of the sequence `index`; none if there is nothing to report.
     fn choices(&mut self, index: usize, delta: Delta) -> Vec<Value>;
 
-    /// An entry that adds nothing.
+    /// Returns an entry that adds nothing, for chunks that only keep the connection alive.
     fn empty(&self, index: usize) -> Value;
 }
 
@@ -56,7 +56,7 @@ impl Envelope {
     }
 }
 
-/// One entry of the `choices` of a whole answer.
+/// An entry of the `choices` of an answer that is not streamed.
 pub(crate) struct Choice {
     pub(crate) choice: Value,
     /// JSON of the choice's `logprobs`, which is `null` in `choice`.
@@ -76,7 +76,8 @@ impl Choice {
     }
 }
 
-/// Builds the response with all output of `sequences`. `prompt_logprobs`, if given, is the JSON of that field.
+/// Builds the response with all output of `sequences`. `prompt_logprobs`, if given, is the JSON of the field of that
+/// name.
 pub(crate) fn whole(
     envelope: &Envelope,
     choices: Vec<Choice>,
@@ -95,11 +96,12 @@ pub(crate) fn whole(
     drop(list);
     add_field(&mut body, "prompt_logprobs", prompt_logprobs);
     let body = body.into_bytes();
-    // An echo is charged to the sequences' memory; the rest to the answer's own.
+    // Text that `echo` repeats is charged to the share of the sequences, and the rest of the answer to a share of its
+    // own.
     json(body, [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect())
 }
 
-/// A JSON response. Its shares of memory are released once the client has read it.
+/// Returns a JSON response. The memory shares are released once the body has been sent to the client.
 pub(crate) fn json(body: Vec<u8>, mut shares: Vec<Share>) -> Response {
     shares.iter_mut().for_each(|share| share.shrink(body.capacity()));
     let mut response = Body::from(Bytes::from_owner(Owned { body, _shares: shares })).into_response();
@@ -107,7 +109,7 @@ pub(crate) fn json(body: Vec<u8>, mut shares: Vec<Share>) -> Response {
     response
 }
 
-/// Bytes with their shares of memory.
+/// The bytes of a body with the memory shares that they are charged to.
 struct Owned {
     body: Vec<u8>,
     _shares: Vec<Share>,
@@ -119,7 +121,7 @@ impl AsRef<[u8]> for Owned {
     }
 }
 
-/// A streamed response of chunks, in the format of the completion APIs.
+/// Returns a streamed response of chunks, in the format of OpenAI's completion APIs.
 pub(crate) fn answer(
     app: &Arc<App>,
     sequences: Sequences,
@@ -132,44 +134,44 @@ pub(crate) fn answer(
 
 /// Content type of server-sent events.
 pub(crate) const SSE: &str = "text/event-stream; charset=utf-8";
-/// Content type of JSON values, one per line.
+/// Content type of JSON lines.
 pub(crate) const LINES: &str = "application/x-ndjson";
 
-/// Converts the output of a request's sequences to events, each a text from [`data`], [`named`] or [`line`].
+/// Converts the output of a request's sequences to events; each is a text made by [`data`], [`named`] or [`line`].
 pub(crate) trait Events: Send + 'static {
     /// Content type of the stream.
     const KIND: &'static str = SSE;
 
-    /// Events for new output of a sequence that has not failed.
+    /// Returns the events for new output of a sequence that has not failed.
     fn delta(&mut self, index: usize, delta: Delta, sequences: &Sequences) -> Vec<String>;
 
-    /// Events for the end of all sequences without failure.
+    /// Returns the events for the end of an answer without failure.
     fn end(&mut self, sequences: &Sequences) -> Vec<String>;
 
-    /// Events for the failure of a sequence, which ends the answer.
+    /// Returns the events for the failure of a sequence, which ends the whole answer.
     fn failed(&mut self, error: &ApiError) -> Vec<String>;
 
-    /// Events for a time without output. They change nothing in the answer, but show clients that it goes on. Comments
-    /// in SSE would not do: some clients wait for events only, and give up.
+    /// Returns events for a period without output, which add nothing to the answer but show clients that it goes on.
+    /// SSE comments are not enough, because some clients give up unless they receive events.
     fn idle(&mut self, sequences: &Sequences) -> Vec<String>;
 }
 
-/// An event without a name.
+/// Returns an event without a name.
 pub(crate) fn data(data: &str) -> String {
     format!("data: {data}\n\n")
 }
 
-/// A line of JSON, for streams of [`LINES`].
+/// Returns a line of JSON, for streams of [`LINES`].
 pub(crate) fn line(value: &Value) -> String {
     format!("{value}\n")
 }
 
-/// An event of this name.
+/// Returns an event called `name`.
 pub(crate) fn event(name: &str, data: &Value) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
 
-/// An event with a name, which is also the `type` of its data.
+/// Returns an event called `name`; its data has this name as `type`, too.
 pub(crate) fn named(name: &str, data: Value) -> String {
     let mut whole = Map::new();
     whole.insert("type".into(), name.into());
@@ -202,7 +204,7 @@ impl<C: Choices> Events for Chunks<C> {
     }
 
     fn idle(&mut self, sequences: &Sequences) -> Vec<String> {
-        // Clients look at the first choice, so there has to be one.
+        // Clients read the first choice of each chunk, so the chunk has one.
         vec![self.chunk(self.choices.empty(sequences.first_open()))]
     }
 
@@ -222,7 +224,7 @@ impl<C: Choices> Events for Chunks<C> {
     }
 }
 
-/// A streamed response. When the client disconnects, the body is dropped, and the sequences with it.
+/// Returns a streamed response. If the client disconnects, the body is dropped, and dropping it cancels the sequences.
 pub(crate) fn events<E: Events>(app: &Arc<App>, mut sequences: Sequences, events: E) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let share = sequences.take_share();
@@ -236,12 +238,12 @@ pub(crate) fn events<E: Events>(app: &Arc<App>, mut sequences: Sequences, events
             _ = write(sequences, events, sink, silence_max, keys.revoked(tenant)) => {}
         }
     };
-    // The task logs with the request's id, as its handler does.
+    // The task's log lines carry the request's id, like those of the handler.
     tokio::spawn(writing.in_current_span());
     response(receiver, share, E::KIND)
 }
 
-/// A streamed response of only these events.
+/// Returns a streamed response of exactly these events.
 pub(crate) fn ended(events: &[String]) -> Response {
     let (sender, receiver) = mpsc::channel(1);
     // The channel has room for one item, and its receiver exists.
@@ -249,19 +251,19 @@ pub(crate) fn ended(events: &[String]) -> Response {
     response(receiver, None, SSE)
 }
 
-/// A streamed response of chunks that another task writes. `share` is released when the response has ended.
+/// Returns a streamed response whose chunks another task writes. `share` is released when the response has ended.
 pub(crate) fn response(chunks: mpsc::Receiver<Bytes>, share: Option<Share>, kind: &'static str) -> Response {
     let mut response = Body::new(EventBody { chunks, _share: share }).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies that buffer would delay the stream.
+    // The header `x-accel-buffering` asks proxies not to buffer the stream, which would delay it.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-/// Writes all events, and idle events after each `silence_max` without output, until the end or until the key is
-/// `revoked`; returns `None` when the client has gone.
+/// Writes all events until the answer ends or the API key is `revoked`, and idle events after each `silence_max`
+/// without output. Returns `None` if the client has disconnected.
 async fn write(
     mut sequences: Sequences,
     mut events: impl Events,
@@ -277,7 +279,7 @@ async fn write(
         };
         let next = match next {
             Ok(next) => next,
-            // Nothing is lost; the output is still to be read.
+            // The time-out loses no output; the next call reads it.
             Err(_) => {
                 sink.send(events.idle(&sequences)).await?;
                 continue;
@@ -293,7 +295,7 @@ async fn write(
             }
             Some((index, delta)) => {
                 sink.send(events.delta(index, delta, &sequences)).await?;
-                // Tokens arrive, but nothing that can be reported yet.
+                // Tokens have arrived, but nothing was sent for `silence_max`.
                 if sink.told.elapsed() >= silence_max {
                     sink.send(events.idle(&sequences)).await?;
                 }
@@ -302,7 +304,7 @@ async fn write(
     }
 }
 
-/// Destination of the chunks.
+/// The channel to the response's body, with a time-out for each chunk.
 struct Sink {
     sender: mpsc::Sender<Bytes>,
     write_timeout: Duration,
@@ -311,7 +313,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Sends events; returns `None` when the client has gone, or reads nothing for too long.
+    /// Sends events; returns `None` if the client has disconnected, or has read nothing for `write_timeout`.
     async fn send(&mut self, events: impl IntoIterator<Item = String>) -> Option<()> {
         for event in events {
             timeout(self.write_timeout, self.sender.send(Bytes::from(event))).await.ok()?.ok()?;
@@ -321,7 +323,7 @@ impl Sink {
     }
 }
 
-/// A body whose chunks another task writes. It lives until almost all chunks are on their way to the client.
+/// A body whose chunks another task writes. The body is dropped when almost all chunks are on their way to the client.
 struct EventBody {
     chunks: mpsc::Receiver<Bytes>,
     _share: Option<Share>,

@@ -1,4 +1,4 @@
-//! One answer: submitted, shown as it comes, and measured.
+//! Submits one request, shows its answer while it is generated, and measures it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,48 +14,49 @@ use interbed_weights::StreamStats;
 use crate::interrupt::Interrupts;
 use crate::load::Loaded;
 
-/// A prompt, and how it is to be answered.
+/// A prompt, with the parameters of its answer.
 pub struct Question {
     /// Prompt tokens.
     pub prompt: Vec<TokenId>,
-    /// How tokens are chosen.
+    /// The sampling parameters.
     pub params: SamplingParams,
-    /// How tokens become text.
+    /// The options for turning tokens into text, with the stop strings.
     pub text: TextOptions,
-    /// Text to print before the answer, which continues it.
+    /// Text that is printed before the answer; the answer continues it.
     pub echo: Option<String>,
 }
 
-/// The answer, with its figures.
+/// An answer, with figures about its generation.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The text, as far as it came.
+    /// The text that was generated, possibly cut off by Ctrl-C.
     pub text: String,
-    /// Why it ended; `None` after Ctrl-C.
+    /// The reason why the answer ended; `None` after Ctrl-C.
     pub cause: Option<StopCause>,
-    /// The figures.
+    /// Figures about the generation.
     pub stats: Stats,
 }
 
-/// Figures of one answer.
+/// Figures about the generation of one answer.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     prompt_tokens: usize,
     cached_tokens: usize,
     tokens: usize,
-    /// From submission to the first token.
+    /// Time from submission to the first token.
     first_token: Option<Duration>,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     decoding: Duration,
     budget: Bytes,
-    /// What streaming the weights took.
+    /// Statistics of streaming during the answer; `None` if no weights are streamed.
     stream: Option<StreamStats>,
 }
 
-/// Submits `question`, and shows the answer as it comes. Ctrl-C cancels the request and keeps what came.
+/// Submits `question`, and passes the answer to `show` while it is generated. Ctrl-C cancels the request and keeps the
+/// text so far.
 ///
 /// # Errors
-/// The request is refused or fails, or the answer cannot be shown.
+/// The request is refused or fails, or `show` fails.
 pub fn answer(
     loaded: &Loaded,
     question: Question,
@@ -72,14 +73,14 @@ pub fn answer(
     let events = loaded.engine.handle().submit(request).map_err(by_flag)?;
     let mut stream = TextStream::new(events, loaded.tokenizer.clone(), text);
     let first_space = |id: TokenId, text: &str| {
-        // Decoders strip the first space of a text, but this text began earlier.
+        // Decoders strip the space at the start of a text, but this text continues another one.
         echo.is_some() && !text.starts_with(' ') && loaded.tokenizer.token_text(id).starts_with(' ')
     };
     let mut first = None;
     let work = async {
         if let Some(echo) = &echo {
-            // Only now: a request that is refused prints nothing but its error, and Ctrl-C ends the line of what was
-            // printed.
+            // The echo is printed only after the request was accepted: a refused request prints nothing but its error.
+            // Ctrl-C ends the line that was printed.
             show(echo)?;
         }
         while let Some(delta) = stream.next().await {
@@ -108,7 +109,7 @@ pub fn answer(
         }
         Ok(())
     };
-    // Dropping the stream, which this does at Ctrl-C, cancels the request.
+    // At Ctrl-C, this drops the stream, and dropping it cancels the request.
     if let Some(outcome) = interrupts.stop_at_ctrl_c(work) {
         let outcome: Result<()> = outcome;
         outcome?;
@@ -118,8 +119,8 @@ pub fn answer(
     Ok(answer)
 }
 
-/// The engine names parameters as the API spells them. At the command line they are flags, and `max_tokens` is the
-/// only one that has not been checked as a flag before.
+/// The engine's messages name parameters as the API spells them. `by_flag` replaces `max_tokens` by its flag; all
+/// other parameters have been checked as flags before.
 fn by_flag(refused: SubmitError) -> SubmitError {
     match refused {
         SubmitError::Invalid(refused) => {
@@ -130,8 +131,8 @@ fn by_flag(refused: SubmitError) -> SubmitError {
     }
 }
 
-/// Text for a terminal, where it must not be more than text: control characters but newline and tab could change the
-/// terminal's title, colours or clipboard, so they are spelled out as `\u{1b}`.
+/// Returns text that is safe to print on a terminal. Control characters except newline and tab could change the
+/// terminal's title, colours or clipboard, so they are replaced by escapes such as `\u{1b}`.
 pub fn without_controls(text: &str) -> Cow<'_, str> {
     let is_control = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
     if !text.contains(is_control) {
@@ -157,7 +158,7 @@ impl fmt::Display for Stats {
         write!(f, "\noutput  {} tokens", self.tokens)?;
         if self.tokens > 1 && !self.decoding.is_zero() {
             let rate = (self.tokens - 1) as f64 / self.decoding.as_secs_f64();
-            // Streamed weights may take seconds a token.
+            // With streamed weights, a token may take seconds.
             let digits = if rate < 1.0 { 3 } else { 1 };
             write!(f, "; {rate:.digits$} tokens/s after the first")?;
         }

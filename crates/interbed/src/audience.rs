@@ -1,46 +1,46 @@
-//! The kinds of callers, and the memory that their texts take outside the engine.
+//! The senders of texts, and the memory that their texts take outside the engine.
 
 use interbed_device::Bytes;
 use interbed_model::tokenizer::Tokenizer;
 
 use crate::footprint::Footprint;
 
-/// Least memory for requests of many clients that wait or are being read: bodies, texts, token ids.
+/// Minimum memory, in bytes, for requests of many clients: bodies, texts, token ids.
 pub const REQUEST_BYTES: usize = 128 << 20;
 
-/// Least memory for the one text that is answered: what a short conversation takes to be tokenized.
+/// Minimum memory, in bytes, for texts if one is answered at a time: enough to tokenize a short conversation.
 const TEXT_BYTES: u64 = 1 << 20;
 
 /// Tokenizing a conversation may take one part in this many of the budget.
 const TALK_SHARE: u64 = 16;
 
-/// Bytes of text of a token, rather too many than too few.
+/// Estimated bytes of text per token, rather too high than too low.
 const BYTES_PER_TOKEN: usize = 5;
 
-/// The kind of caller, which decides how much memory texts take outside the engine.
+/// The kind of sender, which decides how much memory texts take outside the engine.
 #[derive(Clone, Copy)]
 pub enum Audience<'a> {
-    /// No texts: passes are measured.
+    /// Nobody sends texts, because a command only measures passes.
     Nobody,
-    /// One prompt that has been tokenized; its tokens and text take this many bytes.
+    /// A single prompt that has been tokenized; the number is the bytes that its tokens and text take.
     Prompt(Bytes),
-    /// One person at a time, whose conversation grows and is tokenized by this.
+    /// A single person, whose growing conversation is tokenized with this tokenizer.
     Person(&'a Tokenizer),
     /// Many clients at once.
     Clients,
 }
 
-/// What takes memory outside the engine.
+/// The users of memory outside the engine.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     /// The memory of the process before the model is loaded.
     pub footprint: Footprint,
-    /// Who will send texts.
+    /// The kind of sender.
     pub audience: Audience<'a>,
 }
 
 impl Audience<'_> {
-    /// The least memory that texts need.
+    /// Returns the minimum memory that texts need.
     pub fn least(self) -> Bytes {
         match self {
             Self::Nobody => Bytes(0),
@@ -50,11 +50,11 @@ impl Audience<'_> {
         }
     }
 
-    /// What texts as long as a context of `tokens` would take, if texts can become that long; limited to a share of
-    /// `total`.
+    /// Returns the memory for texts as long as a context of `tokens` tokens, at most a share of `total`. `None` if
+    /// texts cannot become that long.
     pub fn of_context(self, tokens: usize, total: Bytes) -> Option<Bytes> {
         let Self::Person(tokenizer) = self else { return None };
-        // Lines of a usual length, as text that people write has them.
+        // The sample text has lines of a usual length, as people write them.
         const LINE: &str = "Lines of some words, as they are written, and as they can be cut.\n";
         let text = LINE.repeat(tokens.saturating_mul(BYTES_PER_TOKEN).min(8 << 20).div_ceil(LINE.len()));
         let wanted = (tokenizer.scratch_bytes(&text) + text.len() * 2) as u64;

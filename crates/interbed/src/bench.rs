@@ -1,4 +1,4 @@
-//! `interbed bench`: how fast this model runs here, beside what the machine allows.
+//! `interbed bench`: measures how fast a model runs on this machine, compared with what the machine allows.
 
 mod experts;
 mod experts_report;
@@ -103,8 +103,8 @@ impl BenchArgs {
         self.repeat.get().min(5)
     }
 
-    /// Positions that a decoding sequence reaches: its context, one pass to warm up, and the measured ones. `None` if
-    /// that overflows.
+    /// Returns the number of positions that a decoding sequence reaches: its context, a warm-up pass and the measured
+    /// passes. `None` if the sum overflows.
     fn decode_len(&self) -> Option<usize> {
         self.context.get().checked_add(self.repeat.get())?.checked_add(1)
     }
@@ -193,11 +193,11 @@ pub fn run(args: BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// The measurements of one shape.
+/// The measurements of one amount of work.
 struct Measured {
-    /// Median of the passes.
+    /// Median of the times of the passes.
     seconds: f64,
-    /// Median of the ratios of bound to measured time, each bound measured right beside its pass.
+    /// Median of the ratios of bound to measured time; each bound is measured right before its pass.
     share_of_bound: f64,
     bound: Bound,
 }
@@ -206,13 +206,13 @@ struct Bench {
     runner: ModelRunner,
     limits: MachineLimits,
     block_size: usize,
-    /// Tokens of a prompt that one pass computes.
+    /// Maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     vocab: usize,
 }
 
 impl Bench {
-    /// A pass that decodes one token of each of `batch` sequences.
+    /// Measures passes that each decode one token of each of `batch` sequences.
     fn decode(&mut self, batch: usize, context: usize, repeat: usize, work: Work) -> Result<Measured> {
         let each = (context + repeat + 1).div_ceil(self.block_size);
         let tables: Vec<Vec<u32>> =
@@ -222,20 +222,20 @@ impl Bench {
                 self.pass(std::slice::from_ref(table), start, self.chunk.min(context - start), LogitRows::None)?;
             }
         }
-        // One pass to warm up.
+        // An unmeasured pass warms up the caches.
         self.pass(&tables, context, 1, LogitRows::Last)?;
         self.measure(repeat, work, |bench, i| bench.pass(&tables, context + 1 + i, 1, LogitRows::Last))
     }
 
-    /// The computation of a prompt in chunks, with the logits of its last token.
+    /// Measures the computation of a prompt in chunks, with the logits of its last token.
     fn prefill(&mut self, tokens: usize, repeat: usize, work: Work) -> Result<Measured> {
         let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
-        // One prompt to warm up.
+        // An unmeasured prompt warms up the caches.
         self.prompt(&tables, tokens)?;
         self.measure(repeat, work, |bench, _| bench.prompt(&tables, tokens))
     }
 
-    /// One computation of a prompt: the time of all its chunks.
+    /// Computes a prompt once, and returns the time of all its chunks.
     fn prompt(&mut self, tables: &[Vec<u32>], tokens: usize) -> Result<Duration> {
         let mut time = Duration::ZERO;
         for start in (0..tokens).step_by(self.chunk) {
@@ -246,8 +246,8 @@ impl Bench {
         Ok(time)
     }
 
-    /// Times `pass` repeatedly. The speed of a shared machine varies, so its limits are measured anew beside every
-    /// pass, and the median of the ratios counts.
+    /// Measures `pass` repeatedly. The speed of a shared machine varies, so the machine's limits are measured anew
+    /// before every pass, and the median of the ratios counts.
     fn measure(
         &mut self,
         repeat: usize,
@@ -265,13 +265,13 @@ impl Bench {
         Ok(Measured { seconds: median(times), share_of_bound: median(shares), bound: Bound::median(bounds) })
     }
 
-    /// Computes `count` tokens of each sequence from position `start` on.
+    /// Computes `count` tokens of each sequence from position `start` on, and returns the time.
     fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
         timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)
     }
 }
 
-/// The time of one pass that computes `count` tokens of each sequence from position `start` on.
+/// Returns the time of one pass that computes `count` tokens of each sequence from position `start` on.
 fn timed_pass(
     runner: &mut dyn Runner,
     vocab: usize,
@@ -295,7 +295,7 @@ fn timed_pass(
     timed(runner, &batch)
 }
 
-/// The time of one pass over `batch`.
+/// Returns the time of one pass over `batch`.
 fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duration> {
     let begin = Instant::now();
     runner
@@ -306,7 +306,7 @@ fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duratio
     Ok(begin.elapsed())
 }
 
-/// The middle of `values`, of which there must be one or more: of an even number, halfway between the two in the
+/// Returns the median of `values`, which must not be empty: for an even number of values, the mean of the two in the
 /// middle.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The memory budget: what was asked for, or what this machine lends without being asked.
+//! The memory budget: the `--memory` option, or a share of the memory that is available.
 
 use anyhow::Result;
 use interbed_device::{Bytes, HostMemory};
@@ -6,10 +6,10 @@ use interbed_device::{Bytes, HostMemory};
 use crate::failure::Advised;
 use crate::options::LimitOptions;
 
-/// The budget: what was asked for, if this machine has it; by default, the share of memory that Interbed takes.
+/// Returns the memory budget: `--memory` if it is given and possible, otherwise the default share of available memory.
 ///
 /// # Errors
-/// More was asked for than there is.
+/// `--memory` is more than this process can ever have.
 pub fn budget(limits: &LimitOptions) -> Result<Bytes> {
     let Some(asked) = limits.memory else { return Ok(default_budget()) };
     let memory = HostMemory::read();
@@ -28,7 +28,7 @@ pub fn budget(limits: &LimitOptions) -> Result<Bytes> {
     Ok(asked)
 }
 
-/// Refuses a budget beyond what this process can ever have in memory.
+/// Refuses a budget that is larger than the memory which this process can ever have.
 fn check_budget(asked: Bytes, memory: &HostMemory) -> Result<()> {
     let Some(most) = memory.most().filter(|&most| asked.0 > most) else { return Ok(()) };
     let source = match memory.cgroup_limit {
@@ -41,7 +41,7 @@ fn check_budget(asked: Bytes, memory: &HostMemory) -> Result<()> {
             format!("; swap space ({}) does not count, for it is slower than Interbed's own streaming", Bytes(swap))
         }
     };
-    // A tenth is left for the rest of the machine.
+    // The advice leaves a tenth to the rest of the machine.
     let advice = (most / 10 * 9) >> 20;
     Err(Advised::input(
         format!("--memory is {asked}, but {source}{swap}"),
@@ -52,11 +52,11 @@ fn check_budget(asked: Bytes, memory: &HostMemory) -> Result<()> {
     ))
 }
 
-/// What Interbed takes by default.
+/// Returns the default budget.
 pub fn default_budget() -> Bytes {
     let memory = HostMemory::read();
-    // Something must be left to the rest of the machine. A cgroup's limit is ours alone, but for page tables and
-    // buffers of the kernel that count towards it too.
+    // Other programs need some memory, too. A cgroup's limit is for this process alone, except for page tables and
+    // kernel buffers that count towards it.
     let available = memory.available.saturating_add(memory.resident) / 10 * 9;
     Bytes(memory.cgroup_limit.map_or(available, |limit| (limit / 100 * 97).min(available)))
 }
@@ -73,7 +73,7 @@ mod tests {
         let refused = |asked: u64, memory: &HostMemory| {
             check_budget(Bytes(asked), memory).err().and_then(|error| crate::failure::message(&error))
         };
-        // Memory that other programs use may be free in a moment.
+        // Memory that other programs use may soon be free.
         assert_eq!(refused(24 * GIB, &here), None);
         let text = refused(100 * GIB, &here).unwrap();
         for part in ["100.0 GiB", "this machine has 24.0 GiB", "--memory 22118M", "--overcommit"] {

@@ -1,4 +1,4 @@
-//! The model that ships with Interbed: where it lies, or unpacked from the program itself.
+//! The model that ships with Interbed, in a folder or unpacked from the program itself.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -11,10 +11,10 @@ use rustix::process::getuid;
 use crate::failure::Advised;
 use crate::user_folders;
 
-/// Where the model lies, as seen from the root of a checkout, or from `share/interbed`.
+/// Path of the model's folder, from the root of a checkout or from `share/interbed`.
 const PLACE: &str = "models/storyteller";
 
-/// The name that clients see, which is that of the folder.
+/// The name that clients see, which is the name of the folder.
 const NAME: &str = "storyteller";
 
 macro_rules! file {
@@ -23,7 +23,7 @@ macro_rules! file {
     };
 }
 
-/// The model's files, which the program carries.
+/// The model's files, which are compiled into the program.
 const FILES: [(&str, &[u8]); 6] = [
     file!("config.json"),
     file!("generation_config.json"),
@@ -38,7 +38,7 @@ const FILES: [(&str, &[u8]); 6] = [
 /// that are compiled into it.
 ///
 /// # Errors
-/// There is none, and no folder to unpack it to.
+/// No folder has the model, and it cannot be unpacked.
 pub fn bundled_model() -> Result<PathBuf> {
     let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = starts
@@ -54,7 +54,7 @@ pub fn bundled_model() -> Result<PathBuf> {
     for (_, bytes) in FILES {
         hash.update(bytes);
     }
-    // A program of another version has a folder of its own.
+    // Each version of the model is unpacked to a folder of its own.
     let version = &hash.finalize().to_hex()[..16];
     let root = user_folders::cache().unwrap_or_else(own_temporary_folder);
     let folder = root.join("models").join(version).join(NAME);
@@ -68,15 +68,15 @@ pub fn bundled_model() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// For users without a home.
+/// Returns a temporary folder of this user, for users without a home.
 fn own_temporary_folder() -> PathBuf {
     std::env::temp_dir().join(format!("interbed-{}", getuid().as_raw()))
 }
 
-/// Writes the files that are missing or are not as the program has them, each as a whole.
+/// Writes the files that are missing or differ from those in the program, each as a whole.
 fn unpack(root: &Path, folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // In a folder for everybody, another user may have made ours.
+    // In a folder that all users share, another user may have created this folder.
     let found = fs::symlink_metadata(root)?;
     if !found.is_dir() || found.uid() != getuid().as_raw() || found.mode() & 0o022 != 0 {
         let why = format!("{} is not this user's alone", root.display());
@@ -108,7 +108,7 @@ mod tests {
         let read = |name: &str| fs::read(folder.join(name)).expect(name);
         unpack(&root, &folder).expect("it is unpacked");
         assert!(FILES.iter().all(|(name, bytes)| read(name) == *bytes));
-        // What is damaged is written again, and the rest is left alone.
+        // Damaged files are written again, and the others stay unchanged.
         let written = |name: &str| fs::metadata(folder.join(name)).expect(name).modified().expect("a time");
         let before = written("model.safetensors");
         fs::write(folder.join("config.json"), b"{").expect("it can be written");

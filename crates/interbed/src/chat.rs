@@ -1,4 +1,4 @@
-//! `interbed chat`: a conversation.
+//! `interbed chat`: a conversation with a model.
 
 mod conversation;
 mod lines;
@@ -29,7 +29,7 @@ use conversation::{ChatTurn, Conversation};
 use lines::{Input, Lines};
 use screen::Screen;
 
-/// Tokens that are kept free for an answer; in a small context, a quarter of it.
+/// Number of tokens that are kept free for an answer; a quarter of the context if that is less.
 const ANSWER_ROOM: usize = 256;
 
 const HELP: &str = "\
@@ -75,7 +75,7 @@ pub struct ChatArgs {
 /// Runs `interbed chat`.
 ///
 /// # Errors
-/// A model that cannot be served or has no template; when stdin is no terminal, also the first message that fails.
+/// The model cannot be loaded or has no chat template; or stdin is not a terminal and a message fails.
 pub fn run(args: ChatArgs) -> Result<()> {
     args.sampling.over(SamplingParams::default())?;
     let mut limits = args.model.limits.clone();
@@ -110,7 +110,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
         match chat.take(&input) {
             Ok(Next::Go) => {}
             Ok(Next::Leave) => break,
-            // A script should not go on as if nothing had happened; a person can try something else.
+            // A script stops at an error; a person can try something else.
             Err(error) if interactive => eprintln!("{}", failure::message(&error).unwrap_or_default()),
             Err(error) => return Err(error),
         }
@@ -119,7 +119,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
     Ok(())
 }
 
-/// What to do after a line.
+/// Whether the conversation goes on after a line.
 enum Next {
     Go,
     Leave,
@@ -134,12 +134,12 @@ struct Chat {
     sampling: SamplingOptions,
     last: Option<Stats>,
     interactive: bool,
-    /// Columns of the terminal that answers are written to.
+    /// Width in columns of the terminal to which answers are written.
     width: Option<usize>,
 }
 
 impl Chat {
-    /// Takes a command or a message.
+    /// Handles a line: a command or a message.
     fn take(&mut self, input: &Input) -> Result<Next> {
         let (Input::Line(text) | Input::Quoted(text)) = input;
         if text.is_empty() {
@@ -175,7 +175,8 @@ impl Chat {
         self.conversation.turns.push(ChatTurn { role: "user", content: message.to_owned() });
         let said = self.reply();
         if said.is_err() {
-            // The template may have refused the message, or it is too long: without it the conversation can go on.
+            // The template may refuse the message, or the message may be too long; without the message, the
+            // conversation can go on.
             self.conversation.turns.truncate(before.min(self.conversation.turns.len().saturating_sub(1)));
         }
         let content = said?;
@@ -199,12 +200,12 @@ impl Chat {
         let mut has_begun = false;
         let answer = answer(&self.loaded, question, &self.interrupts, &mut |text| {
             has_begun = true;
-            // Files and pipes get what the model made.
+            // Files and pipes get exactly the text that the model generated.
             let text = if is_terminal { screen.show(text) } else { text.to_owned() };
             out.write_all(text.as_bytes())?;
             out.flush()
         });
-        // A failure is told on a line of its own, and in no colour of the answer's.
+        // An error message starts on a line of its own, without the answer's colours.
         if answer.is_ok() || has_begun {
             out.write_all(screen.end().as_bytes())?;
         }
@@ -212,7 +213,7 @@ impl Chat {
         out.flush()?;
         if answer.cause.is_none() {
             if !self.interactive {
-                // A script is stopped as a whole.
+                // Ctrl-C stops a script as a whole.
                 return Err(Interrupted.into());
             }
             eprintln!("(stopped)");
@@ -221,7 +222,7 @@ impl Chat {
         Ok(answer.text)
     }
 
-    /// Tokens of the conversation. What is too long for `limit` loses its oldest turns.
+    /// Returns the tokens of the conversation. A conversation with more than `limit` tokens loses its oldest turns.
     fn prompt(&mut self, limit: usize) -> Result<Vec<u32>> {
         let mut dropped = 0;
         let context = self.loaded.engine.handle().limits().max_model_len;

@@ -1,4 +1,4 @@
-//! `interbed completions` and `interbed man`: what shells and `man` know of the command line.
+//! `interbed completions` and `interbed man`: write completions for shells, and manual pages.
 
 use std::io::{Write, stdout};
 
@@ -42,7 +42,7 @@ pub fn complete(args: &CompletionsArgs, mut root: Command) -> Result<()> {
 /// Runs `interbed man` for the command line `root`.
 ///
 /// # Errors
-/// There is no such command, or stdout cannot be written.
+/// The command does not exist, or stdout cannot be written.
 pub fn man(args: &ManArgs, mut root: Command) -> Result<()> {
     root.build();
     let page = match &args.command {

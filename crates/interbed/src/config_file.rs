@@ -1,4 +1,4 @@
-//! `--config FILE.toml`: options from a file, as defaults for those that the command line does not give.
+//! `--config FILE.toml`: a file with defaults for options that the command line does not give.
 //!
 //! ```toml
 //! memory = "6G"                 # for every command that has the option
@@ -21,16 +21,16 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 use crate::failure::Advised;
 use crate::spelling::{distance, is_near};
 
-/// Largest file, in bytes.
+/// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The option's name.
+/// The option's name, without hyphens.
 const OPTION: &str = "config";
 
-/// What MODEL is called in a file.
+/// The name of the MODEL argument in a file.
 const MODEL: &str = "model";
 
-/// Gives `--config` to the commands that load a model.
+/// Adds `--config` to the commands that load a model.
 pub fn offer(root: Command) -> Command {
     let names: Vec<String> = root.get_subcommands().filter(|one| takes(one)).map(|one| one.get_name().into()).collect();
     names.iter().fold(root, |root, name| root.mut_subcommand(name, |one| one.arg(option())))
@@ -55,10 +55,10 @@ fn option() -> Arg {
         )
 }
 
-/// The command line with the options of the file that `args` name as its defaults.
+/// Returns the command line with the options of the file that `--config` in `args` names as defaults.
 ///
 /// # Errors
-/// The file cannot be read, is no TOML, or has what is no option.
+/// The file cannot be read, is not TOML, or contains a key that is not an option.
 pub fn apply(root: Command, args: &[OsString]) -> Result<Command> {
     let Some((name, path)) = find(&root, args) else { return Ok(root) };
     let text = read(&path)?;
@@ -92,7 +92,8 @@ pub fn apply(root: Command, args: &[OsString]) -> Result<Command> {
     Ok(root.mut_subcommand(&name, |_| command))
 }
 
-/// The command, and the file that `--config` names.
+/// Returns the command's name and the file that `--config` names; `None` if the arguments have no such command or no
+/// `--config`.
 fn find(root: &Command, args: &[OsString]) -> Option<(String, PathBuf)> {
     let mut words = args.iter().skip(1).map_while(|word| (word != "--").then_some(word));
     let command = words.find_map(|word| root.find_subcommand(word)).filter(|one| takes(one))?;
@@ -134,7 +135,7 @@ fn id_of(command: &Command, key: &str) -> Option<String> {
     command.get_arguments().find(is_it).map(|arg| arg.get_id().to_string())
 }
 
-/// The command with `item` as the default of an option, or what it should be.
+/// Returns the command with `item` as the default of an option; the error says what kind of value the option takes.
 fn with_default(command: Command, id: &str, item: &Item) -> Result<Command, &'static str> {
     let action = command.get_arguments().find(|arg| arg.get_id() == id).map(|arg| arg.get_action().clone());
     let single = |value: &Value| -> Option<String> {
@@ -154,12 +155,12 @@ fn with_default(command: Command, id: &str, item: &Item) -> Result<Command, &'st
         }
         (_, value) => vec![single(value).ok_or("a text or a number")?],
     };
-    // They have to live as long as the command line, which is as long as the program.
+    // clap keeps references to defaults as long as the program runs.
     let defaults: Vec<&'static str> = defaults.into_iter().map(|text| &*text.leak()).collect();
     Ok(command.mut_arg(id, |arg| arg.default_values(defaults)))
 }
 
-/// Names what is spelled most like `key`.
+/// Returns a hint that names the known name which is spelled most like `key`, if one is close enough.
 fn nearest<'n>(key: &str, names: impl Iterator<Item = &'n str>) -> String {
     let nearest = names.min_by_key(|name| distance(key, name)).filter(|name| is_near(key, name));
     nearest.map_or_else(

@@ -1,12 +1,13 @@
-//! How `--device` is written.
+//! The `--device` option.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What computes.
+/// The device that computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceOption {
-    /// A GPU of its own kind if there is one and it holds the model, otherwise the processor.
+    /// A GPU that is not emulated in software, if there is one and its memory holds the weights; otherwise the
+    /// processor.
     Auto,
     /// The processor.
     #[default]

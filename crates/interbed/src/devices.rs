@@ -1,4 +1,4 @@
-//! `interbed devices`: what could compute on this machine.
+//! `interbed devices`: lists the processor and the GPUs that could compute on this machine.
 
 use std::io::{Write, stdout};
 

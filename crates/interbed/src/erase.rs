@@ -1,4 +1,4 @@
-//! `interbed erase`: what one client has in a directory of `--kv-disk`.
+//! `interbed erase`: erases the KV of one client from a directory of `--kv-disk`.
 
 use std::path::PathBuf;
 
@@ -32,9 +32,9 @@ pub struct EraseArgs {
 /// Runs `interbed erase`.
 ///
 /// # Errors
-/// A directory that is not one of a store, or is in use; a disk that refuses.
+/// The directory is not a KV store, or a server uses it, or the disk fails.
 pub fn run(args: EraseArgs) -> Result<()> {
-    // One that is not there would be made.
+    // Opening a directory that does not exist would create it.
     if !Directory::is_one(&args.directory) {
         let message = format!("{} is no directory of --kv-disk", args.directory.display());
         return Err(Advised::input(message, "name the one that `interbed serve --kv-disk` was given"));

@@ -1,5 +1,5 @@
-//! How often the experts of a streamed mixture were used, kept from one start to the next: what to keep in memory is
-//! known then before the first token. No token depends on it.
+//! Saves how often the experts of a streamed mixture are used, so that the next start knows which experts to keep in
+//! memory before the first token. The counts change no token.
 
 mod counts_file;
 
@@ -18,25 +18,26 @@ use crate::report::report;
 use crate::user_folders;
 use counts_file::CountsFile;
 
-/// The folder within that of what can be had again.
+/// Name of the folder for counts, in the user's cache folder.
 const FOLDER: &str = "experts";
 
-/// Places in each of the model's files that are looked at. A mistake would only cost reads.
+/// Number of places in each of the model's files that are hashed to recognise the model. Confusing two models would
+/// only cost additional reads.
 const PIECES: u64 = 8;
 
-/// Time after which counts are written while the process goes on, so that not all is lost if it is killed.
+/// Interval at which counts are written while the process runs, so that not all are lost if it is killed.
 const EVERY: Duration = Duration::from_secs(300);
 
-/// Writes counts from time to time, and when it is dropped.
+/// Writes counts periodically, and when the value is dropped.
 pub struct KeptCounts {
-    /// Dropped when the process ends.
+    /// Dropping this sender tells the writing thread to end.
     goes_on: Option<Sender<()>>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl KeptCounts {
-    /// Has `weights` begin with the counts of earlier runs, and keeps those of this one. `None` where there are no
-    /// experts, or no place for counts, which is told.
+    /// Gives `weights` the counts of earlier runs, and saves those of this run. `None` if there are no experts, or if
+    /// counts cannot be saved, which is logged.
     pub fn keep(weights: &mut StreamedWeights, catalog: &Catalog) -> Option<Self> {
         let (monitor, arena) = (weights.monitor(), weights.arena_mut()?);
         let Some(folder) = user_folders::cache() else {
@@ -51,7 +52,7 @@ impl KeptCounts {
         let mut fingerprint = Fingerprint::default();
         catalog.stored_files().iter().try_for_each(|file| fingerprint.file(file.as_ref(), PIECES))?;
         let file = CountsFile::new(folder, fingerprint.digest(), arena.shape());
-        // What cannot be written is told now, and not when the user has gone.
+        // A folder that cannot be written is reported at the start, not when the user has left.
         user_folders::create_private(file.path()).with_context(|| format!("cannot make {}", folder.display()))?;
         file.check_writable()?;
         let known = file.read().and_then(|counts| match counts {
@@ -76,13 +77,13 @@ impl Drop for KeptCounts {
     fn drop(&mut self) {
         self.goes_on = None;
         if let Some(writer) = self.writer.take() {
-            // A thread that panicked has said so.
+            // A panic of the thread has printed its message already.
             let _ = writer.join();
         }
     }
 }
 
-/// Writes the counts from time to time until it is over, and once more then.
+/// Writes the counts periodically until the sender of `ended` is dropped, and then a last time.
 fn write(file: &CountsFile, monitor: &StreamMonitor, ended: &Receiver<()>) {
     let (mut written, mut is_told) = (None, false);
     loop {

@@ -1,4 +1,4 @@
-//! How a command that fails ends: what it prints, and with which exit code.
+//! The end of a command that fails: its error message and its exit code.
 
 use std::error::Error;
 use std::fmt;
@@ -15,14 +15,14 @@ use interbed_weights::WeightError;
 
 use crate::printable::printable;
 
-/// Exit code of bad input: usage, files, parameters.
+/// Exit code for bad input: wrong usage, files or parameters.
 pub const BAD_INPUT: u8 = 2;
-/// Exit code of all other failures.
+/// Exit code for all other failures.
 pub const FAILED: u8 = 1;
-/// Exit code after Ctrl-C, as shells have it: 128 and the signal's number.
+/// Exit code after Ctrl-C, by the convention of shells: 128 plus the signal's number.
 pub const INTERRUPTED: u8 = 130;
 
-/// The person at the keyboard ended the command; nothing is to be said about it.
+/// The user ended the command with Ctrl-C, so no message is printed.
 #[derive(Debug)]
 pub struct Interrupted;
 
@@ -34,24 +34,24 @@ impl fmt::Display for Interrupted {
 
 impl Error for Interrupted {}
 
-/// A failure with its next step, which stands on a line of its own.
+/// A failure, with advice on what to do next, which is printed on a line of its own.
 #[derive(Debug)]
 pub struct Advised {
-    /// What failed.
+    /// The message that says what failed.
     pub message: String,
-    /// What to do next.
+    /// The advice on what to do next.
     pub hint: String,
-    /// Why it failed, where the system said so.
+    /// The error of the operating system, if there was one.
     pub source: Option<io::Error>,
 }
 
 impl Advised {
-    /// Bad input with its next step.
+    /// Returns an error about bad input, with advice.
     pub fn input(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
         Self { message: message.into(), hint: hint.into(), source: None }.into()
     }
 
-    /// A refusal of the system with its next step.
+    /// Returns an error about a failure of the operating system, with advice.
     pub fn system(message: impl Into<String>, hint: impl Into<String>, source: io::Error) -> anyhow::Error {
         Self { message: message.into(), hint: hint.into(), source: Some(source) }.into()
     }
@@ -69,7 +69,8 @@ impl Error for Advised {
     }
 }
 
-/// The message for stderr, printable; `None` for failures that programs are expected to be silent about.
+/// Returns the error message for stderr, safe to print on a terminal; `None` for failures about which programs stay
+/// silent.
 pub fn message(error: &anyhow::Error) -> Option<String> {
     if is_quiet(error) {
         return None;
@@ -77,7 +78,7 @@ pub fn message(error: &anyhow::Error) -> Option<String> {
     let mut text = format!("error: {error}");
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
-        // Many messages quote their cause already.
+        // Many messages include their cause already.
         if !text.contains(&cause) {
             text.push_str(&format!("\n  caused by: {cause}"));
         }
@@ -88,19 +89,19 @@ pub fn message(error: &anyhow::Error) -> Option<String> {
     Some(printable(&text).into_owned())
 }
 
-/// The exit code that `error` asks for.
+/// Returns the exit code for `error`.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {
         return INTERRUPTED;
     }
     if is_quiet(error) {
-        // The reader has had enough, which is not our failure.
+        // The reader has closed the pipe, which is not a failure of this command.
         return 0;
     }
     if error.chain().any(|cause| cause.is::<AllocError>()) {
         return FAILED;
     }
-    // Also where what failed is the reading of a file, which lies on the Hub.
+    // A failed read of a file on the Hub counts as a network problem, too.
     if error.chain().filter_map(hub_problem).any(HubProblem::is_of_the_network) {
         return FAILED;
     }
@@ -110,7 +111,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     let failed = |cause: &(dyn Error + 'static)| {
         cause.is::<RequestError>() || cause.is::<StartError>() || cause.is::<SubmitError>() || cause.is::<io::Error>()
     };
-    // The remaining errors are refusals of arguments, which are plain messages.
+    // All other errors refuse arguments with a plain message.
     if error.chain().any(failed) { FAILED } else { BAD_INPUT }
 }
 
@@ -125,7 +126,7 @@ fn is_about_input(cause: &(dyn Error + 'static)) -> bool {
         || matches!(cause.downcast_ref::<Advised>(), Some(Advised { source: None, .. }))
 }
 
-/// What went wrong with the Hub, if that is what this says, or what it keeps inside as the reason of a failed read.
+/// Returns the problem with the Hub that this error reports, or that it contains as the cause of a failed read.
 fn hub_problem<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a HubProblem> {
     let inside = |error: &'a io::Error| error.get_ref()?.downcast_ref::<HubProblem>();
     let of_hub = || cause.downcast_ref::<HubError>().map(|error| &error.problem);
@@ -161,7 +162,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
                 "choose a model of a supported architecture; this one is not damaged, Interbed cannot compute it"
                     .into(),
             ),
-            // Their messages say what to do.
+            // The messages of these problems already say what to do.
             ConfigProblem::UnwantedTensor { .. } | ConfigProblem::Unsupported { .. } => None,
             _ => Some("correct the file, or fetch the model again".into()),
         }

@@ -1,26 +1,27 @@
-//! What tells a model, or what was computed with it, from any other.
+//! Hashes that identify a model, or data that was computed with it.
 
 use std::time::UNIX_EPOCH;
 
 use anyhow::Result;
 use interbed_io::RandomAccessFile;
 
-/// Bytes of each piece of a file that is looked at.
+/// Number of bytes of each piece of a file that is hashed.
 const SAMPLE_BYTES: u64 = 4096;
 
-/// A hash of fields that is made one by one. Names and lengths are hashed too, so no two lists of fields are the same.
+/// A hash over fields that are added one by one. Names and lengths are hashed too, so different lists of fields cannot
+/// have the same bytes.
 #[derive(Default)]
 pub struct Fingerprint(blake3::Hasher);
 
 impl Fingerprint {
-    /// Adds a field.
+    /// Adds a field to the hash.
     pub fn field(&mut self, name: &str, value: &[u8]) {
         self.0.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
         self.0.update(&(value.len() as u64).to_le_bytes()).update(value);
     }
 
-    /// Adds a file, which may be too large to be read: its length, when it was changed, and so many pieces, two or
-    /// more, spread over it.
+    /// Adds a file that may be too large to be read: its length, its time of modification, and the content of `pieces`
+    /// pieces spread over it. `pieces` must be at least 2.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -33,13 +34,13 @@ impl Fingerprint {
         Ok(())
     }
 
-    /// The hash of all fields.
+    /// Returns the hash of all fields.
     pub fn digest(&self) -> [u8; 32] {
         *self.0.finalize().as_bytes()
     }
 }
 
-/// The hash of pieces that are spread over `file`, its beginning and its end among them.
+/// Returns the hash of `pieces` pieces that are spread over `file`, including its beginning and its end.
 fn samples(file: &dyn RandomAccessFile, pieces: u64) -> Result<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
     let last = file.len().saturating_sub(SAMPLE_BYTES);

@@ -1,4 +1,4 @@
-//! A model on a GPU: which GPU, how its memory is divided, loading.
+//! Runs a model on a GPU: chooses the GPU, divides its memory and loads the weights.
 
 use std::sync::Arc;
 
@@ -22,32 +22,32 @@ use crate::report::report;
 use crate::streaming::{self, Streaming};
 use crate::{routing, swap};
 
-/// Host memory beside a GPU: rings of arguments, copies on their way, the driver.
+/// Host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
 
-/// Of a GPU's memory, this many hundredths are used by default; the system has some of it.
+/// Percentage of a GPU's memory that is used by default; the system needs the rest.
 const GPU_SHARE: u64 = 90;
 
-/// The same where the processor has its memory there too.
+/// Percentage of a GPU's memory that is used by default if the processor shares that memory.
 const UNIFIED_SHARE: u64 = 40;
 
-/// A model on a GPU, and how memory was divided.
+/// A model on a GPU, with the division of host memory.
 pub struct OnGpu {
     pub runner: GpuRunner,
-    /// How the budget of host memory is divided; its numbers of blocks and of context tokens are those of the GPU.
+    /// The division of host memory; only its numbers of blocks and of context tokens are those of the GPU.
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
     pub batched_tokens: usize,
     pub block_size: usize,
-    /// KV below memory.
+    /// The tiers of KV below memory.
     pub below: Below,
 }
 
-/// Loads the model onto a GPU if one is to be used; `None` if the processor computes.
+/// Loads the model onto a GPU if the options choose one; `None` if the processor computes.
 ///
 /// # Errors
-/// There is no such GPU, it has no room for the model, or an option does not go with it.
+/// The GPU does not exist, has too little memory for the model, or an option does not work with a GPU.
 pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Option<OnGpu>> {
     let number = match limits.compute.device {
         DeviceOption::Cpu => {
@@ -88,7 +88,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     report!("host    {:>10}", host_plan.budget.total());
     let (num_blocks, max_model_len) = (gpu_plan.num_blocks, gpu_plan.max_model_len);
     let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
-    // Loading takes long: what cannot work is refused before it.
+    // Loading takes long, so options that cannot work are refused before it.
     let swap = swap::open(limits, &plan, swap_memory, &layout)?;
     let computes = format!("{}, {}, {} products", info.name, info.driver, arithmetic);
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
@@ -98,7 +98,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, arithmetic, |device| -> Result<_> {
         if gpu_plan.streamed {
             let turns = lower_tiers.turns(&dir.catalog);
-            // Streamed weights get what nothing else needs, for the slots that they pass through.
+            // Streamed weights get all memory that nothing else needs, for the slots through which they pass.
             let budgets = [Bytes(plan.weights.0 + plan.budget.left().0), gpu_plan.weights];
             let (weights, streaming) = streaming::start_on(device, dir, budgets, limits, turns)?;
             let [on_device, on_host] = weights.resident_bytes();
@@ -127,10 +127,10 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, below }))
 }
 
-/// The GPU that is to be used, and its number.
+/// Returns the number of the GPU that the options choose, and facts about it.
 ///
 /// # Errors
-/// There is no such GPU, or the processor is to be used.
+/// The GPU does not exist, or the options choose the processor.
 pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)> {
     let number = match limits.compute.device {
         DeviceOption::Cpu => anyhow::bail!("--device cpu is no GPU"),
@@ -141,7 +141,7 @@ pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)>
     Ok((number, info.ok_or_else(|| to_input(GpuError::NotFound { number }))?))
 }
 
-/// The GPU that `auto` takes, or why none.
+/// Returns the number of the GPU that `--device auto` chooses, or why it chooses none.
 fn choose(dir: &ModelDir, limits: &LimitOptions) -> Result<usize, String> {
     let gpus = Vulkan::load().and_then(|vulkan| vulkan.gpus()).map_err(|error| error.to_string())?;
     let usable = gpus.iter().filter(|gpu| gpu.missing.is_none() && gpu.kind != "software");
@@ -158,7 +158,7 @@ fn choose(dir: &ModelDir, limits: &LimitOptions) -> Result<usize, String> {
     Ok(best.number)
 }
 
-/// Options that do not go with a GPU.
+/// Refuses options that do not work with a GPU.
 fn check(limits: &LimitOptions) -> Result<()> {
     match limits.kv_layout {
         KvLayoutOption::Paged => Ok(()),
@@ -169,7 +169,7 @@ fn check(limits: &LimitOptions) -> Result<()> {
     }
 }
 
-/// Options that say how a GPU is used, where none is.
+/// Refuses options about a GPU if the processor computes.
 fn refuse_unused(compute: &ComputeOptions) -> Result<()> {
     let given = [
         ("--gpu-memory", compute.gpu_memory.is_some()),
@@ -185,7 +185,7 @@ fn refuse_unused(compute: &ComputeOptions) -> Result<()> {
     }
 }
 
-/// More than the GPU has cannot be used.
+/// Refuses `--gpu-memory` if it is more than the GPU has.
 fn check_memory(gpu: &GpuInfo, total: Bytes, limits: &LimitOptions) -> Result<()> {
     if total <= gpu.memory || limits.overcommit {
         return Ok(());
@@ -196,13 +196,13 @@ fn check_memory(gpu: &GpuInfo, total: Bytes, limits: &LimitOptions) -> Result<()
     ))
 }
 
-/// What may be used of the GPU's memory.
+/// Returns the bytes of the GPU's memory that may be used.
 fn gpu_memory(gpu: &GpuInfo, limits: &LimitOptions) -> Bytes {
     let share = if gpu.is_unified { UNIFIED_SHARE } else { GPU_SHARE };
     limits.compute.gpu_memory.unwrap_or(Bytes(gpu.memory.0 / 100 * share))
 }
 
-/// Divides the GPU's memory.
+/// Divides the GPU's memory among weights, KV blocks and the tensors of a pass.
 fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>, total: Bytes) -> Result<MemoryPlan> {
     let (mut needs, tokens) = (dir.needs(limits, surroundings)?, batched_tokens(limits, BATCHED_TOKENS));
     let none = Bytes(0);
@@ -210,12 +210,12 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     needs.schemas = SchemaNeeds::default();
     let pass = Model::pass_needs(&dir.config, tokens, tokens);
     needs.scratch = Bytes(VulkanDevice::pass_bytes(&pass, limits.compute.gpu_products.into()) as u64);
-    // KV and weights trade no memory there.
+    // On a GPU, KV and weights do not trade memory.
     (needs.block, needs.block_returnable) = (Bytes(dir.kv_layout(limits).block_bytes() as u64), Bytes(0));
     if let Some(memory) = limits.kv_memory {
         needs.blocks_most = usize::try_from(memory.0 / needs.block.0)?;
     }
-    // Buffers are rounded up by the driver.
+    // The driver rounds buffers up, so one percent is left free.
     let total = Bytes(total.0 / 100 * 99);
     MemoryPlan::divide(total, &needs).map_err(|refused| {
         let least = refused.smallest.0.div_ceil(99) * 100;
@@ -234,7 +234,7 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     })
 }
 
-/// Divides host memory beside a GPU, and says what of it is for KV that leaves for disk.
+/// Divides host memory beside a GPU. Also returns the part of it for KV that is swapped out or written to disk.
 fn host(
     dir: &ModelDir,
     limits: &LimitOptions,
@@ -244,14 +244,14 @@ fn host(
     let (mut needs, total) = (dir.needs(limits, surroundings)?, budget(limits)?);
     needs.swap = dir.swap_memory(limits, total);
     if !on_gpu.streamed {
-        // One group is there while it is loaded.
+        // During loading, one group of weights is in host memory.
         let group = ResidentWeights::largest_group(&dir.catalog, &dir.specs)?;
         (needs.weights, needs.weights_streamed) = (Bytes(group), Bytes(group));
     }
-    // The host reads so many rows of logits at a time.
+    // The host reads this many rows of logits at a time.
     let logits = (LOGIT_ROWS * size_of::<f32>()).saturating_mul(dir.config.vocab_size);
     needs.scratch = Bytes(HOST_SCRATCH.saturating_add(logits as u64));
-    // What the block manager remembers of each.
+    // In host memory, each block takes only the block manager's bookkeeping.
     let bytes = dir.kv_layout(limits).block_bytes() as u64;
     (needs.block, needs.block_returnable) = (Bytes(needs.block.0.saturating_sub(bytes)), Bytes(0));
     needs.blocks_most = on_gpu.num_blocks;

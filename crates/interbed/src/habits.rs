@@ -1,7 +1,8 @@
-//! What people type who come from llama.cpp, ollama or vLLM: done, translated, or answered by name.
+//! Command lines in the style of llama.cpp, Ollama or vLLM: such options are translated, ignored with a note, or
+//! refused with a hint at what to use instead.
 //!
-//! The command line is looked through before it is parsed. An option that the command has itself is left alone, but for
-//! single values that mean something elsewhere, such as `-n -1`.
+//! The arguments are inspected before they are parsed. Options that the command itself has stay as they are, except
+//! for single values with a special meaning in other programs, such as `-n -1`.
 
 mod commands;
 mod environment;
@@ -18,13 +19,13 @@ use clap::{Arg, Command};
 
 use crate::failure::Advised;
 
-/// An option of another program.
+/// An option of another program, with its translation.
 pub struct Habit {
-    /// How it is spelled.
+    /// The spellings of the option.
     pub typed: &'static [&'static str],
-    /// Whether a value follows.
+    /// Whether a value follows the option.
     pub takes: Takes,
-    /// What becomes of it.
+    /// The translation of the option.
     pub meaning: Meaning,
 }
 
@@ -34,61 +35,65 @@ impl Habit {
     }
 }
 
-/// What a server is told of settings that choose tokens.
+/// Hint for users who give sampling options to a server.
 const BY_REQUEST: &str = "requests say it in their JSON, such as {\"temperature\": 0.7, \"top_k\": 40, \"max_tokens\": \
                           256}; what they leave out comes from the model's generation_config.json or GGUF file";
 
 /// Whether a value follows an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// None does.
+    /// No value follows.
     Nothing,
-    /// One does.
+    /// A value follows.
     Value,
-    /// One does if it is among these.
+    /// A value follows if the next word is one of these.
     Perhaps(&'static [&'static str]),
 }
 
-/// What becomes of an option of another program.
+/// The translation of an option of another program.
 #[derive(Debug, Clone, Copy)]
 pub enum Meaning {
-    /// It is this option of ours, with the same value.
+    /// The option becomes this option of Interbed, with the same value.
     Ours(&'static str),
-    /// It is this option of ours, for commands that have it; a server is told what to do, others who has it.
+    /// The option becomes the first option if the command has it. Otherwise it is refused: for a server with the
+    /// second text as hint, for other commands with the names of the commands that have the option.
     OursOr(&'static str, &'static str),
-    /// The value is MODEL.
+    /// The option's value becomes the MODEL argument.
     Model,
-    /// These words stand for it.
+    /// The option is replaced by these words.
     Words(&'static [&'static str]),
-    /// It asks for what is so anyway: this says why.
+    /// The option asks for something that Interbed always does, so it is left out; the text says why.
     Already(&'static str),
-    /// There is nothing like it: this says what to use.
+    /// The option is refused; the text says what to use instead.
     Instead(&'static str),
-    /// It is an option of ours that stays as it is, but does not do all that it does elsewhere: this says what does.
+    /// The option is one of Interbed's and stays, but does less than in the other program; the text says what does the
+    /// rest.
     Besides(&'static str),
-    /// It depends on the options that the command has: the first of them says what it means; `*` is any command.
+    /// The meaning depends on the command: the first entry whose option the command has applies; `*` applies to any
+    /// command.
     ByOption(&'static [(&'static str, Meaning)]),
-    /// It depends on the value; `*` is any. Values before `*` hold where the command has an option of this name, too.
+    /// The meaning depends on the value; `*` matches any value. Entries before `*` apply even if the command has an
+    /// option of this name.
     ByValue(&'static [(&'static str, Meaning)]),
 }
 
-/// A command line in Interbed's own words.
+/// A command line that was translated into Interbed's options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Translated {
     pub args: Vec<OsString>,
-    /// What was translated or left out, for the person to know.
+    /// Notes for the user about options that were translated or left out.
     pub notes: Vec<String>,
 }
 
-/// Translates `args`, the first of which is the program, for the command line that `root` describes.
+/// Translates `args` for the command line that `root` describes. The first of `args` is the program.
 ///
 /// # Errors
-/// A command or an option of another program that Interbed has nothing like: the message says what to use.
+/// A command or an option of another program has no equivalent in Interbed; the message says what to use instead.
 pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translated> {
     let mut words = args.into_iter().peekable();
     let mut done = Translated { args: words.next().into_iter().collect(), notes: Vec::new() };
     let mut place = Place { root, command: root, name: "interbed".into(), model_at: 1, has_model: false };
-    // Up to the command, and to one below it.
+    // The first words are the command, and for some commands a subcommand.
     while let Some(word) = words.peek().and_then(|word| word.to_str()) {
         if let Some(found) = place.command.find_subcommand(word) {
             place.name = format!("{} {}", place.name, found.get_name());
@@ -98,7 +103,7 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
             if !word.starts_with('-') {
                 elsewhere(&place, word)?;
                 if !place.has_command() {
-                    // The parser says what it thinks of the word.
+                    // clap reports the unknown word.
                     done.args.extend(words);
                     return Ok(done);
                 }
@@ -150,7 +155,7 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
     Ok(done)
 }
 
-/// What a person is told of environment variables that other programs read and Interbed does not.
+/// Returns notes for the user about environment variables that other programs read and Interbed does not.
 pub fn of_environment(args: &[OsString], root: &Command) -> Vec<String> {
     let words = args.iter().skip(1).take_while(|word| *word != "--");
     let Some(command) = words.filter_map(|word| root.find_subcommand(word)).next() else { return Vec::new() };
@@ -161,7 +166,7 @@ pub fn of_environment(args: &[OsString], root: &Command) -> Vec<String> {
 }
 
 impl Takes {
-    /// Whether the word that follows is the value.
+    /// Whether the next word is the option's value.
     fn may_be(self, next: &str) -> bool {
         match self {
             Self::Nothing => false,
@@ -171,20 +176,20 @@ impl Takes {
     }
 }
 
-/// Where in the command line a translation is.
+/// The state of a translation.
 struct Place<'r> {
     root: &'r Command,
-    /// The command, or the root before there is one.
+    /// The current command; `root` before there is one.
     command: &'r Command,
-    /// What the person typed up to it.
+    /// The words that the user typed up to the command.
     name: String,
-    /// Where MODEL goes: behind the command.
+    /// The index at which MODEL is inserted, which is after the command.
     model_at: usize,
-    /// Whether it is there already.
+    /// Whether MODEL has been given already.
     has_model: bool,
 }
 
-/// The option that takes several values elsewhere.
+/// An option that takes several values in vLLM.
 const OF_SEVERAL: &str = "--served-model-name";
 
 impl Place<'_> {
@@ -192,23 +197,23 @@ impl Place<'_> {
         !std::ptr::eq(self.command, self.root)
     }
 
-    /// Whether the command has an option, or all commands have.
+    /// Whether the command has the option `typed`, or all commands have it.
     fn has(&self, typed: &str) -> bool {
         has_option(self.command, typed) || has_option(self.root, typed)
     }
 
-    /// The meaning for this command; `None` if nothing is said of it.
+    /// Returns the meaning for the current command; `None` if no entry applies to it.
     fn for_options(&self, meaning: Meaning) -> Option<Meaning> {
         let Meaning::ByOption(cases) = meaning else { return Some(meaning) };
         cases.iter().find(|(option, _)| *option == "*" || self.has(option)).map(|(_, meaning)| *meaning)
     }
 
-    /// Whether further words behind this option's value are values too, for MODEL is there already.
+    /// Whether more words after this option's value are values too, because MODEL has been given already.
     fn is_of_several(&self, word: &OsStr) -> bool {
         self.has_model && word == OF_SEVERAL && has_option(self.command, OF_SEVERAL)
     }
 
-    /// Takes the values of an option of several: each has the option of its own.
+    /// Takes the values of an option with several values; each value gets the option before it.
     fn take_several(&self, done: &mut Translated, words: &mut Peekable<impl Iterator<Item = OsString>>) {
         done.args.extend(words.next());
         while let Some(name) = words.next_if(|word| !word.to_string_lossy().starts_with('-')) {
@@ -217,7 +222,7 @@ impl Place<'_> {
         }
     }
 
-    /// What `--host HOST:PORT` says, and the words for it.
+    /// Returns the value of `--host HOST:PORT`, and the words that replace it; `None` for other words.
     fn address(&self, word: &OsStr, next: Option<&OsString>) -> Option<(String, [String; 4])> {
         let value = match word.to_str()? {
             "--host" => next?.to_str()?,
@@ -225,13 +230,13 @@ impl Place<'_> {
         };
         let (host, port) = value.rsplit_once(':')?;
         let bare = host.trim_start_matches('[').trim_end_matches(']');
-        // An IPv6 address has colons of its own.
+        // An IPv6 address has colons of its own, so it must be in brackets.
         let is_whole = !host.is_empty() && (bare != host || !host.contains(':')) && port.parse::<u16>().is_ok();
         let words = ["--host", bare, "--port", port].map(str::to_owned);
         (is_whole && has_option(self.command, "--port")).then(|| (value.to_owned(), words))
     }
 
-    /// Does what an option with this value means.
+    /// Applies the meaning of an option with this value.
     fn take(
         &mut self,
         done: &mut Translated,
@@ -285,13 +290,13 @@ impl Place<'_> {
                 done.args.push(typed.into());
                 done.args.extend(value.map(OsString::from));
             }
-            // What a value means, or an option, is none of these.
+            // `for_value` and `for_options` have resolved these meanings before.
             Meaning::Instead(_) | Meaning::ByValue(_) | Meaning::ByOption(_) => {}
         }
         Ok(())
     }
 
-    /// Which commands have an option of ours.
+    /// Returns a hint that lists the commands which have the option `ours`.
     fn where_it_is(&self, ours: &str) -> String {
         let having: Vec<String> = self
             .root
@@ -304,7 +309,8 @@ impl Place<'_> {
 }
 
 impl Meaning {
-    /// The meaning with a value; `None` if the command's own option is meant, or nothing is said of this value.
+    /// Returns the meaning for a value; `None` if the command's `own` option is meant, or no entry applies to this
+    /// value.
     fn for_value(self, value: Option<&str>, own: bool) -> Option<Self> {
         if let Self::ByOption(cases) = self {
             let stays = cases.iter().any(|(_, meaning)| matches!(meaning, Self::Besides(_)));
@@ -317,7 +323,7 @@ impl Meaning {
     }
 }
 
-/// The word with `-` for `_` in the name of a long option, if the command has that.
+/// Replaces `_` by `-` in the name of a long option, if the command has an option of that name.
 fn with_hyphens(word: OsString, command: &Command) -> OsString {
     let Some(text) = word.to_str().filter(|text| text.starts_with("--")) else { return word };
     let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
@@ -325,8 +331,7 @@ fn with_hyphens(word: OsString, command: &Command) -> OsString {
     if has_option(command, &name) { format!("{name}{value}").into() } else { word }
 }
 
-/// The habit that `word` is an option of, how it is spelled, and the value behind `=`. Long options may have `_` for
-/// `-`.
+/// Returns the habit for an option, its spelling, and the value after `=`. In long options, `_` counts as `-`.
 fn habit_of(word: &OsStr) -> Option<(&'static Habit, String, Option<String>)> {
     let text = word.to_str().filter(|text| text.starts_with('-') && text.len() > 1)?;
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
@@ -350,7 +355,8 @@ fn has_option(command: &Command, typed: &str) -> bool {
     typed.starts_with('-') && command.get_arguments().any(is_it)
 }
 
-/// Adds `words` unless they are there already: two options may say the same, such as the types of keys and of values.
+/// Adds `words`, unless they are there already. Two options may mean the same, such as those for the types of keys and
+/// of values.
 fn say(args: &mut Vec<OsString>, words: &[&str], shown: &str) -> anyhow::Result<()> {
     if args.windows(words.len()).any(|window| window == words) {
         return Ok(());

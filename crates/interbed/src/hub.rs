@@ -1,4 +1,4 @@
-//! Models by name: what is asked for is found on the Hub, refused if it cannot run here, and only then fetched.
+//! Models by name: finds a model on the Hub, refuses it if it cannot run here, and only then fetches it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -21,70 +21,70 @@ use crate::progress;
 use crate::report::{is_quiet, report};
 use crate::{short_names, unknown_name};
 
-/// Pace of the lines that tell how far a download is where no bar can be drawn, as in logs.
+/// Interval between progress lines of a download if no progress bar can be drawn, as in logs.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
 
-/// The branch that a name means which says none.
+/// The branch that a name without a revision means.
 const MAIN: &str = "main";
 
-/// Digits of a commit that are shown.
+/// Number of digits of a commit that are shown.
 const COMMIT_SHOWN: usize = 8;
 
-/// Who is told of a commit, of how many bytes of it are there, and of how many will be.
+/// Receives the progress of a download: the commit, the bytes that are there, and the total bytes.
 pub type Tell<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
-/// Where the model lies, to be loaded for this audience: a path is taken as it is, a name is fetched if the cache lacks
-/// it. What cannot be computed, or has too little memory even if it is streamed, is refused after its headers were
-/// read.
+/// Returns the path of a model that will be loaded for this audience. A path is returned unchanged; a model on the Hub
+/// is fetched if the cache lacks it. A model that cannot be computed, or for which memory is too small even if it is
+/// streamed, is refused after its headers have been read.
 ///
 /// # Errors
-/// No such model, no permission, no network, no room; a model that cannot run here.
+/// The model does not exist, access is denied, there is no network or no disk space, or the model cannot run here.
 pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<PathBuf>> {
     fetched(model, &limits.hub, &|dir| divide(dir, limits, audience), &|_, _, _| ())
 }
 
-/// Where the model lies, to be read and not to be loaded.
+/// Returns the path of a model whose files will be read but not loaded.
 ///
 /// # Errors
-/// As [`local`], but for memory.
+/// The errors of [`local`], except those about memory.
 pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     whole_telling(model, options, &|_, _, _| ())
 }
 
-/// Where the model lies, to be read and not to be loaded. While bytes come, `tell` is told of which commit they are,
-/// how many are there, and how many will be.
+/// Returns the path of a model whose files will be read but not loaded. During a download, `tell` receives the commit,
+/// the bytes that are there, and the total bytes.
 ///
 /// # Errors
-/// No such model, no permission, no network, no room; a model that cannot run here.
+/// The model does not exist, access is denied, there is no network or no disk space, or the model cannot run here.
 pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Result<PathBuf> {
     let path = fetched(Some(model), options, &|_| Ok(None), tell)?;
     Ok(path.unwrap_or_else(|| model.to_owned()))
 }
 
-/// Where the model lies; a name is looked for in the cache alone.
+/// Returns the path of a model; a name is looked up in the cache only.
 ///
 /// # Errors
-/// It is not in the cache.
+/// The cache does not have the model.
 pub fn cached(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     let Some(name) = named(Some(model), options)? else { return Ok(model.to_owned()) };
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
     Ok(hub.find_here(&name)?.path())
 }
 
-/// A model in the cache, all of it.
+/// A model that is complete in the cache.
 #[derive(Debug, Clone)]
 pub struct Fetched {
-    /// The short name if it has one, and its name on the Hub.
+    /// The model's short name, if it has one, and its name on the Hub.
     pub names: Vec<String>,
-    /// Where it lies.
+    /// The path of the model.
     pub path: PathBuf,
 }
 
-/// The full name of a model on the Hub that a text means, with its host, so that no path is meant; `None` if it is no
-/// name.
+/// Returns the full name of the model on the Hub that a text means, including the host, so that it cannot be mistaken
+/// for a path. `None` if the text is no name.
 ///
 /// # Errors
-/// A short name that stands for nothing.
+/// The text is a short name that stands for no model.
 pub fn full_name(text: &str) -> Result<Option<String>> {
     let long = short_names::find(text)?;
     let text = long.as_deref().unwrap_or(text);
@@ -94,7 +94,7 @@ pub fn full_name(text: &str) -> Result<Option<String>> {
     Ok(Some(format!("hf.co/{owner}/{model}{tag}{revision}")))
 }
 
-/// All models that the cache has wholly, by name. Of several GGUF files, each is a model.
+/// Returns all models that are complete in the cache, with their names. Each of several GGUF files counts as a model.
 ///
 /// # Errors
 /// The cache cannot be read.
@@ -102,7 +102,7 @@ pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
     let mut all = Vec::new();
     for model in hub.cache().list()? {
-        // Only what a branch or a tag leads to: older ones were replaced.
+        // Only revisions that a branch or tag names are listed; others were replaced by them.
         let Some(revision) = model.revisions.iter().find(|known| *known == MAIN).or(model.revisions.first()) else {
             continue;
         };
@@ -113,7 +113,8 @@ pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
             let Some(path) = HubName::read(&name).and_then(|name| Some(hub.find_here(&name).ok()?.path())) else {
                 continue;
             };
-            // The name alone means one of the GGUF files, whose own name says which.
+            // A name without a tag is left out if it stands for a single GGUF file, because that file is listed under
+            // its own name.
             let has_own = !name[model.name.len()..].contains(':') && path.is_file();
             if !has_own && !all.iter().any(|known: &Fetched| known.path == path) {
                 all.push(Fetched { names: short_names::of(&name).into_iter().chain([name]).collect(), path });
@@ -123,13 +124,13 @@ pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
     Ok(all)
 }
 
-/// The names of the GGUF files that the cache has of a model.
+/// Returns the names of a model's GGUF files that are in the cache.
 fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
     let Some(read) = HubName::read(name) else { return Vec::new() };
     let Some(commit) = hub.cache().commit(&read, read.revision()) else { return Vec::new() };
     let (files, _) = hub.cache().files(&read, &commit);
     let paths: Vec<&str> = files.keys().map(String::as_str).collect();
-    // What no file has is refused with what they have.
+    // Asking for a tag that no file has returns an error with the tags that exist.
     match choose(&paths, FileWish { tag: Some("?"), shards: None }) {
         Err(ChoiceProblem::NoSuchTag { available, .. }) => {
             available.iter().map(|tag| format!("{name}:{tag}")).collect()
@@ -138,7 +139,7 @@ fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
     }
 }
 
-/// Where a model lies that the cache has, by a name on the Hub or a short one. Paths are none.
+/// Returns the path of a model in the cache by its name on the Hub or its short name; `None` for other texts.
 pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
     let long = short_names::find(name).ok()?;
     let name = HubName::read(long.as_deref().unwrap_or(name))?;
@@ -146,10 +147,11 @@ pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
     Some(hub.find_here(&name).ok()?.path())
 }
 
-/// Opens a model to look at it. Of a name that the cache lacks, headers and small files are fetched, but no weights.
+/// Opens a model in order to look at it. If the cache lacks the model, headers and small files are fetched, but no
+/// weights.
 ///
 /// # Errors
-/// No such model, no permission, no network; a model that cannot be computed.
+/// The model does not exist, access is denied, there is no network, or the model cannot be computed.
 pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     let Some(name) = named(model, options)? else { return ModelDir::open(model) };
     let hub = open(options)?;
@@ -163,8 +165,8 @@ pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     Ok(dir)
 }
 
-/// The names that clients may use for `model`, which is one on the Hub: `org/name`, and the short one if it was asked
-/// for by that.
+/// Returns the names that clients may use for `model`, if it is on the Hub: `org/name`, and the short name if the user
+/// gave that.
 pub fn names_of(model: Option<&Path>) -> Vec<String> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Vec::new() };
     let long = |text: &str| HubName::read(text).map(|name| name.repository());
@@ -174,11 +176,11 @@ pub fn names_of(model: Option<&Path>) -> Vec<String> {
     }
 }
 
-/// The repository that `model` names, and whether it is meant as a whole and not one revision or file of it. `None` if
-/// it is no name.
+/// Returns the repository that `model` names, and whether the name means all of it rather than one revision or file.
+/// `None` if `model` is no name.
 ///
 /// # Errors
-/// A short name that stands for nothing, or a word that is no name.
+/// `model` is a short name that stands for no model, or a word that is no name.
 pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
     let Some(text) = model.to_str() else { return Ok(None) };
     if let Some(model) = short_names::find(text)? {
@@ -191,10 +193,10 @@ pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
     }))
 }
 
-/// Refuses what is neither a path nor a name, and looks like neither, such as a prompt in the place of MODEL.
+/// Refuses a text that is neither a path nor a model's name, such as a prompt in the place of MODEL.
 ///
 /// # Errors
-/// It is such a word or text: the message says what may have been meant.
+/// The text is such a word or prompt; the message says what the user may have meant.
 pub fn check(model: Option<&Path>) -> Result<()> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Ok(()) };
     if short_names::find(text)?.is_some() || HubName::read(text).is_some() {
@@ -204,10 +206,10 @@ pub fn check(model: Option<&Path>) -> Result<()> {
     unknown_name::refusal(text, &cache).map_or(Ok(()), Err)
 }
 
-/// The settings of the environment, and what options say beside them.
+/// Returns the Hub settings from the environment, with those that the options add.
 ///
 /// # Errors
-/// An address or token that cannot be used, or no folder for the cache.
+/// An address or a token is invalid, or there is no folder for the cache.
 pub fn settings(options: &HubOptions) -> Result<HubSettings> {
     let settings = HubSettings::from_env().map_err(|problem| {
         Advised::input(problem.to_string(), "correct the variable, or give the path of a model that is here")
@@ -219,7 +221,7 @@ fn open(options: &HubOptions) -> Result<Hub> {
     Ok(Hub::open(&settings(options)?)?)
 }
 
-/// The name that `model` is; `None` if it is a path. What lies in the file system wins.
+/// Returns the Hub name that `model` means; `None` if `model` is a path. An existing file or folder takes precedence.
 fn named(model: Option<&Path>, options: &HubOptions) -> Result<Option<HubName>> {
     check(model)?;
     let text = model.filter(|model| !model.exists()).and_then(Path::to_str);
@@ -262,9 +264,10 @@ fn fetched(
     Ok(Some(path))
 }
 
-/// The model as its headers and small files say, checked like one that is here. Small files are fetched.
+/// Returns the model as its headers and small files describe it, checked like a local one. The small files are
+/// fetched.
 fn from_headers(found: &HubModel<'_>) -> Result<ModelDir> {
-    // What cannot be computed needs no tokenizer and no headers.
+    // A model that cannot be computed is refused before its tokenizer and headers are fetched.
     if !found.is_gguf() {
         found.fetch_config()?;
         interbed_model::config::ModelConfig::from_dir(found.folder())?;
@@ -279,21 +282,22 @@ fn from_headers(found: &HubModel<'_>) -> Result<ModelDir> {
     ModelDir::of(found.path(), catalog)
 }
 
-/// Divides memory as loading will, but for a tokenizer that is not opened yet: a refusal should come at once.
+/// Divides memory like loading will, with an estimate for the tokenizer, so that a refusal comes before the download.
 fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<MemoryPlan>> {
     if limits.compute.device != DeviceOption::Cpu {
-        // A GPU's memory is known once it is asked.
+        // A GPU's memory is known only once the GPU is opened.
         return Ok(None);
     }
     let surroundings = Surroundings { footprint: Footprint::ahead(dir.config.vocab_size), audience };
     Ok(Some(dir.divide(budget(limits)?, limits, &surroundings)?.plan))
 }
 
-/// What fetching took is over, and none of the memory that loading counts on: how much it was at most is forgotten,
-/// so that a model needs the same memory whether it was fetched just now or not.
+/// Resets the process's peak memory, which loading reads. The memory that fetching took is free again, so a model
+/// needs the same memory whether it was just fetched or not.
 pub fn forget_peak() {
     give_back_freed();
-    // The kernel's word for the peak alone. Where it refuses, a budget near the least may be refused this once.
+    // The write asks the kernel to reset the peak of memory. If the kernel refuses, a budget near the minimum may be
+    // refused this once.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -342,7 +346,7 @@ fn fetch(found: &HubModel<'_>, tell: Tell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `1.2 GiB of 4.5 GiB (110 MB/s, 32 s left)`, of which `came` bytes came within `elapsed`.
+/// Returns text such as `1.2 GiB of 4.5 GiB (110 MB/s, 32 s left)`; `came` bytes were fetched within `elapsed`.
 fn told_progress(have: u64, all: u64, came: u64, elapsed: Duration) -> String {
     let rate = came as f64 / elapsed.as_secs_f64().max(1e-3);
     let pace = match rate > 0.0 {

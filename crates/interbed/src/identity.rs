@@ -1,9 +1,9 @@
-//! What tells a model's weights from any other: their content.
+//! The identity of a model's weights: a hash of their content.
 //!
-//! The content is hashed while the weights are first read, or taken from checksums that came with them, and noted for
-//! the next process with the state of the files. Length, times and inode of a file decide whether a note still holds,
-//! and nothing else. Checksums that came with files are believed of them as they were first seen: where such a file was
-//! changed since and its checksums were not, its content is hashed.
+//! The content is hashed while the weights are first read, or the identity is derived from checksums that came with
+//! the files. A note keeps the identity for later processes, together with the state of the files. Only length, times
+//! and inode of a file decide whether the note still holds. Checksums that came with files are trusted for the files
+//! as they were first seen: if a file has changed since and its checksums have not, its content is hashed.
 
 mod note;
 
@@ -19,21 +19,22 @@ use crate::fingerprint::Fingerprint;
 use crate::user_folders;
 use note::{Note, NoteFile};
 
-/// The folder within that of what can be had again.
+/// Name of the folder for notes, in the user's cache folder.
 const FOLDER: &str = "identity";
 
-/// How coarse the times of a file system may be: what was changed less than this before it was read is not noted, since
-/// it could be changed again without another time.
+/// Maximum granularity of a file system's times. If a file changed less than this before it was read, no note is
+/// written, because another change might leave its time unchanged.
 const COARSEST_TIME: Duration = Duration::from_secs(2);
 
-/// The disk is idle when nobody has read for so long. Where it never is, a piece is read from time to time.
+/// Time without reads after which the disk counts as idle. On a disk that is never idle, a piece is read after each
+/// `PIECE_EACH`.
 const IDLE: Duration = Duration::from_millis(100);
 const PIECE_EACH: Duration = Duration::from_millis(100);
 
-/// Time between two looks at whether the disk is idle.
+/// Interval between checks whether the disk is idle.
 const LOOK_EACH: Duration = Duration::from_millis(10);
 
-/// How often the read of a piece is tried, and the pause before it is tried again.
+/// Maximum number of tries to read a piece, and the pause between two tries.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -48,20 +49,20 @@ pub struct WeightsIdentity {
 
 #[derive(Clone)]
 enum State {
-    /// By a note, or by checksums.
+    /// The identity is known from a note or from checksums.
     Known([u8; 32]),
-    /// Hashed as it is read, from this time on.
+    /// The content is hashed as it is read, from this time on.
     Read(Arc<ContentHash>, SystemTime),
 }
 
 impl WeightsIdentity {
-    /// Finds out what is known of the weights that `specs` name, and has them hashed as they are read if that is
-    /// nothing.
+    /// Finds the identity of the weights that `specs` name in a note or in checksums. If it is in neither, the weights
+    /// are hashed as they are read.
     pub fn begin(catalog: &mut Catalog, specs: &[GroupSpec]) -> Self {
         Self::begin_in(user_folders::cache().map(|folder| folder.join(FOLDER)).as_deref(), catalog, specs)
     }
 
-    /// [`begin`](Self::begin), with notes in `folder`.
+    /// Does the work of [`begin`](Self::begin), with notes in `folder`.
     fn begin_in(folder: Option<&std::path::Path>, catalog: &mut Catalog, specs: &[GroupSpec]) -> Self {
         let files = catalog.stored_files().to_vec();
         let claim = claim(catalog, specs);
@@ -84,10 +85,10 @@ impl WeightsIdentity {
         this
     }
 
-    /// The identity, if it is known by now.
+    /// Returns the identity, if it is known by now.
     ///
     /// # Errors
-    /// The files are not what they were when they were opened.
+    /// The files have changed since they were opened.
     pub fn known(&self) -> Result<Option<[u8; 32]>, IoError> {
         let (identity, began) = match &self.state {
             State::Known(identity) => (*identity, None),
@@ -106,10 +107,11 @@ impl WeightsIdentity {
         Ok(Some(identity))
     }
 
-    /// Waits until the identity is known; meanwhile what nobody has read is read, while the disk is idle.
+    /// Waits until the identity is known. Meanwhile, weights that have not been read yet are read while the disk is
+    /// idle.
     ///
     /// # Errors
-    /// A read that failed again and again, or files that are not what they were.
+    /// A read failed `ATTEMPTS` times, or the files have changed since they were opened.
     pub fn complete(&self) -> Result<[u8; 32]> {
         let (mut buffer, mut failures, mut last) = (Vec::new(), 0, Instant::now());
         loop {
@@ -117,7 +119,7 @@ impl WeightsIdentity {
                 return Ok(identity);
             }
             let State::Read(hash, _) = &self.state else { continue };
-            // Others are reading what is left, or the disk is busy.
+            // Other threads are reading the rest, or the disk is busy.
             if hash.idle_for() < IDLE && last.elapsed() < PIECE_EACH {
                 std::thread::sleep(LOOK_EACH);
                 continue;
@@ -138,7 +140,7 @@ impl WeightsIdentity {
     /// Hashes the rest of the weights without waiting for other readers of the disk, and returns the identity.
     ///
     /// # Errors
-    /// A failed read, or files that are not what they were.
+    /// A read failed, or the files have changed since they were opened.
     pub fn complete_now(&self) -> Result<[u8; 32]> {
         let mut buffer = Vec::new();
         if let State::Read(hash, _) = &self.state {
@@ -156,7 +158,7 @@ impl WeightsIdentity {
     }
 }
 
-/// Proves that `files` are what they were when they were opened.
+/// Checks that `files` have not changed since they were opened.
 fn check_unchanged(files: &[Arc<dyn RandomAccessFile>]) -> Result<(), IoError> {
     for file in files {
         let Some(opened) = file.identity() else { continue };
@@ -168,7 +170,7 @@ fn check_unchanged(files: &[Arc<dyn RandomAccessFile>]) -> Result<(), IoError> {
     Ok(())
 }
 
-/// The identity that follows from the content, once all of it was hashed.
+/// Returns the identity that follows from the content; `None` until all of it has been hashed.
 fn of_content(hash: &ContentHash) -> Option<[u8; 32]> {
     let mut fingerprint = Fingerprint::default();
     for (name, described, sum) in hash.tensors()? {
@@ -179,15 +181,15 @@ fn of_content(hash: &ContentHash) -> Option<[u8; 32]> {
     Some(fingerprint.digest())
 }
 
-/// The identity that follows from checksums.
+/// Returns the identity that follows from checksums.
 fn of_claim(claim: [u8; 32]) -> [u8; 32] {
     let mut fingerprint = Fingerprint::default();
     fingerprint.field("checksums", &claim);
     fingerprint.digest()
 }
 
-/// What the checksums say that came with the files, if each file has some: those of a packed store, or the names of
-/// contents in the Hub's cache.
+/// Returns a hash of the checksums that came with the files: those of a packed store, or the SHA-256 names of files in
+/// the Hub cache. `None` if a file has no checksum.
 fn claim(catalog: &Catalog, specs: &[GroupSpec]) -> Option<[u8; 32]> {
     let mut fingerprint = Fingerprint::default();
     if let Some(store) = catalog.store() {
@@ -205,7 +207,7 @@ fn claim(catalog: &Catalog, specs: &[GroupSpec]) -> Option<[u8; 32]> {
     Some(fingerprint.digest())
 }
 
-/// Where the tensors lie that `specs` name, and what they are.
+/// Returns a hash of the places and types of the tensors that `specs` name.
 fn layout(catalog: &Catalog, specs: &[GroupSpec]) -> [u8; 32] {
     let mut fingerprint = Fingerprint::default();
     for tensor in specs.iter().flat_map(|group| &group.tensors) {

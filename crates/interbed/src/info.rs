@@ -46,7 +46,7 @@ pub struct InfoArgs {
 /// Runs `interbed info`.
 ///
 /// # Errors
-/// The directory holds no supported model.
+/// The directory holds no supported model, or the options contradict the model.
 pub fn run(args: InfoArgs) -> Result<()> {
     if let Some(name) = shape::named(args.model.model.as_deref()) {
         let (text, json) = shape::told(name, &args.model.limits)?;
@@ -62,7 +62,7 @@ pub fn run(args: InfoArgs) -> Result<()> {
     let mut dir = hub::glance(args.model.model.as_deref(), &args.model.limits.hub)?;
     let tokenizer = match dir.tokenizer() {
         Ok(tokenizer) => Ok(tokenizer),
-        // Everything else about the model can still be reported.
+        // Without a tokenizer, everything else about the model can still be reported.
         Err(error) => match error.downcast_ref() {
             Some(TokenizerError::Missing { .. } | TokenizerError::NotInGguf { .. }) => Err(no_tokenizer(&dir)),
             Some(error @ TokenizerError::Unsupported { .. }) => Err(error.to_string()),
@@ -262,7 +262,7 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
     })
 }
 
-/// Bytes of the experts that a token goes through.
+/// Returns the bytes of the experts through which one token goes.
 fn of_token(memory: &Memory, mixture: &Mixture) -> Bytes {
     Bytes(memory.experts.0 / mixture.experts as u64 * mixture.chosen as u64)
 }
@@ -323,14 +323,14 @@ fn rope_json(config: &ModelConfig) -> Value {
     Value::Object(parameters)
 }
 
-/// A size as `--memory` takes it: in the largest unit of which it is a whole number.
+/// Returns a size as `--memory` accepts it, in the largest unit that divides it.
 fn flag(size: Bytes) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M")];
     let whole = UNITS.iter().find(|(unit, _)| size.0 >= *unit && size.0.is_multiple_of(*unit));
     whole.map_or_else(|| size.0.to_string(), |(unit, name)| format!("{}{name}", size.0 / unit))
 }
 
-/// `Q4_K (1.2 GiB), Q6_K (320 MiB), F32 (1.1 MiB)`, or just the type where there is only one.
+/// Returns text such as `Q4_K (1.2 GiB), Q6_K (320 MiB), F32 (1.1 MiB)`, or just the type if there is only one.
 fn types(dir: &ModelDir) -> String {
     match dir.weight_types().as_slice() {
         [(dtype, _)] => dtype.to_string(),
@@ -338,7 +338,7 @@ fn types(dir: &ModelDir) -> String {
     }
 }
 
-/// Says where a tokenizer was looked for.
+/// Returns an error message that says where a tokenizer was expected.
 fn no_tokenizer(dir: &ModelDir) -> String {
     let place = if dir.catalog.metadata().is_some() { "tokenizer.ggml.model" } else { "tokenizer.json" };
     format!("{place} is missing")

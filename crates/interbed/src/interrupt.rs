@@ -1,4 +1,4 @@
-//! Ctrl-C: stops the answer that is being written, or ends the program where there is none.
+//! Handles Ctrl-C: it stops the answer that is being generated, or ends the program if there is none.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use tokio::sync::watch;
 
 use crate::failure::INTERRUPTED;
 
-/// Listens for Ctrl-C from its creation on.
+/// A handler for Ctrl-C, which is active from its creation on.
 pub struct Interrupts {
     runtime: Runtime,
-    /// Whether there is an answer to stop.
+    /// Whether some work is running that Ctrl-C stops.
     stoppable: Arc<AtomicBool>,
     pressed: watch::Receiver<()>,
 }
 
 impl Interrupts {
-    /// Takes Ctrl-C over from the system, whose habit is to end the program.
+    /// Starts to handle Ctrl-C, which by default ends the program.
     ///
     /// # Errors
-    /// The system refuses a thread or the handler.
+    /// The system refuses a thread or the signal handler.
     pub fn listen() -> Result<Self> {
-        // Computing has its own threads; this one only waits.
+        // Other threads compute; this one only waits for signals.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().context("cannot start")?;
         let mut signals = {
             let _inside = runtime.enter();
@@ -47,10 +47,10 @@ impl Interrupts {
         Ok(Self { runtime, stoppable, pressed })
     }
 
-    /// Completes `work`, or drops it at Ctrl-C and returns `None`.
+    /// Runs `work` to its end and returns its result. At Ctrl-C, drops `work` and returns `None`.
     pub fn stop_at_ctrl_c<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut pressed = self.pressed.clone();
-        // A press that came too late for the last answer is not meant for this one.
+        // A press of Ctrl-C that came after the last work ended is not meant for this work.
         pressed.mark_unchanged();
         self.stoppable.store(true, Ordering::Release);
         let outcome = self.runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! KV on disk: the memory that it takes, the directory, and the store in it.
+//! KV on disk: its memory, its directory, and opening the store in the directory.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,24 +18,25 @@ use crate::failure::Advised;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 
-/// Without a size, a store takes at most one part in this many of the disk's free space, and at most so much.
+/// Default size of a store: at most one part in `DISK_SHARE` of the disk's free space, and at most `SIZE_DEFAULT`
+/// bytes.
 const DISK_SHARE: u64 = 8;
 const SIZE_DEFAULT: u64 = 100 << 30;
 
-/// Buffers take one part in this many of the budget, up to so much.
+/// Buffers take one part in `BUFFERS_SHARE` of the budget, at most `BUFFERS_MAX` bytes.
 const BUFFERS_SHARE: u64 = 32;
 const BUFFERS_MAX: u64 = 64 << 20;
 
-/// Where KV has a budget of its own, they take one part in this many of it.
+/// If `--kv-memory` limits KV, buffers take at most one part in this many of it.
 const KV_BUFFERS_SHARE: u64 = 8;
 
-/// Frames that are read ahead, at the least and at the most.
+/// Minimum and maximum number of frames that are read ahead.
 const FRAMES: (usize, usize) = (4, 12);
 
-/// How long conversations are idle until their KV goes to disk.
+/// Time for which a conversation is idle before its KV is written to disk.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 
-/// Memory that KV on disk takes of a budget of `total`: buffers and the index.
+/// Returns the memory for buffers and index of KV on disk, of a budget of `total` bytes.
 pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let Some(options) = limits.kv_disk.as_ref() else { return Bytes(0) };
     let Some(directory) = &options.kv_disk else { return Bytes(0) };
@@ -45,7 +46,7 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(layout, wanted)) as u64 + index)
 }
 
-/// A directory that is there for this process alone, and how a store is kept in it.
+/// A directory that this process has locked, with the settings of the store in it.
 pub struct DiskPlace {
     directory: Directory,
     path: PathBuf,
@@ -54,7 +55,7 @@ pub struct DiskPlace {
     mode: KvDiskMode,
 }
 
-/// Takes the directory, if one was asked for. `None` too if another server has it: this one then runs without.
+/// Opens and locks the directory, if the options name one. Returns `None` with a warning if another server uses it.
 ///
 /// # Errors
 /// The directory cannot be used.
@@ -85,28 +86,28 @@ pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result
             frames: frames(layout, buffer_bytes(limits, total)),
             writes_per_day: options.kv_disk_writes.map(|bytes| bytes.0),
             ttl: options.kv_disk_ttl,
-            // Where writes are limited, they go to what is likely to be found again.
+            // If writes are limited, only KV that is likely to be needed again is written.
             gate: Gate::new(if options.kv_disk_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
             names: None,
             turns: Arc::default(),
         },
         mode: options.kv_disk_mode.into(),
     };
-    // Whatever cannot be is told before the model is loaded.
+    // A store that is too small is reported before the model is loaded.
     place.capacity_tokens()?;
     Ok(Some(place))
 }
 
 impl DiskPlace {
-    /// Tokens that the store will have room for.
+    /// Returns the number of tokens for which the store has room.
     ///
     /// # Errors
-    /// It would be too small.
+    /// The store would be too small.
     pub fn capacity_tokens(&self) -> Result<usize> {
         DiskTier::tokens_within(&self.shape, &self.options).map_err(|error| refused(&error))
     }
 
-    /// Turns at the disk that KV and weights share, if they do.
+    /// Returns the turns by which KV and weights share a disk; `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
         let directory = device(&self.path)?;
@@ -114,8 +115,8 @@ impl DiskPlace {
         is_shared.then(|| Arc::clone(&self.options.turns))
     }
 
-    /// Opens the store for the KV that `fingerprint` identifies. `names` names contents, if it is not the directory
-    /// that does.
+    /// Opens the store for the KV that `fingerprint` identifies. `names` generates the names of contents; if it is
+    /// `None`, the directory's own secret does.
     ///
     /// # Errors
     /// The store cannot be opened.
@@ -132,7 +133,7 @@ impl DiskPlace {
     }
 }
 
-/// The shape of records for blocks of this layout.
+/// Returns the shape of a store's records for blocks of this layout.
 pub fn shape(layout: &KvLayout) -> RecordShape {
     let layers = (0..layout.num_layers()).map(|index| layout.layer(index).part_bytes());
     RecordShape::new(layout.block_size(), layers.collect())
@@ -142,23 +143,23 @@ fn size(options: &KvDiskOptions, directory: &Path) -> Result<u64> {
     if let Some(size) = options.kv_disk_size {
         return Ok(size.0);
     }
-    // The directory may be one that is yet to be made.
+    // The directory may not exist yet.
     let there = directory.ancestors().find(|parent| parent.exists() && !parent.as_os_str().is_empty());
     let free = disk_bytes_free(there.unwrap_or(Path::new(".")))?;
-    // What the store has taken already counts as free, or it would shrink from start to start.
+    // The space that the store uses counts as free, or else the store would shrink with each start.
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let taken: u64 = entries.filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum();
     Ok(((free + taken) / DISK_SHARE).max(taken.min(SIZE_DEFAULT)).min(SIZE_DEFAULT))
 }
 
-/// Bytes that buffers should take, of a budget of `total`.
+/// Returns the maximum bytes of the buffers, for a budget of `total` bytes.
 fn buffer_bytes(limits: &LimitOptions, total: Bytes) -> usize {
     let of_kv = limits.kv_memory.map_or(u64::MAX, |memory| memory.0 / KV_BUFFERS_SHARE);
     usize::try_from((total.0 / BUFFERS_SHARE).min(of_kv).min(BUFFERS_MAX)).unwrap_or(usize::MAX)
 }
 
-/// The frames in which KV beyond memory is streamed: blocks of each, and how many there are, where buffers should take
-/// `wanted` bytes.
+/// Returns the size of a frame in blocks, and the number of frames, if buffers should take `wanted` bytes. KV beyond
+/// memory is streamed in frames.
 fn frames(layout: &KvLayout, wanted: usize) -> (usize, usize) {
     let blocks = STRETCH.div_ceil(layout.block_size());
     let layers = (0..layout.num_layers()).map(|index| layout.layer(index).part_bytes());

@@ -1,4 +1,4 @@
-//! Telling routers what the prefix cache holds.
+//! Publishes events about what the prefix cache holds, for routers.
 
 use anyhow::Result;
 use interbed_device::Bytes;
@@ -9,16 +9,16 @@ use crate::failure::Advised;
 use crate::options::KvEventOptions;
 use crate::report::report;
 
-/// The most bytes of memory that it takes.
+/// Returns the maximum memory that publishing takes.
 pub fn memory(options: Option<&KvEventOptions>) -> Bytes {
     let is_wanted = options.is_some_and(|options| options.kv_events.is_some());
     Bytes(if is_wanted { EventPublisher::BYTES_MAX as u64 } else { 0 })
 }
 
-/// What is going to tell, if it was asked for.
+/// Binds the publisher's addresses, if the options ask for events.
 ///
 /// # Errors
-/// An address that cannot be listened on.
+/// The publisher cannot listen on an address.
 pub fn bind(options: Option<&KvEventOptions>) -> Result<Option<EventPublisher>> {
     let Some(KvEventOptions { kv_events: Some(events), kv_events_replay, kv_events_topic }) = options else {
         return Ok(None);
@@ -27,7 +27,7 @@ pub fn bind(options: Option<&KvEventOptions>) -> Result<Option<EventPublisher>> 
     Ok(Some(EventPublisher::bind(PublisherConfig { events, replay, topic }).map_err(refused)?))
 }
 
-/// The same, telling of blocks of `block_size` tokens.
+/// Returns the publisher as a watcher of a cache whose blocks have `block_size` tokens.
 pub fn tell(publisher: EventPublisher, block_size: usize) -> Box<dyn CacheWatcher> {
     let replay = publisher.replay().map(|address| format!(", missed ones on tcp://{address}")).unwrap_or_default();
     report!("Telling KV events, of blocks of {block_size} tokens, on tcp://{}{replay}", publisher.events());

@@ -1,4 +1,4 @@
-//! KV in a store that servers share: the memory that it takes, its address and secret, and the store itself.
+//! KV in a store that servers share: its memory, the store's address and secret, and opening the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use crate::options::{KvRemoteOptions, LimitOptions, SecretText};
 use crate::report::report;
 use crate::secret_files;
 
-/// Buffers take one part in this many of the budget in each direction, up to so much.
+/// The buffers of each direction take one part in `BUFFERS_SHARE` of the budget, at most `BUFFERS_MAX` bytes.
 const BUFFERS_SHARE: u64 = 64;
 const BUFFERS_MAX: u64 = 64 << 20;
 
-/// Longest key file, in bytes, and how short a secret may be.
+/// Maximum size of a key file, and minimum length of a secret, in bytes.
 const KEY_BYTES_MAX: u64 = 64 << 10;
 const KEY_BYTES_MIN: usize = 16;
 
 /// The option that names the file of the secret.
 const KEY_OPTION: &str = "--kv-remote-key";
 
-/// What separates the secret of a store from other uses of the same file, and what stands in for a file.
+/// The context for deriving keys, which separates this secret from other uses of the same file.
 const CONTEXT: &str = "interbed 2026-11-26 secret of a shared KV store";
 
-/// Memory that KV in a shared store takes of a budget of `total`.
+/// Returns the memory that KV in a shared store takes of a budget of `total` bytes.
 pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let is_used = limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some());
     let shape = (layout.block_size(), shape(layout).block_bytes());
     if is_used { Bytes(RemoteTier::memory_bytes(shape, buffer_bytes(limits, total)) as u64) } else { Bytes(0) }
 }
 
-/// Where the store is, and the secret for it, if one was asked for.
+/// Returns the address of the store and its secret, if the options name a store.
 ///
 /// # Errors
 /// The address or the key cannot be used.
@@ -51,7 +51,7 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     Advised::input(format!("cannot use the store of --kv-remote: {error}"), hint)
 }
 
-/// A store, and how it is used.
+/// A shared store, with the settings for its use.
 pub struct RemotePlace {
     address: StoreAddress,
     store: Arc<dyn BlobStore>,
@@ -61,7 +61,8 @@ pub struct RemotePlace {
     options: RemoteOptions,
 }
 
-/// What is needed for the store, if one was asked for. Whether it answers is found out later: nobody waits for it.
+/// Prepares the use of the store, if the options name one. Whether the store answers is found out later, so that the
+/// start does not wait for it.
 ///
 /// # Errors
 /// The address or the key cannot be used.
@@ -75,7 +76,8 @@ pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result
         writes_per_day: options.kv_remote_writes.map(|bytes| bytes.0),
         ttl: Some(options.kv_remote_ttl),
         patience: Patience::Measured,
-        // Where writes are limited, they go to what this server is likely to find again; it knows of no others.
+        // If writes are limited, only KV that this server is likely to need again is written; it knows nothing of
+        // other servers.
         gate: Gate::new(if options.kv_remote_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
     };
     let shape = (layout.block_size(), shape(layout).block_bytes());
@@ -84,10 +86,10 @@ pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result
 }
 
 impl RemotePlace {
-    /// The store for the KV that `fingerprint` identifies.
+    /// Opens the store for the KV that `fingerprint` identifies.
     ///
     /// # Errors
-    /// The system refuses threads.
+    /// The system cannot start threads.
     pub fn open(self, fingerprint: [u8; 32]) -> Result<RemoteTier> {
         let Self { address, store, secret, has_key, shape, options } = self;
         let tier = RemoteTier::open(store, secret, fingerprint, shape, options).map_err(failed)?;
@@ -97,17 +99,17 @@ impl RemotePlace {
     }
 }
 
-/// Bytes that buffers should take in each direction, of a budget of `total`.
+/// Returns the maximum bytes of the buffers in each direction, for a budget of `total` bytes.
 fn buffer_bytes(limits: &LimitOptions, total: Bytes) -> usize {
     let of_kv = limits.kv_memory.map_or(u64::MAX, |memory| memory.0 / 8);
     usize::try_from((total.0 / BUFFERS_SHARE).min(of_kv).min(BUFFERS_MAX)).unwrap_or(usize::MAX)
 }
 
-/// The secret with which servers name and sign what they share.
+/// Returns the secret with which servers name and sign the KV that they share.
 fn secret(file: Option<&Path>) -> Result<[u8; 32]> {
     let Some(path) = file else { return Ok(blake3::derive_key(CONTEXT, b"none")) };
     let bytes = secret_files::read(KEY_OPTION, path, KEY_BYTES_MAX)?;
-    // An editor adds the end of a line.
+    // Editors add a line break at the end of a file.
     let bytes = bytes.trim_ascii();
     if bytes.len() < KEY_BYTES_MIN {
         return Err(Advised::input(

@@ -1,6 +1,6 @@
-//! The command line: configuration and wiring. Data goes to stdout, everything else to stderr.
+//! The command line program: reads options and connects the crates. Data goes to stdout, everything else to stderr.
 //!
-//! [`main`] is the whole program. What else is public, the laboratory builds on.
+//! [`main`] is the whole program. The other public items are for `interbed-lab`, the laboratory.
 
 mod answer;
 pub mod audience;
@@ -140,7 +140,7 @@ pub fn main() -> ExitCode {
     ended(parse().and_then(|(cli, notes)| dispatch(cli, &notes)))
 }
 
-/// The exit code of a command that has ended; why it failed goes to stderr.
+/// Returns the exit code of a command that has ended, and prints why it failed to stderr.
 pub fn ended(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -153,8 +153,8 @@ pub fn ended(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// The command line, and what a person should know of how it and the environment were understood. Help, and what cannot
-/// be parsed, ends the program.
+/// Parses the command line. Also returns notes for the user about how the arguments and the environment were
+/// understood. Ends the program if help is asked for, or if the arguments cannot be parsed.
 fn parse() -> anyhow::Result<(Cli, Vec<String>)> {
     let command = command_line();
     let habits::Translated { args, notes } = habits::translate(std::env::args_os().collect(), &command)?;
@@ -166,12 +166,12 @@ fn parse() -> anyhow::Result<(Cli, Vec<String>)> {
     Ok((cli.unwrap_or_else(|error| usage::exit(usage::mended(error))), lines))
 }
 
-/// The commands and their options.
+/// Returns clap's description of all commands and their options.
 fn command_line() -> clap::Command {
     config_file::offer(Cli::command()).mut_subcommand("serve", serve::arrange_help)
 }
 
-/// Whether logs are to be JSON. That is looked for ahead, so that a command line which is refused is told so, too.
+/// Whether logs should be JSON. The arguments are searched before they are parsed, so that parse errors are JSON, too.
 fn logs_json() -> bool {
     let mut words = std::env::args_os().skip(1).map_while(|word| (word != "--").then_some(word));
     while let Some(word) = words.next() {
@@ -219,10 +219,11 @@ fn dispatch(cli: Cli, notes: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// Sends logs to stderr: RUST_LOG says which, or else `verbosity`, from errors alone at 0 to everything at 4.
+/// Sends logs to stderr. RUST_LOG filters them if it is set; otherwise `verbosity` does, from errors only at 0 to
+/// everything at 4.
 ///
 /// # Errors
-/// RUST_LOG is no filter.
+/// RUST_LOG is not a valid filter.
 pub fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
     let levels = ["error", "warn", "info", "info,interbed=debug", "debug,interbed=trace"];
     let usual = levels[usize::from(verbosity).min(levels.len() - 1)];
@@ -235,16 +236,16 @@ pub fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
     let colours = colours::are_wanted(std::io::stderr().is_terminal());
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     match as_json {
-        // One flat object a line, as collectors of logs want it.
+        // Log collectors expect one flat JSON object per line.
         true => logs.with_ansi(false).json().flatten_event(true).with_span_list(false).init(),
         false => logs.init(),
     }
     Ok(())
 }
 
-/// Two kinds of panics are kept from users. `println!` panics when the reader has gone (`interbed bench | head -1`),
-/// which is not a failure. And the `tokenizers` crate panics on input that it should refuse: that is caught and becomes
-/// an error, with a line in the log.
+/// Installs a panic hook that hides two kinds of panics from users. `println!` panics when the reader of a pipe has
+/// ended, as in `interbed bench | head -1`, which is not a failure. The `tokenizers` crate panics on some invalid
+/// input; such a panic is caught elsewhere and becomes an error, so the hook only logs it.
 pub fn set_panic_hook() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

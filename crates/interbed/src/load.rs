@@ -1,4 +1,5 @@
-//! From a directory, a GGUF file or a packed store to a running engine: check, divide memory, load, start.
+//! Loads a model from a directory, a GGUF file or a packed store: checks it, divides memory, loads the weights and
+//! starts the engine.
 
 pub mod report;
 
@@ -33,64 +34,67 @@ use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
 use crate::{gpu, kv_events, routing, small_files, swap};
 
-/// Most log-probabilities per token that a request may ask for, as in vLLM.
+/// Maximum number of log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
 
-/// Widest beam search that a request may ask for, provided that as many sequences may run at a time.
+/// Maximum width of a beam search, if as many sequences may run at a time.
 const MAX_BEAM_WIDTH: usize = 64;
 
-/// Time without a completed step after which `/health` says so. A pass of a large model may take long.
+/// Time without a completed step after which `/health` reports a stalled engine. A pass of a large model may take
+/// long.
 const STALL: Duration = Duration::from_secs(120);
 
-/// The same where weights are streamed, and a pass takes as long as the disk does.
+/// Time without a completed step after which `/health` reports a stalled engine if weights are streamed: a pass then
+/// takes as long as the disk needs.
 const STALL_STREAMED: Duration = Duration::from_secs(900);
 
-/// Pace at which an idle engine gives memory that KV has no use for back to streamed weights: all of it within a minute
-/// or so.
+/// Pace at which an idle engine returns memory that KV does not need to streamed weights; all of it is returned within
+/// about a minute.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
-/// Requests that may wait before one more is refused, by default.
+/// Default of the maximum number of requests that wait; a further request is refused.
 pub const MAX_WAITING: usize = 1024;
 
-/// The most memory of KV blocks, in bytes, that is made resident at the start.
+/// Maximum number of bytes of KV blocks that are made resident at the start.
 const KV_TOUCHED: usize = 1 << 30;
 
 /// A model that is ready to serve.
 pub struct Loaded {
-    /// The weights, if they are streamed. Dropped before the engine, so that it does not finish a pass under way.
+    /// The weights, if they are streamed. The field comes before `engine`, so that it is dropped first and a pass in
+    /// progress is not finished.
     pub streamed: Option<Streaming>,
     /// The model's name.
     pub name: String,
-    /// What computes requests.
+    /// The engine that computes requests.
     pub engine: Engine,
-    /// What makes tokens of text.
+    /// The tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// What makes a prompt of a conversation, if the model has such a template.
+    /// The chat template, if the model has one.
     pub template: Option<Arc<ChatTemplate>>,
     /// The model's sampling defaults.
     pub generation: GenerationConfig,
-    /// The tokens that end a text.
+    /// Ids of the tokens that end a text.
     pub end_tokens: Vec<u32>,
-    /// How it pools hidden states, or why it makes no embeddings.
+    /// The way in which the model pools hidden states for embeddings, or the reason why it makes none.
     pub pooling: Result<Pooling, String>,
     /// The shape of the model.
     pub config: ModelConfig,
     /// The facts about the model that the server tells its clients.
     pub facts: ModelFacts,
-    /// The memory budget that it keeps to, and who has how much of it.
+    /// The memory budget and its parts.
     pub budget: Budget,
-    /// Bytes of all weights, wherever they are.
+    /// Bytes of all weights, in memory and on disk.
     pub model_bytes: u64,
-    /// The processor that computes, as it is displayed.
+    /// The processor's threads and instruction level, as text.
     pub processor: String,
-    /// Bytes that requests may take outside the engine.
+    /// Bytes that requests may hold outside the engine.
     pub request_bytes: usize,
-    /// Schemas and grammars that can be compiled at a time.
+    /// Number of schemas and grammars that may be compiled at a time.
     pub schemas: usize,
 }
 
-/// Divides memory for an open model and this audience, loads the weights and starts the engine, reporting each on
-/// stderr. Requests beyond `max_waiting` that wait are refused.
+/// Divides memory for an open model and its audience, loads the weights and starts the engine; each is reported on
+/// stderr. If more than `max_waiting` requests wait, further ones are refused.
 pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_waiting: usize) -> Result<Loaded> {
     let Opened { mut dir, tokenizer, template, footprint } = opened;
     let name = dir.name();
@@ -125,34 +129,34 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
     })
 }
 
-/// A model in memory, and how the budget around it was divided.
+/// A model in memory, with the division of its budget.
 pub struct Runnable {
-    /// What computes passes.
+    /// The runner that computes passes.
     pub runner: ModelRunner,
-    /// How the budget is divided.
+    /// The division of the memory budget.
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
-    /// Tokens of one pass.
+    /// Maximum number of tokens in one pass.
     pub batched_tokens: usize,
-    /// KV below memory.
+    /// The tiers of KV below memory.
     pub below: Below,
 }
 
-/// Divides memory and loads the weights.
+/// Divides memory and loads the weights into host memory.
 pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Runnable> {
     let division = dir.divide(budget(limits)?, limits, surroundings)?;
     let Division { needs, mut plan, batched_tokens } = division;
     report::division(dir, &plan, &needs, limits);
 
     let layout = dir.kv_layout(limits);
-    // Loading takes long: what cannot work is refused before it.
+    // Loading takes long, so options that cannot work are refused before it.
     let swap = swap::open(limits, &plan, needs.swap, &layout)?;
     let computes = Level::detect().name();
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
     let lower_tiers = LowerTiers::prepare(dir.identified(), limits, plan.budget.total(), &layout, computes)?;
     let (source, weights, kv, streamed, below): (Box<dyn WeightSource>, _, _, _, _) = if plan.streamed {
-        // Until there are weights and KV, all but the process is free.
+        // Until weights and KV are allocated, all memory is free except the process's own.
         let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
         let (weights, streaming) = streaming::start(dir, plan.weights, room, limits, lower_tiers.turns(&dir.catalog))?;
         let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
@@ -165,7 +169,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
         drop(loading);
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         let mut kv = kv_pool(layout, &plan, limits)?;
-        // A prefix that is on disk should not wait for memory.
+        // A prefix that is on disk should not have to wait for its memory to become resident.
         let tiers = lower_tiers.open_loaded()?;
         let found = tiers.kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
         kv.touch(found.min(KV_TOUCHED / kv.layout().block_bytes()), threads(limits).get());
@@ -189,9 +193,10 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
     Ok(Runnable { runner, plan, streamed, batched_tokens, below })
 }
 
-/// The memory of KV blocks.
+/// Allocates the memory of KV blocks.
 fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result<KvPool> {
-    // Where weights are streamed, memory goes to and fro.
+    // If weights are streamed, KV and weights trade memory, so the pool has the maximum number of blocks and is
+    // sparse.
     let (num_blocks, sparse) = (if plan.streamed { plan.num_blocks_max } else { plan.num_blocks }, plan.streamed);
     let shape = needs::strips(limits, layout.block_size(), plan.max_model_len, num_blocks);
     Ok(match (limits.kv_layout, sparse) {
@@ -204,15 +209,15 @@ fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result
     })
 }
 
-/// A model that computes passes on the device that the options name, and what an engine is started with besides.
+/// A model on the device that the options name, with the other values that an engine is started with.
 pub struct Started {
-    /// What computes passes.
+    /// The runner that computes passes.
     pub runner: Box<dyn Runner>,
-    /// How the budget is divided.
+    /// The division of the memory budget.
     pub plan: MemoryPlan,
-    /// What streams weights that do not fit into memory. Dropping it stops every pass.
+    /// Streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,
-    /// Tokens of one pass.
+    /// Maximum number of tokens in one pass.
     pub batched_tokens: usize,
     on_gpu: bool,
     below: Below,
@@ -221,7 +226,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Divides memory and loads the weights.
+    /// Divides memory and loads the weights onto the device.
     pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
         let on_gpu = gpu::load(dir, limits, surroundings)?;
         if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, below }) = on_gpu {
@@ -238,18 +243,19 @@ impl Started {
     }
 }
 
-/// The engine, how memory was divided, the weights if they are streamed, and whether a GPU computes.
+/// Starts the engine. Also returns the division of memory, the weights if they are streamed, and whether a GPU
+/// computes.
 fn start_engine(
     dir: &ModelDir,
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>, bool)> {
-    // Loading takes long: what cannot work is refused before it.
+    // Loading takes long, so options that cannot work are refused before it.
     let publisher = kv_events::bind(limits.kv_events.as_ref())?;
     let Started { runner, plan, streamed, batched_tokens, on_gpu, below, block_size, num_swap_blocks } =
         Started::new(dir, limits, surroundings)?;
-    // What memory does not hold is read from disk in each pass.
+    // KV that memory does not hold is read from disk in each pass.
     let on_disk = below.long_tokens()?;
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
     let context = limits.max_model_len.map_or(dir.config.context(), |asked| asked.get());

@@ -1,4 +1,4 @@
-//! `interbed logits`: the model's raw logits, to compare with another implementation's.
+//! `interbed logits`: prints the model's raw logits, to compare them with those of another implementation.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! The tiers of KV below memory: a disk, and a store that servers share. They outlive the process, so nothing goes
-//! there, and nothing comes, before it is known what the model is.
+//! The tiers of KV below memory: a disk, and a store that servers share. Both outlive the process, so they are used
+//! only once the identity of the model is known.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -21,12 +21,12 @@ use crate::options::LimitOptions;
 use crate::report::report;
 use crate::{kv_disk, kv_remote};
 
-/// What was asked for: nothing has come from there or gone there yet.
+/// The tiers that the options ask for, checked but not in use yet.
 pub struct LowerTiers {
     places: Places,
-    /// What tells this model's KV from any other's, but for its weights.
+    /// Identifies the KV that this model computes, except for its weights.
     fingerprint: Fingerprint,
-    /// `None` where nothing was asked for.
+    /// The identity of the weights; `None` if the options ask for no tiers.
     weights: Option<WeightsIdentity>,
 }
 
@@ -35,18 +35,18 @@ struct Places {
     remote: Option<RemotePlace>,
 }
 
-/// Tiers whose model is known, or will be.
+/// Tiers of a model whose identity is known now, or will be known later.
 pub enum Below {
     Now(TiersBelow),
     Later(LowerTiers),
 }
 
 impl LowerTiers {
-    /// Checks what was asked for, for the KV of this model; `computes` says what computes it: a processor's level, or a
-    /// GPU. KV that another one computed is not this one's to the bit.
+    /// Checks the tiers that the options ask for. `computes` names what computes KV: the processor's instruction
+    /// level, or a GPU. Different ones compute KV that differs in some bits, so they do not share it.
     ///
     /// # Errors
-    /// A directory, an address or a key that cannot be used.
+    /// A directory, an address or a key cannot be used.
     pub fn prepare(
         (config, weights): (&ModelConfig, Option<&WeightsIdentity>),
         limits: &LimitOptions,
@@ -60,7 +60,7 @@ impl LowerTiers {
         if !RECORDED_LEVELS.contains(&computes) {
             fingerprint.field("version", env!("CARGO_PKG_VERSION").as_bytes());
         }
-        // Of tokens and their texts, KV depends on the tokens alone, by which it is named.
+        // KV does not depend on the texts of tokens, so the tokenizer is not part of the fingerprint.
         fingerprint.field("configuration", format!("{config:?}").as_bytes());
         fingerprint.field("layout", format!("{layout:?}").as_bytes());
         let places = match weights {
@@ -73,13 +73,13 @@ impl LowerTiers {
         Ok(Self { places, fingerprint, weights: weights.cloned() })
     }
 
-    /// Whether `limits` ask for any.
+    /// Whether `limits` ask for any tier.
     pub fn are_wanted(limits: &LimitOptions) -> bool {
         let disk = limits.kv_disk.as_ref().is_some_and(|options| options.kv_disk.is_some());
         disk || limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
     }
 
-    /// Turns at the disk that KV and weights share, if they do.
+    /// Returns the turns by which KV and weights share a disk; `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         self.places.disk.as_ref()?.turns(weights)
     }
@@ -87,21 +87,22 @@ impl LowerTiers {
     /// Opens the tiers of a model whose weights are all in memory.
     ///
     /// # Errors
-    /// A tier that cannot be opened; files that were changed while they were read.
+    /// A tier cannot be opened, or the model's files have changed while they were read.
     pub fn open_loaded(self) -> Result<TiersBelow> {
         let identity = self.weights.as_ref().map(WeightsIdentity::complete_now).transpose()?;
         identity.map_or(Ok(TiersBelow::default()), |identity| self.open(identity))
     }
 
-    /// Opens the tiers of a model whose weights are streamed, if it is known by now.
+    /// Opens the tiers of a model whose weights are streamed, if the model's identity is known by now.
     ///
     /// # Errors
-    /// As [`open_loaded`](Self::open_loaded).
+    /// The errors of [`open_loaded`](Self::open_loaded).
     pub fn open_known(self) -> Result<Below> {
         let Some(weights) = &self.weights else { return Ok(Below::Now(TiersBelow::default())) };
         match weights.known()? {
             Some(identity) => self.open(identity).map(Below::Now),
-            // Another server has the directory: nothing waits for what the model is.
+            // If no tier could be prepared, for instance because another server uses the directory, nothing waits for
+            // the identity.
             None if self.places.disk.is_none() && self.places.remote.is_none() => Ok(Below::Now(TiersBelow::default())),
             None => {
                 report!("KV below           waits until the model was read wholly once, which tells what it is");
@@ -115,13 +116,13 @@ impl LowerTiers {
         let fingerprint = self.fingerprint.digest();
         let Places { disk, remote } = self.places;
         let kv_remote = remote.map(|remote| remote.open(fingerprint)).transpose()?;
-        // A block has one name, wherever it is.
+        // A block has the same name in both tiers.
         let names = kv_remote.as_ref().map(|remote| remote.key_chain().clone());
         let kv_disk = disk.map(|disk| disk.open(fingerprint, names)).transpose()?;
         Ok(TiersBelow { kv_disk, kv_remote })
     }
 
-    /// Memory that they take of a budget of `total`.
+    /// Returns the memory that the tiers take of a budget of `total` bytes.
     pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
         let (disk, remote) = (kv_disk::memory(limits, total, layout), kv_remote::memory(limits, total, layout));
         Bytes(disk.0.saturating_add(remote.0))
@@ -129,7 +130,7 @@ impl LowerTiers {
 }
 
 impl Below {
-    /// Tokens that a sequence may have on disk.
+    /// Returns the number of tokens that a sequence may have on disk.
     pub fn long_tokens(&self) -> Result<usize> {
         Ok(match self {
             Self::Now(tiers) => tiers.kv_disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens()),
@@ -137,10 +138,11 @@ impl Below {
         })
     }
 
-    /// As an engine is given them: what is not known yet is found out by a thread.
+    /// Returns the tiers in the form that the engine takes. If the model's identity is not known, a thread finds it
+    /// out.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// The system cannot start a thread.
     pub fn attachments(self) -> Result<(TiersBelow, Option<LaterTiers>)> {
         let long_tokens = self.long_tokens()?;
         let tiers = match self {
@@ -151,7 +153,7 @@ impl Below {
         let find_out = move || {
             let found = tiers.weights.as_ref().map(WeightsIdentity::complete).transpose();
             match found.and_then(|found| tiers.open(found.context("there are weights")?)) {
-                // An engine that has ended needs none.
+                // If the engine has ended, it needs no tiers.
                 Ok(tiers) => drop(sender.send(tiers)),
                 Err(error) => tracing::warn!("KV is kept in memory alone: {error:#}"),
             }

@@ -1,4 +1,4 @@
-//! The command line.
+//! The `interbed` program.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! A model where it lies, opened and checked: what it is, and how a budget is divided for it.
+//! A model on disk, opened and checked, and the division of a memory budget for it.
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
@@ -29,33 +29,33 @@ use crate::printable::plain_name;
 use crate::quiet_panics::quietly;
 use crate::{small_files, swap};
 
-/// Bytes of the embedding and the head that are compared where the weights are not here.
+/// Number of bytes of the embedding and the head that are compared if the weights are not on this machine.
 const COMPARED_ELSEWHERE: u64 = 64 << 10;
 
-/// The contents of a directory, a GGUF file or a packed store, checked, with nothing large in memory yet.
+/// The checked contents of a directory, a GGUF file or a packed store. Weights are not loaded yet.
 pub struct ModelDir {
-    /// The directory, the file or the device.
+    /// Path of the directory, the file or the block device.
     pub path: PathBuf,
     /// The shape of the model.
     pub config: ModelConfig,
     /// The model's sampling defaults.
     pub generation: GenerationConfig,
-    /// The tokens that end a text, as far as they are known without the tokenizer.
+    /// Ids of the tokens that end a text, as far as they are known without the tokenizer.
     pub end_tokens: Vec<u32>,
-    /// The tensors, and where their bytes lie.
+    /// The tensors, and where their bytes are.
     pub catalog: Catalog,
-    /// What the head's weights are.
+    /// The weights that the head uses: its own, or the embedding's.
     pub head: HeadSource,
-    /// The tensors of each layer, in the order of a pass.
+    /// The tensors of each layer, in the order in which a pass uses them.
     pub specs: Vec<GroupSpec>,
-    /// Bytes of all these tensors.
+    /// Bytes of all tensors in `specs`.
     pub weight_bytes: Bytes,
-    /// What tells its weights from any other's, where that has to be known.
+    /// The identity of the weights, if a tier below memory needs it.
     pub identity: Option<WeightsIdentity>,
 }
 
 impl ModelDir {
-    /// Opens what the options name, or the bundled model. A directory without safetensors may hold a GGUF model.
+    /// Opens the model at `path`, or the bundled model. A directory without safetensors files may hold a GGUF model.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -65,11 +65,13 @@ impl ModelDir {
             return Err(not_there(&path));
         }
         let opened = match Catalog::open(&path) {
-            // A file that cannot be opened, or a GGUF file that is damaged: no directory can mend that.
+            // The error is final for a file that cannot be opened and for a damaged GGUF file; a directory may have
+            // another problem.
             Err(error) if !path.is_dir() || matches!(error, WeightError::Gguf { .. }) => return Err(error.into()),
             opened => opened,
         };
-        // Before complaints about weights: without a configuration it is no model at all.
+        // A missing configuration is reported before problems with weights, because without it the directory is no
+        // model.
         if path.is_dir() && !is_gguf(&opened) && !path.join("config.json").exists() {
             return Err(no_configuration(&path, !matches!(opened, Err(WeightError::NoWeights { .. }))));
         }
@@ -80,7 +82,7 @@ impl ModelDir {
     /// Reads the model from the headers in `catalog` and the small files in `path`; the weights may be elsewhere.
     ///
     /// # Errors
-    /// A model that cannot be computed, or whose weights are not those of its configuration.
+    /// The model cannot be computed, or its weights do not match its configuration.
     pub fn of(path: PathBuf, catalog: Catalog) -> Result<Self> {
         let (config, generation) = small_files::configuration(Some(&catalog), &path)?;
         Self::check(path, config, generation, catalog, COMPARED_ELSEWHERE)
@@ -103,30 +105,32 @@ impl ModelDir {
         Ok(Self { path, config, generation, end_tokens, catalog, head, specs, weight_bytes, identity: None })
     }
 
-    /// From now on it is known what tells the weights from any other's, or it becomes known as they are read.
+    /// Makes the identity of the weights known: from a note or checksums, or by hashing the weights as they are read.
     pub fn identify(&mut self) {
         self.identity = Some(WeightsIdentity::begin(&mut self.catalog, &self.specs));
     }
 
-    /// What computes KV: the configuration, and what tells the weights from any other's, if that is to be known.
+    /// Returns the configuration, and the identity of the weights if it was asked for: both decide which KV is
+    /// computed.
     pub fn identified(&self) -> (&ModelConfig, Option<&WeightsIdentity>) {
         (&self.config, self.identity.as_ref())
     }
 
-    /// The last part of the path, which clients see as the model's name; of a file, without ending and numbers.
+    /// Returns the name that clients see: the last part of the path. For a file, the extension and part numbers are
+    /// left out.
     pub fn name(&self) -> String {
-        // A device is called by its bus.
+        // A block device's path names its bus, so the name comes from the store's manifest.
         if let Some(store) = self.catalog.store().filter(|_| is_block_device(&self.path)) {
             return plain_name(&store.manifest().name);
         }
-        // A file in a Hub's cache is a link to one that is named by its hash, so links of files are not followed.
+        // In a Hub cache, a file is a link to a file named by its hash, so links to files are not followed.
         if self.path.is_file()
             && let Ok(absolute) = std::path::absolute(&self.path)
             && let Some(name) = model_name(&absolute)
         {
             return plain_name(&name);
         }
-        // In a Hub's cache a folder is called by its commit.
+        // In a Hub cache, a folder is named by its commit.
         if let Some(name) = name_in_cache(&self.path) {
             return plain_name(&name);
         }
@@ -134,20 +138,21 @@ impl ModelDir {
         absolute.file_name().map_or_else(|| "model".into(), |name| plain_name(&name.to_string_lossy()))
     }
 
-    /// The types that the model's weights are stored in, with their bytes, largest first.
+    /// Returns the types of the model's weights with the bytes of each, largest first.
     pub fn weight_types(&self) -> Vec<(DType, Bytes)> {
-        // Matrices that are coded have room for more patches or fewer, which is no other type to a person.
+        // Coded matrices may differ in the room for patches, but users see them as one type.
         self.sum_by_type(|(known, found)| known.name() == found.name(), |dtype, entry| (dtype, entry.bytes))
     }
 
-    /// The type that most weights have, however they are coded: a store has that of what it was packed from.
+    /// Returns the type of most weights, before any coding: a packed store has the type of the model that it was
+    /// packed from.
     pub fn weight_dtype(&self) -> DType {
         let types = self.sum_by_type(
             |(known, found)| known == found,
             |dtype, entry| {
                 let (&cols, outer) = entry.shape.split_last().unwrap_or((&1, &[]));
                 let rows = outer.iter().fold(1u64, |rows, &dim| rows.saturating_mul(dim as u64));
-                // Unlike coded bf16, FP8 is no form of what it is decoded to.
+                // FP8 counts as a type of its own, although it is decoded; coded bf16 counts as bf16.
                 let dtype = if dtype == DType::Fp8 { dtype } else { dtype.decoded() };
                 (dtype, rows.saturating_mul(dtype.row_bytes(cols).unwrap_or(0) as u64))
             },
@@ -155,7 +160,8 @@ impl ModelDir {
         types.first().map(|(dtype, _)| *dtype).or(self.config.dtype).unwrap_or(DType::F32)
     }
 
-    /// The bytes of all weights by type, most first, as `weigh` makes type and bytes of a tensor's.
+    /// Returns the bytes of all weights by type, largest first. `weigh` returns the type and the bytes that count for
+    /// a tensor.
     fn sum_by_type(
         &self,
         is_same: impl Fn((DType, DType)) -> bool,
@@ -163,9 +169,9 @@ impl ModelDir {
     ) -> Vec<(DType, Bytes)> {
         let mut names = HashSet::new();
         let mut types: Vec<(DType, Bytes)> = Vec::new();
-        // A tied head is the embedding, which is counted already.
+        // A tied head is the embedding, which has been counted already.
         for tensor in self.specs.iter().flat_map(|group| &group.tensors).filter(|tensor| names.insert(&tensor.name)) {
-            // Loading refuses other types by name.
+            // Loading refuses unknown types with an error that names them.
             let Some(entry) = self.catalog.get(&tensor.name) else { continue };
             let ElementType::Known(dtype) = entry.element_type else { continue };
             let (dtype, bytes) = weigh(dtype, entry);
@@ -178,31 +184,31 @@ impl ModelDir {
         types
     }
 
-    /// The model's tokenizer.
+    /// Returns the model's tokenizer.
     ///
     /// # Errors
-    /// There is none, or it cannot be used.
+    /// The tokenizer is missing or cannot be used.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         quietly(|| small_files::tokenizer(&self.catalog, &self.path))
     }
 
-    /// The chat template, where the model has one.
+    /// Returns the chat template, if the model has one.
     ///
     /// # Errors
-    /// It cannot be used.
+    /// The template cannot be used.
     pub fn template(&self) -> Result<Option<ChatTemplate>> {
         small_files::template(&self.catalog, &self.path)
     }
 
-    /// How a KV block of this model lies in memory under these options.
+    /// Returns the memory layout of the model's KV blocks under these options.
     pub fn kv_layout(&self, limits: &LimitOptions) -> KvLayout {
         kv_layout(&self.config, self.weight_dtype(), limits)
     }
 
-    /// Divides `total` for an engine under these options.
+    /// Divides `total` bytes of memory among the parts of an engine under these options.
     ///
     /// # Errors
-    /// Options that contradict the model, or a budget that is too small.
+    /// The options contradict the model, or the budget is too small.
     pub fn divide(&self, total: Bytes, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
         let mut needs = self.needs(limits, surroundings)?;
         let least = self.least_for(&needs, limits);
@@ -227,7 +233,7 @@ impl ModelDir {
         {
             division = Division { needs, plan, batched_tokens };
         }
-        // Memory for a long conversation is set aside only if the budget is more than the least.
+        // Memory for a long conversation is reserved only if the budget is larger than the minimum.
         if let Some(requests) = surroundings.audience.of_context(division.plan.max_model_len, total)
             && requests > division.needs.requests
         {
@@ -239,17 +245,18 @@ impl ModelDir {
         Ok(division)
     }
 
-    /// The least budget that works under these options, in whole mebibytes: what every command and every refusal
-    /// tells.
+    /// Returns the minimum budget under these options, in whole mebibytes. All commands and error messages use this
+    /// number.
     ///
     /// # Errors
-    /// Options that contradict the model.
+    /// The options contradict the model.
     pub fn least(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Bytes> {
         Ok(self.least_for(&self.needs(limits, surroundings)?, limits))
     }
 
     fn least_for(&self, needs: &MemoryNeeds, limits: &LimitOptions) -> Bytes {
-        // Swapping takes a small part of the budget, so that the least grows with it, by less and less.
+        // Buffers for swapping take a small share of the budget, so the minimum grows with itself until the growth
+        // vanishes.
         let mut least = Bytes(0);
         loop {
             let needs = MemoryNeeds { swap: self.swap_memory(limits, least), ..*needs };
@@ -261,8 +268,8 @@ impl ModelDir {
         }
     }
 
-    /// The least `--kv-memory` that has room for `blocks` bytes of KV blocks, in whole mebibytes: buffers grow with it,
-    /// but by less.
+    /// Returns the minimum `--kv-memory` that has room for `blocks` bytes of KV blocks, in whole mebibytes. Buffers
+    /// for swapping grow with it, but more slowly.
     fn kv_memory_least(&self, limits: &LimitOptions, total: Bytes, blocks: u64) -> Bytes {
         let mut least = Bytes(0);
         loop {
@@ -275,19 +282,19 @@ impl ModelDir {
         }
     }
 
-    /// Host memory for KV that leaves for tiers below and comes back.
+    /// Returns the host memory of buffers through which KV goes to lower tiers and comes back.
     pub fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
         let layout = self.kv_layout(limits);
         let swap = swap::memory(limits, total, &layout);
         Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &layout).0))
     }
 
-    /// Bytes of the weights of all experts; 0 without experts.
+    /// Returns the bytes of the weights of all experts; 0 for a model without experts.
     pub fn expert_bytes(&self) -> Result<Bytes> {
         Ok(Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().expert_bytes()))
     }
 
-    /// The memory that the parts of an engine need, without swap space.
+    /// Returns the memory that the parts of an engine need, without buffers for swapping.
     pub fn needs(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<MemoryNeeds> {
         let weights = WeightNeeds {
             dtype: self.weight_dtype(),
@@ -298,17 +305,17 @@ impl ModelDir {
     }
 }
 
-/// How a budget is divided for a model.
+/// The division of a memory budget for a model.
 pub struct Division {
-    /// What has to be divided.
+    /// The needs that the budget was divided by.
     pub needs: MemoryNeeds,
-    /// The parts.
+    /// The parts of the budget.
     pub plan: MemoryPlan,
-    /// Tokens of one pass.
+    /// Maximum number of tokens in one pass.
     pub batched_tokens: usize,
 }
 
-/// `NAME` of a folder `models--ORG--NAME/snapshots/COMMIT`.
+/// Returns `NAME` for a folder `models--ORG--NAME/snapshots/COMMIT`.
 fn name_in_cache(path: &Path) -> Option<String> {
     let snapshots = path.parent().filter(|folder| folder.ends_with("snapshots"))?;
     let folder = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?;
@@ -319,7 +326,7 @@ fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
     opened.as_ref().is_ok_and(|catalog| catalog.metadata().is_some())
 }
 
-/// The error for a path of a MODEL that is not on this machine.
+/// Returns the error for a MODEL path that does not exist on this machine.
 fn not_there(path: &Path) -> anyhow::Error {
     Advised::input(
         format!("{} is neither a directory nor a file", path.display()),

@@ -1,4 +1,4 @@
-//! What clients of a server are told of its model.
+//! The facts about a model that a server tells its clients.
 
 use std::time::SystemTime;
 
@@ -6,7 +6,7 @@ use interbed_server::ModelFacts;
 
 use crate::model_dir::ModelDir;
 
-/// What the model's files say. `on_gpu` is whether a GPU holds all of its weights.
+/// Reads the facts from the model's files. `on_gpu` says whether a GPU holds all weights.
 pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
     let config = &dir.config;
     let bytes = dir.weight_bytes.0;
@@ -31,8 +31,8 @@ pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
     }
 }
 
-/// A name of the files, by their paths, lengths and times: another one once they have changed. The weights themselves
-/// are not read for it.
+/// Returns a digest of the files' paths, lengths and times of modification; the weights are not read for it. The
+/// digest changes if one of these changes.
 fn digest(dir: &ModelDir) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, time) in dir.catalog.stored_files().iter().zip(modified(dir)) {
@@ -46,7 +46,7 @@ fn digest(dir: &ModelDir) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// When each of the files was written; 1970 for what has no such time, as a device.
+/// Returns when each file was modified; 1970 for a block device, which has no such time.
 fn modified(dir: &ModelDir) -> impl Iterator<Item = SystemTime> {
     let of = |path: &std::path::Path| std::fs::metadata(path).and_then(|file| file.modified());
     dir.catalog.stored_files().iter().map(move |file| of(file.path()).unwrap_or(SystemTime::UNIX_EPOCH))

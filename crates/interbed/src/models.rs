@@ -1,4 +1,4 @@
-//! `interbed models`: what the cache holds of models that were fetched by name.
+//! `interbed models`: lists the models in the Hub cache.
 
 use std::collections::BTreeSet;
 use std::io::{Write, stdout};

@@ -1,4 +1,4 @@
-//! The memory that the parts of an engine need, by model and options, with or without the weights themselves.
+//! The memory that the parts of an engine need, for a model and options. The weights themselves need not exist.
 
 use std::num::NonZeroUsize;
 
@@ -16,32 +16,34 @@ use crate::kv_events;
 use crate::options::{KvDtype, KvLayoutOption, LimitOptions};
 use crate::seed::random_seed;
 
-/// Tokens of one pass, by default.
+/// Default of the maximum number of tokens in one pass.
 pub const BATCHED_TOKENS: usize = 512;
 
-/// The same if weights are streamed: about as many as can be computed while a pass's weights are read.
+/// Default of the maximum number of tokens in one pass if weights are streamed: about as many as can be computed while
+/// the weights of a pass are read.
 const BATCHED_TOKENS_STREAMED: usize = 1024;
 
-/// For such passes, scratch may take one part in this many of the budget.
+/// The scratch memory of longer passes may take one part in this many of the budget.
 const SCRATCH_SHARE: u64 = 16;
 
-/// Bookkeeping of a KV block, apart from its bytes and its tokens' ids: list links, hash, index entry.
+/// Bytes that the block manager needs for a KV block, besides its content and its token ids: list links, hash, index
+/// entry.
 const BLOCK_BOOKKEEPING: u64 = 192;
 
-/// What the division of memory needs to know of the weights.
+/// The facts about the weights that the division of memory needs.
 pub struct WeightNeeds {
     /// The type of most weights.
     pub dtype: DType,
     /// Bytes of all weights.
     pub whole: Bytes,
-    /// The least with which they can be streamed.
+    /// The minimum memory with which the weights can be streamed.
     pub streamed: Bytes,
 }
 
-/// Bytes of page tables for a page of a block: where it is, and, on average, four times in strips.
+/// Bytes of page tables for one page of a block: an entry where the block is, and on average four entries in strips.
 const PAGE_TABLES: usize = 5 * size_of::<u64>();
 
-/// How the block manager is set.
+/// Returns the configuration of the block manager.
 pub fn kv_config(limits: &LimitOptions, block_size: usize, num_blocks: usize) -> KvConfig {
     KvConfig {
         num_blocks,
@@ -74,17 +76,18 @@ pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) ->
     }
 }
 
-/// Tokens of a block where nobody says how many.
+/// Default number of tokens in a block.
 const BLOCK_SIZE: usize = 16;
 
-/// The strips in which the KV of sequences of up to `max_model_len` tokens is mapped. There are more than sequences run
-/// at a time: in the others lies what those had that have ended, for whoever comes back.
+/// Returns the shape of the strips in which the KV of sequences of up to `max_model_len` tokens is mapped. There are
+/// more strips than sequences that run at a time: the others keep the KV of ended sequences for later requests with
+/// the same prefix.
 pub fn strips(limits: &LimitOptions, block_size: usize, max_model_len: usize, num_blocks: usize) -> StripShape {
     let blocks = max_model_len.div_ceil(block_size).min(num_blocks);
     StripShape { count: 2 * limits.max_num_seqs.get() + 1, blocks }
 }
 
-/// The memory that the parts of an engine need for the model called `name`, with or without its weights themselves.
+/// Returns the memory that the parts of an engine need for the model called `name`.
 pub fn memory_needs(
     config: &ModelConfig,
     name: &str,
@@ -92,7 +95,7 @@ pub fn memory_needs(
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
 ) -> Result<MemoryNeeds> {
-    // First: everything below divides and multiplies by it.
+    // The block size is checked first, because everything below divides and multiplies by it.
     kv_config(limits, limits.block_size.unwrap_or(BLOCK_SIZE), 1).check().context("--block-size cannot be used")?;
     let context = config.context();
     let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
@@ -128,7 +131,7 @@ pub fn memory_needs(
     })
 }
 
-/// What schemas and grammars take: their own, and logits of answers whose schemas take long.
+/// Returns the memory for schemas and grammars, and for logits of answers whose schemas take long to compile.
 fn schemas(vocab_size: usize) -> SchemaNeeds {
     let late = (LATE_MAX * size_of::<f32>()) as u64 * vocab_size as u64;
     SchemaNeeds {
@@ -138,7 +141,7 @@ fn schemas(vocab_size: usize) -> SchemaNeeds {
     }
 }
 
-/// Tokens of one pass, which must have room for one of every running sequence.
+/// Returns the maximum number of tokens in one pass; each running sequence has room for one token in it.
 pub fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
     limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
 }
@@ -157,7 +160,7 @@ pub fn longer_passes(
     worth.then_some((MemoryNeeds { scratch, ..*needs }, more))
 }
 
-/// Threads that compute.
+/// Returns the number of threads that compute.
 pub fn threads(limits: &LimitOptions) -> NonZeroUsize {
     limits.threads.unwrap_or_else(usable_cores)
 }

@@ -12,28 +12,29 @@ use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::model_dir::ModelDir;
 
-/// A model that can talk, as far as its small files go.
+/// An open model with its tokenizer and chat template; weights are not loaded yet.
 pub struct Opened {
     /// The model's files.
     pub dir: ModelDir,
-    /// What makes tokens of text.
+    /// The tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// What makes a prompt of a conversation, if the model has such a template.
+    /// The chat template, if the model has one.
     pub template: Option<Arc<ChatTemplate>>,
-    /// The memory of the process with them.
+    /// The memory of the process after opening the model.
     pub footprint: Footprint,
 }
 
 impl Opened {
-    /// Opens what `model` names, or the bundled model.
+    /// Opens the model at the path `model`, or the bundled model.
     ///
     /// # Errors
-    /// A model that cannot be computed, or has no tokenizer.
+    /// The model cannot be computed, or has no tokenizer.
     pub fn open(model: Option<&Path>) -> Result<Self> {
         let mut dir = ModelDir::open(model)?;
         let tokenizer = dir.tokenizer()?;
         if tokenizer.vocab_size() > dir.config.vocab_size {
-            // Ids beyond the embedding would be read from beyond its end.
+            // Requests with ids beyond the end of the embedding are refused, because these would be read from other
+            // memory.
             tracing::warn!(
                 "the tokenizer has {} tokens, the model {}; prompts with the tokens beyond are refused",
                 tokenizer.vocab_size(),
@@ -59,7 +60,7 @@ impl Opened {
     /// The model's chat template.
     ///
     /// # Errors
-    /// There is none, without which there is no chat.
+    /// The model has no chat template.
     pub fn chat_template(&self) -> Result<Arc<ChatTemplate>> {
         self.template.clone().ok_or_else(|| {
             Advised::input(

@@ -1,4 +1,4 @@
-//! Options that every command which loads a model shares.
+//! The options of all commands that load a model.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -15,19 +15,19 @@ use interbed_weights::StreamPolicy;
 
 use crate::device_option::DeviceOption;
 
-/// Largest `--max-num-seqs`.
+/// Maximum of `--max-num-seqs`.
 const SEQUENCES_MAX: usize = 1 << 16;
-/// Largest `--max-num-batched-tokens`. Scratch grows with it, and must not overflow when it is computed.
+/// Maximum of `--max-num-batched-tokens`. Scratch memory grows with it, and computing its size must not overflow.
 const BATCHED_TOKENS_MAX: usize = 1 << 20;
-/// Prompts shorter than this need no passes of the usual length.
+/// Prompts with fewer tokens than this do not need passes of the default length.
 const SHORT_PROMPT: usize = 512;
-/// Largest `--threads`: each takes a stack, and more than there are cores are of no use.
+/// Maximum of `--threads`: each thread takes a stack, and threads beyond the number of cores are useless.
 const THREADS_MAX: usize = 1024;
 
-/// Largest `--max-model-len`: more positions than any model has.
+/// Maximum of `--max-model-len`, which is more positions than any model has.
 const POSITIONS_MAX: usize = 1 << 30;
 
-/// Sizes below this need a unit.
+/// Sizes below this number of bytes must have a unit, because they are probably mistakes.
 const LEAST_WITHOUT_UNIT: u64 = 1 << 20;
 
 /// Which model, and what it may use of this machine.
@@ -45,12 +45,12 @@ pub struct ModelOptions {
     pub limits: LimitOptions,
 }
 
-/// Heading of the options that many people set.
+/// Help heading of options that many people set.
 const MEMORY: &str = "Memory and threads";
-/// Heading of options that few users need: `--help` shows them, `-h` does not.
+/// Help heading of options that few users need: `--help` shows them, `-h` does not.
 const ENGINE: &str = "Engine";
 
-/// Heading of options of models that are fetched by name.
+/// Help heading of options for models that are fetched by name.
 const MODELS: &str = "Models by name";
 
 /// What an engine may use.
@@ -110,7 +110,7 @@ pub struct LimitOptions {
     #[arg(long, help_heading = ENGINE, hide_short_help = true)]
     pub no_prefix_caching: bool,
 
-    /// Ways in which the time that mapping takes is hidden; changed to measure them.
+    /// The ways in which the time for mapping is hidden; only measurements change them.
     #[arg(skip = Hiding::ALL)]
     pub hiding: Hiding,
 
@@ -122,39 +122,39 @@ pub struct LimitOptions {
     #[command(flatten)]
     pub hub: HubOptions,
 
-    /// Who wants to know how far weights are loaded; set by the commands that have somebody to tell.
+    /// Receives the progress of loading weights; set by commands that show it.
     #[arg(skip)]
     pub watch: Option<Arc<LoadProgress>>,
 
-    /// What computes; set by the commands that can use a GPU.
+    /// The device that computes; set by commands that can use a GPU.
     #[arg(skip)]
     pub compute: ComputeOptions,
 
-    /// What happens to preempted requests; set by the commands that serve many.
+    /// How preempted requests come back; set by commands that serve many requests.
     #[arg(skip)]
     pub swap: Option<SwapOptions>,
 
-    /// The longest time between two tokens beside prefill; set by the commands that serve many.
+    /// The maximum time between two tokens while prompts are computed; set by commands that serve many requests.
     #[arg(skip)]
     pub max_token_gap: Option<Duration>,
 
-    /// KV on disk; set by the commands that have it.
+    /// KV on disk; set by commands that support it.
     #[arg(skip)]
     pub kv_disk: Option<KvDiskOptions>,
 
-    /// KV in a store that servers share; set by the commands that serve many.
+    /// KV in a store that servers share; set by commands that serve many requests.
     #[arg(skip)]
     pub kv_remote: Option<KvRemoteOptions>,
 
-    /// Who is told what the prefix cache holds; set by the commands that serve many.
+    /// Events about the prefix cache for routers; set by commands that serve many requests.
     #[arg(skip)]
     pub kv_events: Option<KvEventOptions>,
 }
 
 impl LimitOptions {
-    /// Adjusts the limits for one answer at a time, to a prompt of `prompt_tokens` if that is known: memory for more
-    /// sequences, or for longer passes, would be taken from the weights and never used. Answers do not depend on
-    /// either.
+    /// Adjusts the limits for commands that compute one answer at a time, to a prompt of `prompt_tokens` tokens if
+    /// that number is known. Memory for more sequences or longer passes would be taken from the weights and never
+    /// used. The answers stay the same.
     pub fn make_for_one(&mut self, prompt_tokens: Option<usize>) {
         self.max_num_seqs = NonZeroUsize::MIN;
         let short = prompt_tokens.filter(|&tokens| tokens < SHORT_PROMPT).and_then(NonZeroUsize::new);
@@ -198,7 +198,7 @@ pub struct ComputeOptions {
     pub host_products: HostProducts,
 }
 
-/// When the processor computes beside a GPU.
+/// Whether the processor multiplies with weights in host memory, beside a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum HostProducts {
     /// Where the processor is fast enough to help
@@ -247,14 +247,14 @@ pub struct SwapOptions {
     pub swap_dir: Option<PathBuf>,
 }
 
-/// The defaults of `interbed serve`.
+/// Returns the default options of `interbed serve`.
 impl Default for SwapOptions {
     fn default() -> Self {
         Self { preemption: PreemptionOption::Auto, swap_space: None, swap_dir: None }
     }
 }
 
-/// See [`PreemptionMode`].
+/// How a preempted request comes back; see [`PreemptionMode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PreemptionOption {
     /// Whichever takes less time.
@@ -283,16 +283,16 @@ pub struct StreamOptions {
     #[arg(long, value_name = "POLICY", default_value = "resident", help_heading = ENGINE, hide_short_help = true)]
     pub stream_policy: StreamPolicyOption,
 
-    /// Whether a timeline is kept; set by the commands that can write one.
+    /// Whether a timeline is recorded; set by commands that can write one.
     #[arg(skip)]
     pub timeline: bool,
 
-    /// Whether it is kept how often experts are used; set by the commands that answer. What is measured must not
-    /// depend on what was measured before.
+    /// Whether the numbers of uses of experts are saved; set by commands that answer prompts. Benchmarks do not save
+    /// them, because a measurement must not depend on earlier ones.
     #[arg(skip)]
     pub keep_expert_counts: bool,
 
-    /// Where the experts of each token are written down; set by the command that can.
+    /// The file to which the experts of each token are written; set by the command that supports it.
     #[arg(skip)]
     pub record_routing: Option<PathBuf>,
 }
@@ -316,7 +316,7 @@ pub struct ExpertCountsOption {
     pub no_expert_counts: bool,
 }
 
-/// See [`StreamPolicy`].
+/// Which weights stay in memory; see [`StreamPolicy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StreamPolicyOption {
     /// A fixed subset stays, the rest is read in each pass.
@@ -334,7 +334,7 @@ impl From<StreamPolicyOption> for StreamPolicy {
     }
 }
 
-/// How the KV of a sequence lies in memory.
+/// How the KV of a sequence is placed in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum KvLayoutOption {
     /// In blocks anywhere, listed in a table.
@@ -394,7 +394,8 @@ pub struct KvDiskOptions {
     pub kv_disk_ttl: Option<Duration>,
 }
 
-/// What may hold a password: it is never shown, and so read only where what is wrong with it can be said without it.
+/// A text that may hold a password. The text is never printed, and is parsed only where errors can be reported without
+/// showing it.
 #[derive(Clone)]
 pub struct SecretText(pub String);
 
@@ -468,7 +469,7 @@ pub struct KvEventOptions {
     pub kv_events_topic: String,
 }
 
-/// See [`KvDiskMode`].
+/// Which KV is written to disk; see [`KvDiskMode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvDiskModeOption {
     /// What memory has no room for.
@@ -489,14 +490,14 @@ impl From<KvDiskModeOption> for KvDiskMode {
     }
 }
 
-/// Bytes, with or without "/day".
+/// Parses a number of bytes, with or without "/day".
 fn per_day(text: &str) -> Result<Bytes, String> {
     let text = text.trim();
     let size = text.strip_suffix("/day").unwrap_or(text);
     size.parse().map_err(|error: interbed_device::BadSize| error.to_string())
 }
 
-/// A number of seconds, minutes, hours or days.
+/// Parses a number of seconds, minutes, hours or days.
 fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
@@ -512,12 +513,12 @@ fn duration(text: &str) -> Result<Duration, String> {
     total.map(Duration::from_secs).ok_or_else(|| "expected a whole number above 0 and a unit, such as 12h".to_owned())
 }
 
-/// A size, or 0.
+/// Parses a size, or 0.
 fn size_or_none(text: &str) -> Result<Bytes, String> {
     if text.trim() == "0" { Ok(Bytes(0)) } else { size(text) }
 }
 
-/// A size of memory or disk. A small number without a unit is hardly a number of bytes.
+/// Parses a size of memory or disk. A small number without a unit is refused, because it is probably a mistake.
 pub fn size(text: &str) -> Result<Bytes, String> {
     let bytes: Bytes = text.parse().map_err(|error: BadSize| error.to_string())?;
     let text = text.trim();
@@ -529,10 +530,10 @@ pub fn size(text: &str) -> Result<Bytes, String> {
     Ok(bytes)
 }
 
-/// A whole number from 1 to `MAX`.
+/// Parses a whole number from 1 to `MAX`.
 ///
 /// # Errors
-/// Anything else; the message says what is expected.
+/// The text is anything else; the message says what is expected.
 pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let number = text.trim().parse::<NonZeroUsize>().ok().filter(|number| number.get() <= MAX);
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))

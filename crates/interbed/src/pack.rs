@@ -1,4 +1,4 @@
-//! `interbed pack`: a model as one file or on one raw device, in the order in which it is read.
+//! `interbed pack`: writes a model as one file or onto a raw device, in the order in which passes read it.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -59,14 +59,14 @@ pub struct PackArgs {
 /// Runs `interbed pack`: progress and a table go to stderr, the path of the store to stdout.
 ///
 /// # Errors
-/// A model that cannot be used, a target that is in use or too small, a failed read or write, Ctrl-C.
+/// The model cannot be used, the target is in use or too small, a read or write fails, or the user presses Ctrl-C.
 pub fn run(mut args: PackArgs) -> Result<()> {
     args.model = hub::whole(&args.model, &args.hub)?;
     let interrupts = Interrupts::listen()?;
     let dir = ModelDir::open(Some(&args.model))?;
     check_paths(&dir.catalog, &args)?;
     let files = small_files::all(&dir.catalog, &args.model)?;
-    // Whatever cannot be packed is refused before it is read, and before there is a file.
+    // A model that cannot be packed is refused before its weights are read and before a file is created.
     StorePlan::new(&dir.catalog, &dir.specs, &dir.name(), files.clone(), &Coding::none())?;
     let target = WriteTarget::open(&args.out).map_err(WeightError::from)?;
     let temporary = target.temporary().map(Path::to_owned);
@@ -82,7 +82,7 @@ pub fn run(mut args: PackArgs) -> Result<()> {
     Ok(())
 }
 
-/// Plans and writes in a thread of its own, so that this one can hear Ctrl-C.
+/// Plans and writes the store in another thread, so that this thread can wait for Ctrl-C.
 fn write(
     interrupts: &Interrupts,
     dir: &ModelDir,
@@ -101,7 +101,7 @@ fn write(
                 if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let outcome = pack(dir, files, target, as_is, &mut watch);
-            // After Ctrl-C its result is not needed.
+            // After Ctrl-C the receiver is gone, and the result is not needed.
             let _ = end.send(());
             outcome
         });
@@ -126,7 +126,7 @@ fn pack(
     let coding = match left.map_or_else(|| measure(dir, &files, &target, watch), Ok) {
         Ok(coding) => coding,
         Err(error) => {
-            // Nothing is written yet.
+            // Nothing has been written yet, so the target is discarded.
             target.discard()?;
             return Err(error);
         }
@@ -149,7 +149,7 @@ fn measure(
     Coding::measure(&dir.catalog, &dir.specs, &mut |done, total| watch(PackPhase::Measuring, done, total))
 }
 
-/// Refuses to overwrite a file unasked, or the model itself at all.
+/// Refuses to overwrite the model itself, a directory, or without --force a file.
 fn check_paths(catalog: &Catalog, args: &PackArgs) -> Result<()> {
     let Ok(out) = args.out.canonicalize() else { return Ok(()) };
     if catalog.files().iter().any(|file| file.path().canonicalize().is_ok_and(|path| path == out)) {
@@ -166,7 +166,7 @@ fn check_paths(catalog: &Catalog, args: &PackArgs) -> Result<()> {
     Ok(())
 }
 
-/// Adds to a failure what it leaves behind, and what to do about it.
+/// Adds to an error what has been written so far, and what to do next.
 fn explain(error: WeightError, temporary: Option<&Path>, args: &PackArgs) -> anyhow::Error {
     let force = if args.force { " --force" } else { "" };
     let as_is = if args.as_is { " --as-is" } else { "" };
@@ -198,7 +198,7 @@ fn explain(error: WeightError, temporary: Option<&Path>, args: &PackArgs) -> any
     }
 }
 
-/// How long each phase took, and a bar for the one under way.
+/// The duration of each phase, and a progress bar for the current one.
 #[derive(Default)]
 struct Clock {
     current: Option<(PackPhase, Instant, ProgressBar)>,
@@ -234,7 +234,7 @@ impl Clock {
     }
 }
 
-/// The contents of the store, and how fast it was written.
+/// Returns the summary for the user: the contents of the store, and how fast it was written.
 fn table(report: &PackReport, plan: &StorePlan, clock: &Clock, args: &PackArgs) -> String {
     let manifest = &report.manifest;
     let out = args.out.display();
@@ -246,7 +246,7 @@ fn table(report: &PackReport, plan: &StorePlan, clock: &Clock, args: &PackArgs) 
     row("small files", Some(manifest.files.len()), manifest.files.iter().map(|file| file.bytes).sum());
     let mut kinds: Vec<(String, usize, u64)> = Vec::new();
     for group in &manifest.groups {
-        // "layer 3, attention" is one of many.
+        // Groups such as "layer 3, attention" are summed over all layers.
         let kind = group.name.split_once(", ").map_or(group.name.clone(), |(_, kind)| format!("layers, {kind}"));
         let bytes: u64 = group.tensors.iter().map(|tensor| tensor.bytes).sum();
         match kinds.iter_mut().find(|(known, ..)| *known == kind) {
@@ -292,7 +292,7 @@ fn sources(manifest: &Manifest) -> String {
     }
 }
 
-/// Of disks: 10^9 bytes.
+/// Returns a number of bytes in gigabytes of 10^9 bytes, the unit of disks.
 fn gb(bytes: u64) -> f64 {
     bytes as f64 / 1e9
 }

@@ -1,4 +1,5 @@
-//! `interbed plan`: what lies where, what bounds it, and how fast it will be, before any weight is read.
+//! `interbed plan`: predicts where a model's weights would be, what limits its speed, and how fast it would run,
+//! without reading weights.
 
 mod shapes;
 
@@ -128,7 +129,7 @@ pub struct MachineOptions {
 /// Runs `interbed plan`.
 ///
 /// # Errors
-/// There is no such model, figures contradict each other, a memory is too small, or a disk cannot be measured.
+/// The model does not exist, figures contradict each other, a memory is too small, or a disk cannot be measured.
 pub fn run(args: PlanArgs) -> Result<()> {
     if args.model.is_none() {
         return shapes::run(&args);
@@ -164,16 +165,16 @@ enum Made {
     Mixture(Box<MixturePlan>),
 }
 
-/// The plan, and how many bytes of each KV block only fill its last page.
+/// Makes the plan. Also returns the number of bytes by which each KV block is padded to whole pages.
 fn make(args: &PlanArgs) -> Result<(Made, usize)> {
-    // What cannot be planned is refused before anything is fetched.
+    // Options that cannot be planned are refused before anything is fetched.
     Batches::new(&args.batch)?;
     let dtype = args.dtype.map(DType::from);
     let subject = subject(args.model.as_deref(), dtype, &args.limits.hub)?;
     plan_of(args, subject, args.machine.known(args.limits.memory), args.routing.clone())
 }
 
-/// The plan of a subject on a machine, and that padding.
+/// Plans a subject on a machine. Also returns the number of bytes by which each KV block is padded to whole pages.
 fn plan_of(
     args: &PlanArgs,
     subject: Subject,
@@ -184,7 +185,7 @@ fn plan_of(
     let batches = Batches::new(&args.batch)?;
     let bytes = subject.weight_bytes()?;
     let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
-    // For a server, where the memory of the process is a constant.
+    // The plan is that of a server. The memory of its process is taken to be a constant.
     let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
     let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
     let config = subject.config.clone();
@@ -219,13 +220,13 @@ fn plan_of(
     Ok((made, layout.padding_bytes()))
 }
 
-/// What `model` names: a directory, a file, a well-known name; `None` is the model that ships with Interbed. `dtype` is
-/// for subjects without weights.
+/// Returns the model that `model` names: a directory, a file or a well-known shape; `None` names the bundled model.
+/// `dtype` applies to models without weights.
 fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> Result<Subject> {
     if let Some(model) = model {
         match Subject::imagined(model, dtype.or_else(|| shapes::listed_dtype(model))) {
             Ok(Some(subject)) => return Ok(subject),
-            // Shapes that are known by heart come first: they need no network.
+            // Well-known shapes take precedence over names on the Hub, because they need no network.
             Err(refusal) if hub::names_of(Some(model)).is_empty() => return Err(refusal.into()),
             Ok(None) | Err(_) => {}
         }
@@ -265,7 +266,8 @@ fn operations(text: &str) -> Result<f64, String> {
     rate(text, 1e9, "operations")
 }
 
-/// Rates are decimal, as disks and links are sold. What is far from any hardware would overflow the clock.
+/// Parses a rate with decimal units, as they are used for disks and links. Rates far from those of any hardware are
+/// refused, because they would overflow the simulated clock.
 fn rate(text: &str, least: f64, what: &str) -> Result<f64, String> {
     const UNITS: [(char, f64); 4] = [('K', 1e3), ('M', 1e6), ('G', 1e9), ('T', 1e12)];
     let trimmed = text.trim().to_ascii_uppercase();

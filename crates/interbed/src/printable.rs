@@ -1,9 +1,9 @@
-//! Text for a terminal: what comes from files may hold what would command it.
+//! Makes text safe to print on a terminal: text from files may hold characters that control it.
 
 use std::borrow::Cow;
 
-/// The text, with escapes in place of what would move the cursor, change colours, or turn around what is read. Line
-/// breaks and tabs stay.
+/// Returns the text with escapes in place of characters that move the cursor, change colours, or reverse the direction
+/// of writing. Line breaks and tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let commands = |character: char| is_command(character) && !matches!(character, '\n' | '\t');
     if !text.contains(commands) {
@@ -19,14 +19,15 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(printable)
 }
 
-/// The name, with `_` in place of each such character and of line breaks: it stands in logs, metrics and answers.
+/// Returns the name with `_` in place of characters that control a terminal, line breaks included. Logs, metrics and
+/// answers contain such names.
 pub fn plain_name(name: &str) -> String {
     name.replace(is_command, "_")
 }
 
-/// Whether a character says how others are shown.
+/// Whether a character controls how a terminal shows text.
 pub fn is_command(character: char) -> bool {
-    // What turns the direction of writing around, and breaks of lines and paragraphs.
+    // Some format characters change the direction of writing, or break lines and paragraphs.
     let formats =
         matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     character.is_control() || formats

@@ -8,7 +8,7 @@ use interbed_server::LoadProgress;
 
 use crate::report::{is_json, is_quiet};
 
-/// Bars for what follows each other, one at a time.
+/// Progress bars for successive tasks, one at a time.
 #[derive(Default)]
 pub struct Bars(Option<ProgressBar>);
 
@@ -32,24 +32,24 @@ impl Progress for Bars {
 
 impl Drop for Bars {
     fn drop(&mut self) {
-        // A failure leaves no unfinished bar behind.
+        // A task that fails leaves no unfinished bar behind.
         self.end();
     }
 }
 
-/// Weights that are being loaded: a bar, and whoever else wants to know.
+/// The progress of loading weights: a bar on the terminal, and the figures that the server shows.
 pub struct Loading {
     bar: ProgressBar,
     watch: Option<Arc<LoadProgress>>,
 }
 
 impl Loading {
-    /// Nothing is loaded yet.
+    /// Starts with nothing loaded.
     pub fn begin(watch: Option<Arc<LoadProgress>>) -> Self {
         Self { bar: bytes("loading", 0), watch }
     }
 
-    /// So many bytes are loaded of so many.
+    /// Shows that `done` of `total` bytes are loaded.
     pub fn set(&self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done);
@@ -59,23 +59,23 @@ impl Loading {
 
 impl Drop for Loading {
     fn drop(&mut self) {
-        // Done or failed, no bar is left behind.
+        // The bar is removed in any case, after success or failure.
         self.bar.finish_and_clear();
     }
 }
 
-/// A bar that counts bytes, with rate and remaining time.
+/// Returns a bar that counts bytes, with rate and remaining time.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
     let bar = new(total).with_message(what);
     match style {
         Ok(style) => bar.with_style(style),
-        // The template is a constant; a plain bar serves as well.
+        // The template is a constant, so this does not happen; a plain bar would do.
         Err(_) => bar,
     }
 }
 
-/// A bar that counts steps.
+/// Returns a bar that counts steps.
 pub fn steps(what: &'static str, total: u64) -> ProgressBar {
     let bar = new(total).with_message(what);
     match ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}") {

@@ -1,4 +1,4 @@
-//! Where a prompt comes from, and how it becomes tokens.
+//! Reads a prompt, and turns it into tokens.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, stdin};
@@ -13,10 +13,11 @@ use interbed_model::tokenizer::Tokenizer;
 use crate::failure::Advised;
 use crate::quiet_panics::quietly;
 
-/// Longest prompt that is read, in bytes. The context is a tighter limit, but is known only once the model is loaded.
+/// Maximum size of a prompt, in bytes. The context usually allows less, but is only known once the model is loaded.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
-/// A tokenizer's normalizer may make a text shorter, by composing characters; hardly ever by more than this factor.
+/// Factor by which a tokenizer's normalizer may shorten a text, by composing characters; larger factors hardly ever
+/// occur.
 const NORMALIZED_SHRINK: usize = 4;
 
 /// The prompt.
@@ -32,15 +33,15 @@ pub struct PromptOptions {
 }
 
 impl PromptOptions {
-    /// Whether an option says where the prompt comes from.
+    /// Whether an option gives the prompt.
     pub fn is_given(&self) -> bool {
         self.prompt.is_some() || self.prompt_file.is_some()
     }
 
-    /// The prompt's text. Without any option it is read from stdin, unless a person sits there.
+    /// Returns the prompt's text. Without options, the prompt is read from stdin, unless stdin is a terminal.
     ///
     /// # Errors
-    /// There is no prompt, or it cannot be read, is too long, or is no UTF-8.
+    /// There is no prompt; or it cannot be read, is too long, or is not UTF-8.
     pub fn read(&self) -> Result<String> {
         match (&self.prompt, &self.prompt_file) {
             (Some(text), _) if text != "-" => Ok(text.clone()),
@@ -66,11 +67,11 @@ impl PromptOptions {
     }
 }
 
-/// The prompt that stands on the command line without an option, and behind it what is piped in, such as the text that
-/// it asks about.
+/// Returns the prompt that consists of the command line's arguments. Text from a pipe follows it, such as the text
+/// that the prompt asks about.
 ///
 /// # Errors
-/// What is piped in cannot be read, is too long, or is no UTF-8.
+/// The text from the pipe cannot be read, is too long, or is not UTF-8.
 pub fn of_words(words: &[String]) -> Result<String> {
     let text = words.join(" ");
     if stdin().is_terminal() {
@@ -83,14 +84,14 @@ pub fn of_words(words: &[String]) -> Result<String> {
 /// The limits that a prompt must fit into.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptLimits {
-    /// Tokens of the context.
+    /// Number of tokens of the context.
     pub context: usize,
-    /// Bytes of memory that tokenizing may take.
+    /// Maximum number of bytes that tokenizing may take.
     pub memory: usize,
 }
 
-/// Token ids of `text`. A text that cannot fit the context, or whose tokenizing would take more memory than there is
-/// for it, is refused before it is tokenized.
+/// Returns the token ids of `text`. A text that cannot fit the context, or whose tokenizing would take more memory
+/// than `room` allows, is refused before it is tokenized.
 ///
 /// # Errors
 /// The text is too long, or the tokenizer cannot represent it.

@@ -1,4 +1,4 @@
-//! `interbed pull`: a model by name is fetched, and not loaded.
+//! `interbed pull`: fetches a model by name, without loading it.
 
 use std::io::{self, Write, stdout};
 use std::path::PathBuf;
@@ -34,13 +34,13 @@ pub struct PullArgs {
     pub hub: HubOptions,
 }
 
-/// Time between two lines of `--json`.
+/// Minimum time between two progress lines of `--json`.
 const TOLD_EVERY: Duration = Duration::from_millis(250);
 
 /// Runs `interbed pull`: the model's path goes to stdout.
 ///
 /// # Errors
-/// No such model, no permission, no network, no room; a model that cannot be computed.
+/// The model does not exist, access is denied, there is no network or no disk space, or the model cannot be computed.
 pub fn run(args: PullArgs) -> Result<()> {
     if args.model.exists() {
         let model = args.model.display();
@@ -50,7 +50,7 @@ pub fn run(args: PullArgs) -> Result<()> {
         ));
     }
     if hub::repository(&args.model)?.is_none() {
-        // It is told what names look like.
+        // The error says what names of models look like.
         ModelDir::open(Some(&args.model))?;
     }
     if args.json {
@@ -60,7 +60,7 @@ pub fn run(args: PullArgs) -> Result<()> {
     Ok(())
 }
 
-/// Fetches the model, and tells on stdout how far it is, and at last the path.
+/// Fetches the model, and prints progress and at last the path to stdout, as JSON lines.
 fn run_telling(args: &PullArgs) -> Result<()> {
     let told_at = Mutex::new(None::<Instant>);
     let path = hub::whole_telling(&args.model, &args.hub, &|commit, done, all| {
@@ -68,7 +68,7 @@ fn run_telling(args: &PullArgs) -> Result<()> {
         if done == all || told_at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
             *told_at = Some(Instant::now());
             if tell(&json!({"commit": commit, "completed": done, "total": all})).is_err() {
-                // Who reads this has gone, and wants nothing more. What came is kept.
+                // The reader of stdout has ended, so the download stops. Bytes that were fetched are kept.
                 std::process::exit(0);
             }
         }

@@ -1,14 +1,14 @@
-//! Panics of libraries that are caught and become errors, and are not printed.
+//! Hides panics of libraries that are caught and become errors.
 
 use std::cell::RefCell;
 
 thread_local! {
-    /// The panic that the hook held back while this thread runs [`quietly`]; `None` outside.
+    /// The panic that the hook has held back while this thread runs [`quietly`]; `None` outside.
     static HELD_BACK: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs code that catches its own panics, without printing them to stderr. A panic that is not caught is printed after
-/// all.
+/// Runs code that catches its own panics, without printing them to stderr. A panic that the code does not catch is
+/// printed at the end.
 pub fn quietly<T>(run: impl FnOnce() -> T) -> T {
     struct Guard(Option<String>);
     impl Drop for Guard {
@@ -25,7 +25,7 @@ pub fn quietly<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Takes a panic's text where this thread wants silence; whether it did.
+/// Stores a panic's text instead of printing it, if this thread runs [`quietly`]. Returns whether it did.
 pub fn hold_back(text: &dyn std::fmt::Display) -> bool {
     HELD_BACK.with_borrow_mut(|held_back| {
         let wanted = held_back.is_some();

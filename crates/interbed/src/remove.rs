@@ -1,4 +1,4 @@
-//! `interbed rm`: models that were fetched by name are removed.
+//! `interbed rm`: removes models that were fetched by name.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct RemoveArgs {
 /// Runs `interbed rm`.
 ///
 /// # Errors
-/// A name that the cache does not have: nothing is removed then. A folder that cannot be removed.
+/// The cache does not have one of the models, and then nothing is removed; or a folder cannot be removed.
 pub fn run(args: RemoveArgs) -> Result<()> {
     let cache = HubCache::new(hub::settings(&HubOptions::default())?.cache);
     let here = cache.list()?;

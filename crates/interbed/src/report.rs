@@ -1,4 +1,5 @@
-//! Reports on stderr, which `--quiet` turns off, and errors; both as text, or as one JSON object a line.
+//! Reports on stderr, which `--quiet` turns off, and errors. Reports and errors are printed as text, or as one JSON
+//! object per line.
 
 use std::io::{Write, stderr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ static QUIET: AtomicBool = AtomicBool::new(false);
 
 static AS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// From now on only data and errors are printed.
+/// Turns reports off: from now on only data and errors are printed.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -23,7 +24,7 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// From now on every line on stderr is a JSON object, as those of the log are.
+/// Makes every line on stderr a JSON object, like the lines of the log.
 pub fn be_json() {
     AS_JSON.store(true, Ordering::Relaxed);
 }
@@ -33,19 +34,19 @@ pub fn is_json() -> bool {
     AS_JSON.load(Ordering::Relaxed)
 }
 
-/// Writes what is no error and was not asked for.
+/// Prints a report, unless reports are turned off.
 pub fn tell(text: &str) {
     if !is_quiet() {
         write(&printable(text), "INFO");
     }
 }
 
-/// Writes an error; names from files command no terminal.
+/// Prints an error. Characters in it that control a terminal are escaped.
 pub fn fail(message: &str) {
     write(&printable(message), "ERROR");
 }
 
-/// Writes lines to stderr. Where nobody reads them any more, the program goes on.
+/// Writes lines to stderr. Failures are ignored, so that the program goes on if nobody reads stderr any more.
 fn write(text: &str, level: &str) {
     let mut out = stderr().lock();
     if !is_json() {
@@ -61,14 +62,14 @@ fn write(text: &str, level: &str) {
     }
 }
 
-/// The time as the lines of the log have it.
+/// Returns the time in the format of the log's lines.
 fn now() -> String {
     let mut text = String::new();
     let written = SystemTime.format_time(&mut Writer::new(&mut text));
     if written.is_ok() { text } else { String::new() }
 }
 
-/// Like `eprintln!`, for what is no error and was not asked for; names from files command no terminal.
+/// Prints a report, like `eprintln!`. Characters in it that control a terminal are escaped.
 macro_rules! report {
     ($($part:tt)*) => {
         $crate::report::tell(&format!($($part)*))

@@ -1,4 +1,4 @@
-//! `--record-routing`: which experts tokens go through, written down for `interbed-lab replay` and `interbed plan`.
+//! `--record-routing`: writes to a file which experts each token uses, for `interbed-lab replay` and `interbed plan`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,21 +13,22 @@ use interbed_weights::{Access, Role};
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 
-/// Writes rows as they come. After a write that failed, nothing more is written, and the log says so.
+/// Writes a row for each expert of each token. After a failed write, an error is logged and nothing more is written.
 struct Recorder {
     path: PathBuf,
     writer: Option<RoutingWriter<BufWriter<File>>>,
-    /// By layer: the bytes of an expert.
+    /// For each mixture layer, the bytes of one expert.
     expert_bytes: BTreeMap<usize, u64>,
-    /// The layer and position of the last row, and the experts of that layer whose reads the pass's rows have told.
+    /// Layer and position of the last row.
     last: (usize, usize),
+    /// Experts of the last row's layer whose reads have already been recorded in this pass.
     told: Vec<u32>,
 }
 
-/// Who writes the routes of a model to `path`.
+/// Returns a sink that writes the routing of a model to `path`.
 ///
 /// # Errors
-/// A model without experts, or a file that cannot be written.
+/// The model has no experts, or the file cannot be written.
 pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
     let Some(mixture) = &dir.config.mixture else {
         return Err(Advised::input(
@@ -36,7 +37,7 @@ pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
         ));
     };
     let mut layers: BTreeMap<usize, LayerBytes> = BTreeMap::new();
-    // A token reads one row of the embedding.
+    // The embedding is left out, because a token reads only one row of it.
     for group in dir.specs.iter().filter(|group| group.role != Role::Embedding) {
         for tensor in &group.tensors {
             let bytes = dir.catalog.get(&tensor.name).map_or(0, |entry| entry.bytes);
@@ -77,7 +78,8 @@ impl Recorder {
     fn write(&mut self, row: &RoutedRow<'_>) -> io::Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let bytes = self.expert_bytes.get(&row.layer).copied().unwrap_or(0);
-        // A chunk of a prompt goes through a layer with all its tokens; what generates comes one by one.
+        // All tokens of a prompt's chunk pass a layer together, and share its reads. Any other row belongs to another
+        // visit of a layer, whose reads count anew.
         let (layer, position) = std::mem::replace(&mut self.last, (row.layer, row.position));
         if row.layer != layer || row.position <= position || !row.of_prompt {
             self.told.clear();

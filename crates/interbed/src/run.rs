@@ -1,4 +1,4 @@
-//! `interbed run`: one prompt and its answer, or on a terminal a chat.
+//! `interbed run`: answers one prompt, or starts a chat on a terminal.
 
 use std::io::{IsTerminal, Write, stdin, stdout};
 use std::path::PathBuf;
@@ -26,13 +26,14 @@ use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
 
-/// Tokens that continue a text by default, if the context leaves room. An answer ends by itself.
+/// Default of the maximum number of tokens that continue a text. The limit does not apply to answers to a message,
+/// which end by themselves.
 const MAX_TOKENS: usize = 256;
 
-/// Bytes of text that most tokens stand for, or fewer.
+/// Estimated bytes of text per token, rather too low than too high for most texts.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// Bytes that a token of the prompt takes, in this list and in the engine's own lists.
+/// Number of bytes that a prompt token takes, in the prompt's list and in lists of the engine.
 const BYTES_PER_ID: usize = 32;
 
 /// Ask a model, or continue a text; without a prompt, on a terminal: chat
@@ -108,17 +109,17 @@ pub struct RunArgs {
 /// Runs `interbed run`.
 ///
 /// # Errors
-/// A model, a prompt or a parameter that cannot be served; a failed pass; Ctrl-C.
+/// The model, the prompt or a parameter cannot be used; a pass fails; or the user presses Ctrl-C.
 pub fn run(args: RunArgs) -> Result<()> {
     if args.is_chat() {
         let RunArgs { system, model, counts, compute, sampling, .. } = args;
         return chat::run(ChatArgs { system, model, counts, compute, sampling });
     }
-    // A prompt in the place of MODEL is told before another one is asked for.
+    // A prompt in the place of MODEL is reported before a prompt is read from stdin.
     hub::check(args.model.model.as_deref())?;
     let text = if args.words.is_empty() { args.prompt.read()? } else { prompt::of_words(&args.words)? };
     let options = SamplingOptions { seed: args.sampling.seed.or(Some(0)), ..args.sampling.clone() };
-    // Checked before anything large is loaded.
+    // Parameters are checked before anything large is loaded.
     options.over(SamplingParams::default())?;
 
     let mut model = args.model.clone();
@@ -127,7 +128,7 @@ pub fn run(args: RunArgs) -> Result<()> {
     model.limits.stream.record_routing = args.record_routing;
     model.limits.stream.keep_expert_counts = !args.counts.no_expert_counts;
     let mut for_one = model.limits.clone();
-    // Before there is a tokenizer, a guess at the tokens of the prompt.
+    // The tokenizer is not open yet, so the number of the prompt's tokens is estimated.
     for_one.make_for_one(Some((text.len() / BYTES_PER_TOKEN).max(1)));
     let path = hub::local(model.model.as_deref(), &for_one, Audience::Prompt(Bytes(0)))?;
     let opened = Opened::open(path.as_deref())?;
@@ -137,7 +138,7 @@ pub fn run(args: RunArgs) -> Result<()> {
         Some(template) => message(&template, args.system.as_deref(), &text)?,
         None => text.clone(),
     };
-    // A template writes the special tokens itself.
+    // The template writes the special tokens itself, so they are added only to a raw prompt.
     let prompt = tokenize(&opened, &model.limits, &prompt_text, is_raw)?;
     model.limits.make_for_one(Some(prompt.len()));
     let texts = Bytes((text.len() + prompt_text.len() + prompt.len() * BYTES_PER_ID) as u64);
@@ -152,7 +153,7 @@ pub fn run(args: RunArgs) -> Result<()> {
     let mut out = stdout().lock();
     let on_terminal = out.is_terminal();
     let mut show = |text: &str| {
-        // Files and pipes get what the model made.
+        // Files and pipes get exactly the text that the model generated.
         let text = if on_terminal { without_controls(text) } else { text.into() };
         out.write_all(text.as_bytes())?;
         out.flush()
@@ -175,7 +176,7 @@ pub fn run(args: RunArgs) -> Result<()> {
 }
 
 impl RunArgs {
-    /// Whether a person is there to talk, and asks for nothing that needs a prompt.
+    /// Whether the command starts a chat: on a terminal, without a prompt and without options that need one.
     fn is_chat(&self) -> bool {
         let needs_prompt =
             self.raw || self.no_echo || self.stats || self.timeline.timeline.is_some() || self.record_routing.is_some();
@@ -187,7 +188,7 @@ impl RunArgs {
     }
 }
 
-/// The template that makes a message of the prompt, if it is not to be continued as it stands.
+/// Returns the chat template that is applied to the prompt; `None` if the prompt is continued as it is.
 fn template(opened: &Opened, raw: bool, needed: bool, has_system: bool) -> Result<Option<Arc<ChatTemplate>>> {
     if needed {
         return opened.chat_template().map(Some);
@@ -203,15 +204,16 @@ fn template(opened: &Opened, raw: bool, needed: bool, has_system: bool) -> Resul
     Ok(template)
 }
 
-/// Tokens that the context leaves to an answer. Where there is no room at all, the engine says why.
+/// Returns the number of tokens that the context leaves for the answer, at least 1; if nothing is left, the engine
+/// refuses the request and says why.
 fn room(loaded: &Loaded, prompt_tokens: usize) -> usize {
     loaded.engine.handle().limits().max_model_len.saturating_sub(prompt_tokens).max(1)
 }
 
-/// The prompt's tokens, before weights and KV are there: until then tokenizing has the whole budget.
+/// Tokenizes the prompt before weights and KV are allocated, so that tokenizing may use the whole budget.
 fn tokenize(opened: &Opened, limits: &LimitOptions, text: &str, add_special: bool) -> Result<Vec<TokenId>> {
     let budget = budget(limits)?;
-    // A budget that cannot work is refused first, with what would.
+    // A budget that is too small is refused first, with the minimum.
     let surroundings = Surroundings { footprint: opened.footprint, audience: Audience::Prompt(Bytes(0)) };
     let context = opened.dir.divide(budget, limits, &surroundings)?.plan.max_model_len;
     let memory = usize::try_from(budget.0.saturating_sub(opened.footprint.kept().0)).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! `interbed ps`: what the server on this machine has loaded.
+//! `interbed ps`: shows which model the server on this machine has loaded.
 
 use std::io::{self, Read, Write, stdout};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::failure::Advised;
 use crate::printable::printable;
 
-/// Time that a server has for each step of an answer.
+/// Maximum time that the server may take to accept the connection, and for each read or write.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Longest answer that is read, in bytes.
+/// Maximum size of an answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Tell which model the server on this machine has loaded, and how it is
@@ -41,7 +41,7 @@ pub struct RunningArgs {
 /// Runs `interbed ps`.
 ///
 /// # Errors
-/// No server answers there, or it refuses the key.
+/// No server answers, or the server refuses the key.
 pub fn run(args: RunningArgs) -> Result<()> {
     let host = host_of(&args.url)?;
     let ask = |path: &str| ask(&host, path, args.api_key.as_deref());
@@ -56,7 +56,7 @@ pub fn run(args: RunningArgs) -> Result<()> {
                 "give one by INTERBED_API_KEY",
             ));
         }
-        // While it is loading, it has none.
+        // While the server loads a model, it refuses this path.
         _ => Vec::new(),
     };
     let mut out = stdout().lock();
@@ -70,13 +70,13 @@ pub fn run(args: RunningArgs) -> Result<()> {
     Ok(())
 }
 
-/// The name of a model, as lists have it for clients of Ollama.
+/// Returns the name of a model from a list in Ollama's form.
 fn name(model: &Value) -> Option<String> {
     let name = model["name"].as_str()?;
     Some(name.strip_suffix(":latest").unwrap_or(name).to_owned())
 }
 
-/// `HOST:PORT` of a URL.
+/// Returns `HOST:PORT` of a URL; the port is 80 if the URL has none.
 fn host_of(url: &str) -> Result<String> {
     let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
     if host.contains("://") || host.contains(['/', '@']) || host.is_empty() {
@@ -89,7 +89,7 @@ fn host_of(url: &str) -> Result<String> {
     Ok(if has_port { host.to_owned() } else { format!("{host}:80") })
 }
 
-/// The status code and the JSON that the server answers to a GET.
+/// Sends a GET request to the server, and returns the status code and the JSON of its answer.
 fn ask(host: &str, path: &str, key: Option<&str>) -> Result<(u16, Value)> {
     let hint = "`interbed serve MODEL` starts a server; --url names another address";
     let failed = |error: io::Error| Advised::system(format!("no server answers at {host}"), hint, error);

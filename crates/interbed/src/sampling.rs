@@ -1,4 +1,4 @@
-//! How tokens are chosen, as `run` and `chat` take it from the command line.
+//! The sampling options of `interbed run` and `interbed chat`.
 
 use std::num::NonZeroUsize;
 
@@ -12,11 +12,12 @@ use crate::load::Loaded;
 use crate::options::count;
 use crate::seed::random_seed;
 
-/// Most stop strings, and the longest, in bytes.
+/// Maximum number of stop strings.
 const STOPS_MAX: usize = 64;
+/// Maximum length of a stop string, in bytes.
 const STOP_BYTES_MAX: usize = 1024;
 
-/// Largest `--max-tokens`: more than any context.
+/// Maximum of `--max-tokens`, which is more than any context.
 const TOKENS_MAX: usize = 1 << 30;
 
 /// How the next token is chosen, and when generation ends.
@@ -63,10 +64,11 @@ pub struct SamplingOptions {
 }
 
 impl SamplingOptions {
-    /// These options, over `defaults`. The seed is random if none is given.
+    /// Returns the sampling parameters: these options, and `defaults` for those not given. The seed is random if none
+    /// is given.
     ///
     /// # Errors
-    /// Stop strings that are empty, too long or too many.
+    /// Stop strings are empty, too long or too many.
     pub fn over(&self, defaults: SamplingParams) -> Result<SamplingParams> {
         if self.stop.len() > STOPS_MAX {
             bail!("--stop is given {} times, but at most {STOPS_MAX} are allowed", self.stop.len());
@@ -89,7 +91,7 @@ impl SamplingOptions {
         })
     }
 
-    /// How tokens become text under these options.
+    /// Returns how tokens are turned into text under these options.
     pub fn text_options(&self, loaded: &Loaded) -> TextOptions {
         TextOptions {
             stop: self.stop.clone(),
@@ -100,10 +102,10 @@ impl SamplingOptions {
     }
 }
 
-/// The model's `generation_config.json` over the API's defaults.
+/// Returns the sampling defaults: the model's, and the API's for those that the model does not set.
 pub fn model_defaults(generation: &GenerationConfig) -> SamplingParams {
     let defaults = SamplingParams::default();
-    // Only a file that says so outright means greedy, whatever temperature it gives; most leave the key out.
+    // Only `do_sample: false` makes sampling greedy, whatever the temperature; most files leave this key out.
     let temperature = match generation.do_sample {
         Some(false) => 0.0,
         _ => generation.temperature.unwrap_or(defaults.temperature),
@@ -138,7 +140,7 @@ fn repetition_penalty(text: &str) -> Result<f32, String> {
     number(text, |value| value > 0.0 && value <= 100.0, "a number above 0 and at most 100; 1 does nothing")
 }
 
-/// NaN is in no range.
+/// Parses a number and checks its range; NaN is in no range.
 fn number(text: &str, check: fn(f32) -> bool, expected: &str) -> Result<f32, String> {
     text.trim().parse().ok().filter(|&value| check(value)).ok_or_else(|| format!("expected {expected}"))
 }

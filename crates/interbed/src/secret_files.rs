@@ -1,4 +1,4 @@
-//! Files that hold a secret.
+//! Files with secrets, such as API keys.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,8 @@ use anyhow::Result;
 
 use crate::failure::Advised;
 
-/// The bytes of a file of secrets.
+/// Reads a file with secrets. Fails if it has more than `bytes_max` bytes; messages name the `option` that gave the
+/// path.
 pub fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     let failed = |error: io::Error| {
         let hint = match error.kind() {
@@ -19,7 +20,7 @@ pub fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
         };
         let message = format!("cannot read {option} {}", path.display());
         match error.kind() {
-            // Starting again would not help.
+            // Failures that starting again would not solve count as bad input.
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
                 Advised::input(format!("{message}: {error}"), hint)
             }
@@ -38,7 +39,7 @@ pub fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Says so where others can read it.
+/// Logs a warning if every user of the machine can read the file.
 pub fn warn_if_open(option: &str, path: &Path) {
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o004 != 0) {
         tracing::warn!("{option} {} is readable for every user here; chmod 600 keeps it secret", path.display());

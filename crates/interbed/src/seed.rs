@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-/// Different in every process, so that hash collisions cannot be prepared ahead.
+/// Returns a seed that differs in every process, so that an attacker cannot prepare hash collisions.
 pub fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -47,19 +47,21 @@ use stop::Stop;
 
 pub use help::arrange as arrange_help;
 
-/// Connections that the system keeps until they are accepted.
+/// Number of connections that the system queues until the server accepts them.
 const BACKLOG: u32 = 1024;
 
-/// Open files that a server asks for.
+/// Number of open files that the server asks the system for.
 const DESCRIPTORS: u64 = 1 << 16;
 
-/// Threads that carry requests. The cores belong to computing.
+/// Number of threads that handle requests; a small number, because computing needs the cores.
 const WORKERS: usize = 2;
 
-/// Threads that tokenize. Each keeps some freed memory to itself, so there are not many.
+/// Maximum number of threads for blocking work such as tokenizing; a small number, because the allocator keeps some
+/// freed memory for each thread.
 const BLOCKING_WORKERS: usize = 8;
 
-/// Stack of a thread: a model may be loaded on it, as on the program's first.
+/// Stack size of a thread, in bytes: as large as that of the program's first thread, because models may be loaded on
+/// it.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Time that work in progress gets after the server has drained.
@@ -226,7 +228,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Reads `--max-token-gap`.
+/// Parses `--max-token-gap`, a time in seconds.
 fn token_gap(text: &str) -> Result<Duration, String> {
     let seconds = text.trim().parse::<f64>().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0.01 to 3600, such as 0.5".to_owned())
@@ -235,7 +237,7 @@ fn token_gap(text: &str) -> Result<Duration, String> {
 /// Runs `interbed serve` until a signal stops it.
 ///
 /// # Errors
-/// A model that cannot be served, or an address that cannot be listened on.
+/// A model cannot be served, or the server cannot listen on its address.
 pub fn run(args: ServeArgs) -> Result<()> {
     share_heaps();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -246,7 +248,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         .build()
         .context("cannot start the server's threads")?;
     take_descriptors();
-    // Taken before the model is opened, which may take a while.
+    // The port is bound before the model is opened, because opening may take a while.
     let socket = bind(&args.host, args.port)?;
     warn_of_key_in_process_list();
     let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
@@ -260,7 +262,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     if args.model.model.is_some() { serve_one(&args, begun) } else { serve_library(&args, begun) }
 }
 
-/// What there is of a server before it listens.
+/// The parts of a server that exist before it listens.
 struct Begun {
     runtime: Runtime,
     socket: TcpSocket,
@@ -268,12 +270,12 @@ struct Begun {
     signals: Stop,
 }
 
-/// Loads the model, and serves it until a signal comes.
+/// Loads the model, and serves it until a signal stops the server.
 fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
     let Begun { runtime, socket, secrets, mut signals } = begun;
     let impatient = signals.impatient.clone();
     let mut limits = limits_of(args);
-    // A download may take hours, which a signal ends; what came is kept.
+    // A download may take hours, so a signal ends the process; bytes that were fetched are kept.
     let (model, options) = (args.model.model.clone(), limits.clone());
     let path = runtime.block_on(async {
         let found = tokio::task::spawn_blocking(move || hub::local(model.as_deref(), &options, Audience::Clients));
@@ -287,16 +289,17 @@ fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
     #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
     let stop = async move {
         tokio::select! {
-            // Nothing was accepted yet. As the first process of a container, it would not end by itself.
+            // No connection was accepted yet, so the process may exit. It must exit explicitly, because signals do not
+            // end the first process of a container by default.
             code = signals.next() => std::process::exit(code),
             loaded = is_loaded => if loaded.is_err() {
-                // What went wrong ends the process.
+                // Loading has failed, and its error ends the process.
                 std::future::pending::<()>().await;
             }
         }
         signals.future().await
     };
-    // Clients may use the name that the model was asked for by, too.
+    // Clients may also use the name by which the model was requested on the command line.
     let names = std::iter::once(opened.dir.name()).chain(hub::names_of(args.model.model.as_deref()));
     let base = base_config(args, names.collect(), &secrets)?;
     let (door, address, serving) = runtime.block_on(async {
@@ -312,7 +315,7 @@ fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
     let (name, announcement) = (config.model_names[0].clone(), Announcement::of(&config, address));
     door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
     announcement.announce(&name, loaded.template.is_some());
-    // The other end waits for it as long as the server serves.
+    // The receiver lives as long as the server, so sending cannot fail.
     let _ = when_loaded.send(());
     let drained = runtime.block_on(serving).context("the server's task failed")?;
     tell_end(args, drained, &impatient);
@@ -320,13 +323,14 @@ fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
     Ok(())
 }
 
-/// Serves the models that are on this machine, each as it is asked for, until a signal comes.
+/// Serves the models that are on this machine, loading each when a request asks for it, until a signal stops the
+/// server.
 fn serve_library(args: &ServeArgs, begun: Begun) -> Result<()> {
     let Begun { runtime, socket, secrets, signals } = begun;
     let impatient = signals.impatient.clone();
     refuse_for_library(args)?;
     let limits = limits_of(args);
-    // What this machine cannot have is refused now, and not with the first request.
+    // A budget that this machine cannot provide is refused at once, not at the first request.
     budget(&limits)?;
     let base = base_config(args, Vec::new(), &secrets)?;
     let library = Arc::new(CacheLibrary::open(base.clone(), limits, args.max_waiting)?);
@@ -345,7 +349,7 @@ fn serve_library(args: &ServeArgs, begun: Begun) -> Result<()> {
     Ok(())
 }
 
-/// Refuses options that are for one model.
+/// Refuses options that apply to one model only.
 fn refuse_for_library(args: &ServeArgs) -> Result<()> {
     let given = [
         (
@@ -363,7 +367,7 @@ fn refuse_for_library(args: &ServeArgs) -> Result<()> {
     ))
 }
 
-/// What a model may use of this machine.
+/// Returns the limits of what a model may use of this machine.
 fn limits_of(args: &ServeArgs) -> LimitOptions {
     let mut limits = args.model.limits.clone();
     limits.compute = args.compute.clone();
@@ -376,14 +380,14 @@ fn limits_of(args: &ServeArgs) -> LimitOptions {
     limits
 }
 
-/// Takes connections from now on. To be called within a runtime.
+/// Starts to accept connections. Must be called within a runtime.
 fn listen(args: &ServeArgs, socket: TcpSocket) -> Result<(TcpListener, SocketAddr)> {
     let listener = socket.listen(BACKLOG).map_err(|error| cannot_listen(&args.host, args.port, error))?;
     let address = listener.local_addr().context("cannot tell the port")?;
     Ok((listener, address))
 }
 
-/// Tells what became of requests in flight; the process ends here if it was to end at once.
+/// Reports how many connections were cut. Ends the process if a second signal asked for that.
 fn tell_end(args: &ServeArgs, drained: Drained, impatient: &AtomicBool) {
     if impatient.load(Ordering::Acquire) {
         std::process::exit(INTERRUPTED.into());
@@ -393,8 +397,8 @@ fn tell_end(args: &ServeArgs, drained: Drained, impatient: &AtomicBool) {
     }
 }
 
-/// Connections, and files of models and KV, are more than the 1,024 that most systems begin with; they let a program
-/// have more.
+/// Raises the limit of open files: connections, model files and KV files may need more than the 1,024 with which most
+/// systems start a program.
 fn take_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
@@ -405,7 +409,7 @@ fn take_descriptors() {
     }
 }
 
-/// Whoever has an account on the machine sees with which arguments its programs were started.
+/// Warns about keys on the command line, because every user of the machine can see the arguments of its processes.
 fn warn_of_key_in_process_list() {
     let is_key = |argument: &str| argument == "--api-key" || argument.starts_with("--api-key=");
     if std::env::args_os().any(|argument| argument.to_str().is_some_and(is_key)) {
@@ -431,8 +435,8 @@ fn origin(text: &str) -> Result<String, String> {
     interbed_server::check_origin(text).map(|()| text.to_owned())
 }
 
-/// A body takes a sixteenth of the memory for requests at most, which is at least [`REQUEST_BYTES`] (see
-/// `ServerConfig::request_bytes_max`).
+/// Parses `--max-body`. A body may take at most a sixteenth of the memory for requests, which is at least
+/// [`REQUEST_BYTES`] (see `ServerConfig::request_bytes_max`).
 fn body_size(text: &str) -> Result<Bytes, String> {
     let limit = Bytes(REQUEST_BYTES as u64 / 16);
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;

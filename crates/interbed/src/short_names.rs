@@ -1,35 +1,36 @@
-//! Short names of models, as ollama's users type them, and the models on the Hub that they stand for.
+//! Short names of models, as users of Ollama type them, and the models on the Hub that they stand for.
 
 use crate::failure::Advised;
 use crate::spelling::distance;
 
-/// A row is a name, its tags, a model on the Hub, and the repository of its quantised files if that is another; or `-`
-/// for what cannot be computed, with what to take instead.
+/// The table of short names. A row has a name, its tags, a model on the Hub, and the repository of its quantised files
+/// if that is another one. If the model cannot be computed, the row has `-`, and then what to use instead.
 const TABLE: &str = include_str!("short_names.txt");
 
-/// The tag of a name without one.
+/// The tag that a name without a tag means.
 const LATEST: &str = "latest";
 
-/// Prefixes of ollama's own names.
+/// Prefixes that may precede names of Ollama's library.
 const LIBRARIES: [&str; 3] = ["registry.ollama.ai/library/", "ollama.com/library/", "library/"];
 
-/// Most names that are told for one that is spelled like none.
+/// Maximum number of similar names that an error message lists.
 const NEAR_MAX: usize = 3;
 
-/// Most letters in which names differ that are taken for each other.
+/// Maximum number of letters in which a mistyped name may differ.
 const LETTERS_MAX: usize = 2;
 
-/// Letters that a name has at the least to be taken for another.
+/// Minimum number of letters of a name for which similar names are looked up.
 const LETTERS_LEAST: usize = 5;
 
-/// Parts of tags that say what a model was trained for, as all models here were.
+/// Parts of tags that say what a model was trained for. Such parts are ignored, because all models in the table were
+/// trained for conversations.
 const TRAINED_FOR: [&str; 3] = ["instruct", "it", "chat"];
 
 struct Row {
     name: &'static str,
     tags: &'static str,
     model: &'static str,
-    /// What to take instead; or of a model, the repository of its quantised files.
+    /// The repository of the model's quantised files; for a model that cannot be computed, what to use instead.
     rest: &'static str,
 }
 
@@ -38,7 +39,8 @@ impl Row {
         self.model != "-"
     }
 
-    /// What follows the longest of its tags that `tag` begins with.
+    /// Returns the rest of `tag` after the longest of the row's tags that it begins with; `None` if it begins with
+    /// none.
     fn behind<'t>(&self, tag: &'t str) -> Option<&'t str> {
         let behind = |known| match tag.strip_prefix(known)? {
             "" => Some(""),
@@ -47,18 +49,18 @@ impl Row {
         self.tags.split(',').filter_map(behind).min_by_key(|rest| rest.len())
     }
 
-    /// The names that stand for it.
+    /// Returns the names of the row's model, one for each tag.
     fn names(&self) -> impl Iterator<Item = String> {
         let name = self.name;
         self.tags.split(',').map(move |tag| if tag == LATEST { name.to_owned() } else { format!("{name}:{tag}") })
     }
 }
 
-/// The model on the Hub that a short name stands for, such as `llama3.2:1b` or `llama3.2:1b-instruct-q8_0`; `None` if
-/// the text is no short name.
+/// Returns the model on the Hub that a short name stands for, such as `llama3.2:1b` or `llama3.2:1b-instruct-q8_0`;
+/// `None` if the text is no short name.
 ///
 /// # Errors
-/// A name that is known without this tag, or a model that cannot be computed.
+/// The name is known, but not with this tag; or the model cannot be computed.
 pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     let bare = without_library(text);
     let (name, tag) = bare.split_once(':').unwrap_or((bare, LATEST));
@@ -96,15 +98,15 @@ pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     Ok(Some(model))
 }
 
-/// The short name, with its size, that stands for a model on the Hub, if one does.
+/// Returns the short name with its size that stands for a model on the Hub, if there is one.
 pub fn of(model: &str) -> Option<String> {
     let row = rows().find(|row| row.model == model)?;
     let tag = row.tags.split(',').find(|tag| *tag != LATEST)?;
     Some(format!("{}:{tag}", row.name))
 }
 
-/// The names that `text`, which is none, may stand for: the one that differs in nothing but its signs, as
-/// `qwen3-30b-a3b` does from `qwen3:30b-a3b`; or else those that are spelled most like it.
+/// Returns names that a mistyped `text` may mean. If a name differs only in its separators, as `qwen3:30b-a3b` does
+/// from `qwen3-30b-a3b`, only this one is returned, otherwise the names that are spelled most similarly.
 pub fn near(text: &str) -> Vec<String> {
     if let Some(name) = spelled_otherwise(text) {
         return vec![name];
@@ -123,24 +125,25 @@ pub fn near(text: &str) -> Vec<String> {
     found.into_iter().take_while(|(differing, _)| *differing == least).take(NEAR_MAX).map(|(_, name)| name).collect()
 }
 
-/// The name that differs from `text` in nothing but its signs, and in what the model was trained for.
+/// Returns the name that differs from `text` only in its separators and in the parts that say what the model was
+/// trained for.
 pub fn spelled_otherwise(text: &str) -> Option<String> {
     let typed = letters(text);
     names().find(|name| letters(name) == typed)
 }
 
-/// All names of models that can be computed.
+/// Returns all short names of models that can be computed.
 fn names() -> impl Iterator<Item = String> {
     rows().filter(Row::is_computed).flat_map(|row| row.names().collect::<Vec<_>>())
 }
 
-/// A name without the signs between its parts.
+/// Returns a name without separators between its parts.
 fn letters(name: &str) -> String {
     let lower = without_library(name).to_ascii_lowercase();
     lower.split(['-', '_', ':']).filter(|part| !TRAINED_FOR.contains(part)).collect()
 }
 
-/// What tells one version and size from another: these are not mistyped.
+/// Returns the digits of a name: versions and sizes are not treated as typing errors.
 fn digits(name: &str) -> String {
     name.chars().filter(char::is_ascii_digit).collect()
 }
@@ -149,7 +152,7 @@ fn without_library(text: &str) -> &str {
     LIBRARIES.iter().find_map(|library| text.strip_prefix(library)).unwrap_or(text)
 }
 
-/// The model with another quantisation; `None` if this is none.
+/// Returns the model with another quantisation; `None` if `quantisation` is not the name of one.
 fn with_quantisation(row: &Row, quantisation: &str) -> Option<String> {
     let repository = if row.rest.is_empty() { row.model.split_once(':')?.0 } else { row.rest };
     let has_number = quantisation.contains(|letter: char| letter.is_ascii_digit());

@@ -1,4 +1,5 @@
-//! A model's small files, from beside its weights, from a packed store, or from the metadata of a GGUF file.
+//! Reads a model's small files: from the folder of its weights, from a packed store, or from the metadata of a GGUF
+//! file.
 
 use std::io;
 use std::path::Path;
@@ -16,8 +17,8 @@ use interbed_model::tokenizer::{
 use interbed_model::{POOLING_FILE, Pooling};
 use interbed_weights::{Catalog, Store};
 
-/// The small files that a packed store contains: those that Interbed reads, those that other programs read, and
-/// licences.
+/// The small files that a packed store contains, with their maximum sizes: files that Interbed or other programs read,
+/// and licences.
 const FILES: [(&str, u64); 16] = [
     ("config.json", MAX_CONFIG_BYTES),
     ("generation_config.json", MAX_CONFIG_BYTES),
@@ -37,13 +38,13 @@ const FILES: [(&str, u64); 16] = [
     ("USE_POLICY.md", MAX_CONFIG_BYTES),
 ];
 
-/// The name of a file in a store, which has no directories.
+/// Returns the name that a file has in a store, which has no folders.
 fn name_in_store(path: &str) -> String {
     path.replace('/', "_")
 }
 
-/// The configuration, and how to sample. Without a catalog (there are no weights, or damaged ones) they are looked for
-/// in the directory `path`.
+/// Returns the model's configuration and its sampling defaults. Without a catalog, because weights are missing or
+/// damaged, they are read from the folder `path`.
 pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelConfig, GenerationConfig)> {
     if let Some(gguf) = catalog.and_then(GgufModel::of) {
         return Ok((gguf.config()?, gguf.generation_config()?));
@@ -51,7 +52,7 @@ pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelCon
     let Some(store) = catalog.and_then(Catalog::store) else {
         return Ok((ModelConfig::from_dir(path)?, GenerationConfig::from_dir(path)?));
     };
-    // In a store, a file's name follows the store's.
+    // For a file in a store, error messages give the store's path, followed by the file's name.
     let place = |ConfigError { file, problem }: ConfigError| ConfigError { file: path.join(file), problem };
     let Some(text) = text_in(store, "config.json", MAX_CONFIG_BYTES)? else {
         let problem = ConfigProblem::Read(io::ErrorKind::NotFound.into());
@@ -65,7 +66,7 @@ pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelCon
     Ok((config, generation))
 }
 
-/// The tokenizer. `path` is where the catalog was opened.
+/// Returns the tokenizer. `path` is the path of the model that the catalog describes.
 pub fn tokenizer(catalog: &Catalog, path: &Path) -> Result<Tokenizer> {
     if let Some(gguf) = GgufModel::of(catalog) {
         return Ok(gguf.tokenizer()?);
@@ -79,7 +80,7 @@ pub fn tokenizer(catalog: &Catalog, path: &Path) -> Result<Tokenizer> {
     Ok(built.map_err(|problem| TokenizerError::Malformed { path, problem })?)
 }
 
-/// The chat template, where the model has one. `path` is where the catalog was opened.
+/// Returns the chat template, if the model has one. `path` is the path of the model that the catalog describes.
 pub fn template(catalog: &Catalog, path: &Path) -> Result<Option<ChatTemplate>> {
     let template = match (GgufModel::of(catalog), catalog.store()) {
         (Some(gguf), _) => gguf.chat_template().map_err(anyhow::Error::from),
@@ -95,12 +96,13 @@ pub fn template(catalog: &Catalog, path: &Path) -> Result<Option<ChatTemplate>> 
     }
 }
 
-/// What the files of a store say of the tokenizer.
+/// Returns the tokenizer's configuration from the files of a store.
 fn tokenizer_config(store: &Store) -> Result<TokenizerConfig> {
     TokenizerConfig::from_files(|name| in_store(store, name, MAX_CONFIG_BYTES))
 }
 
-/// How the model pools hidden states to embeddings, or why it makes none. `path` is where the catalog was opened.
+/// Returns how the model pools hidden states for embeddings, or why it makes none. `path` is the path of the model
+/// that the catalog describes.
 pub fn pooling(catalog: &Catalog, path: &Path) -> Result<Pooling, String> {
     if let Some(gguf) = GgufModel::of(catalog) {
         return gguf.pooling();
@@ -118,8 +120,8 @@ pub fn pooling(catalog: &Catalog, path: &Path) -> Result<Pooling, String> {
     }
 }
 
-/// The small files of a model, to be packed: those of its store, or of its directory. A GGUF model's are in its
-/// metadata.
+/// Returns the small files of a model, to be packed: those of its store or of its folder. A GGUF model has none,
+/// because they are in its metadata.
 pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for (name, limit) in FILES {
@@ -133,12 +135,12 @@ pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// A regular file of at most `limit` bytes; `None` where there is none.
+/// Reads a regular file of at most `limit` bytes; `None` if there is none.
 fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
     let file = match ExactFile::open(path) {
         Ok(file) => file,
         Err(IoError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // A directory of that name is not the file that is meant.
+        // A folder of that name is not the file that is meant.
         Err(IoError::NotRegular { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };

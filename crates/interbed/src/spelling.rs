@@ -1,14 +1,14 @@
-//! Which of the known names a mistyped one may mean.
+//! Finds out which known name a mistyped name may mean.
 
-/// Whether `typed` is so close to `known` that a tip may name it: both begin alike, and a letter or two differ in a
-/// name of some length; or `typed` is the first words of `known`.
+/// Whether `typed` is close enough to `known` for a hint: both begin with the same letter, and at most two letters
+/// differ, or fewer in short names; or `typed` consists of the first words of `known`.
 pub fn is_near(typed: &str, known: &str) -> bool {
     let bare = |name: &str| name.trim_start_matches('-').to_ascii_lowercase();
     let (typed, known) = (bare(typed), bare(known));
     let (letters, others) = (typed.chars().count(), known.chars().count());
     let most = match letters {
         0..3 => 0,
-        // Another letter is another word, but one too few or too many is a slip.
+        // A replaced letter makes another word, but a missing or additional letter is a typing error.
         3 => usize::from(letters != others),
         4..6 => 1,
         _ => 2,
@@ -17,7 +17,7 @@ pub fn is_near(typed: &str, known: &str) -> bool {
     begins || (typed.chars().next() == known.chars().next() && distance(&typed, &known) <= most)
 }
 
-/// How many letters differ: inserted, left out or replaced.
+/// Returns the number of letters that must be inserted, removed or replaced to turn one name into the other.
 pub fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

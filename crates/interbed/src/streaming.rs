@@ -1,4 +1,4 @@
-//! Weights that do not fit into memory: how they are read, and the report of it.
+//! Starts the streaming of weights that do not fit into memory, and reports about it.
 
 use std::sync::Arc;
 
@@ -20,21 +20,21 @@ use crate::options::{HostProducts, LimitOptions, StreamOptions};
 use crate::progress::Loading;
 use crate::report::report;
 
-/// How weights are streamed, and the figures that can be read while the engine computes.
+/// The settings of streaming, and a monitor whose figures can be read while the engine computes.
 pub struct Streaming {
     pub monitor: Arc<StreamMonitor>,
     pub settings: ReadSettings,
-    /// The model's files, by which the disk may be measured.
+    /// The model's files, which may be used to measure the disk.
     pub files: Vec<Arc<dyn DirectRead>>,
-    /// Bytes of weights that the budget could keep in memory, under the policy that keeps most.
+    /// Bytes of weights that the budget could keep in memory, with the policy that keeps most.
     pub most_resident: u64,
     /// Bytes of weights that stay in a device's own memory.
     pub on_device: u64,
-    /// The mixture layers, and the bytes that experts may take.
+    /// The shape of the mixture layers, and the bytes that experts may take; `None` without experts.
     pub experts: Option<(ArenaShape, u64)>,
-    /// What keeps how often experts are used, if something does, until it is dropped.
+    /// Saves how often experts are used until this value is dropped; `None` if nothing is saved.
     pub counts: Option<KeptCounts>,
-    /// When the device computed and copied, if a timeline is kept.
+    /// The times at which the device computed and copied, if a timeline is recorded.
     pub device: Option<Arc<DeviceTimeline>>,
 }
 
@@ -44,17 +44,17 @@ impl Drop for Streaming {
     }
 }
 
-/// The most tokens of a pass that decodes.
+/// Maximum number of tokens in a pass that only decodes.
 const DECODED_TOKENS: usize = 64;
 
-/// Bytes of weights with which it is measured who computes.
+/// Maximum bytes of weights that are used to measure whether processor or GPU multiplies faster.
 const MEASURED: Bytes = Bytes(16 << 20);
 
-/// Measures the disk with the help of `room`, which is still unused, and starts streaming within `budget`, loading the
-/// weights that stay in memory. `turns` are those of KV on the same disk.
+/// Measures the disk with `room` bytes of memory, which is still unused. Then loads the weights that stay in memory,
+/// and starts streaming the others within `budget`. `turns` coordinates reads with KV on the same disk.
 ///
 /// # Errors
-/// A file that cannot be read, a budget that is too small, memory that the system refuses.
+/// A file cannot be read, the budget is too small, or the system refuses memory.
 pub fn start(
     dir: &ModelDir,
     budget: Bytes,
@@ -86,7 +86,7 @@ pub fn start(
     Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, experts, counts, device: None }))
 }
 
-/// Says how many of a mixture's experts memory has room for.
+/// Reports how many bytes of a mixture's experts fit into memory.
 fn report_experts(arena: &Arena) {
     let (room, shape) = (Bytes(arena.bytes()), arena.shape());
     let [bank, token] = [shape.bank_bytes(), shape.token_bytes()].map(Bytes);
@@ -100,10 +100,11 @@ fn report_experts(arena: &Arena) {
     }
 }
 
-/// The same in two tiers: `budgets` are of host memory and of `device`.
+/// Starts streaming with weights in host memory and in the memory of `device`; `budgets` are those of the two, in this
+/// order.
 ///
 /// # Errors
-/// As [`start`], or memory that the device refuses.
+/// The errors of [`start`], or the device refuses memory.
 pub fn start_on(
     device: &mut VulkanDevice,
     dir: &ModelDir,
@@ -135,10 +136,10 @@ pub fn start_on(
     Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, experts, counts, device }))
 }
 
-/// The most tokens of a pass for which the processor computes with the weights that host memory holds.
+/// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory.
 ///
 /// # Errors
-/// The device failed, or cannot be followed although it is asked for.
+/// The device fails, or the options demand products on the processor although their bits would differ from the GPU's.
 fn host_tokens_max(
     device: &mut VulkanDevice,
     partition: &Partition,
@@ -165,7 +166,7 @@ fn host_tokens_max(
     if wanted == HostProducts::On {
         return Ok(DECODED_TOKENS);
     }
-    // What most of the weights are, is measured.
+    // Only the type that most weights have is measured.
     let most = MEASURED.min(Bytes(of_device.0 / 2));
     let rates = types.first().map(|&dtype| device.host_rates(dtype, most)).transpose()?.flatten();
     let Some(HostRates { link, host, tokens_max }) = rates else { return Ok(0) };
@@ -179,7 +180,7 @@ fn host_tokens_max(
     Ok(tokens_max)
 }
 
-/// All that streaming starts with.
+/// The values that streaming starts with.
 struct Ready {
     plan: StreamPlan,
     files: Vec<Arc<dyn DirectRead>>,
@@ -188,7 +189,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// For host memory of `budget`; bands are small enough for `least`.
+    /// Prepares streaming with `budget` bytes of host memory; bands are small enough for `least` bytes.
     fn new(
         dir: &ModelDir,
         budget: Bytes,
@@ -218,7 +219,7 @@ impl Ready {
     }
 }
 
-/// Tries how the largest of the files is read best.
+/// Measures how the largest file is read fastest.
 fn try_out(files: &[Arc<dyn DirectRead>], room: Bytes) -> Result<ReadSettings> {
     let largest = files.iter().max_by_key(|file| file.len()).context("the model has no files")?;
     let usual = ProbeLimits::default();

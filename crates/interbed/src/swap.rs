@@ -1,5 +1,5 @@
-//! Room to swap KV to: as much as was asked for, or as may be taken without asking. A place is a file in `swap/`, which
-//! says what memory it takes and how it is opened.
+//! Chooses and opens the space to which KV is swapped: as much as the options ask for, or a default. Each kind of
+//! storage has a file in `swap/`, which says how much memory it takes and how it is opened.
 
 mod file;
 
@@ -14,80 +14,80 @@ use crate::failure::Advised;
 use crate::options::{LimitOptions, PreemptionOption, SwapOptions};
 use crate::report::report;
 
-/// Most that is taken of a disk without asking.
+/// Maximum disk space that is taken if the options do not ask for a size, in bytes.
 const SPACE_MAX: u64 = 4 << 30;
-/// Buffers get one part in this many of the budget, up to [`BUFFERS_MAX`]: larger models have longer passes, and
-/// between two passes no more can move than the buffers hold.
+/// Buffers take one part in this many of the budget, up to [`BUFFERS_MAX`] bytes: larger models have longer passes,
+/// and between two passes at most as much KV can move as the buffers hold.
 const BUFFERS_SHARE: u64 = 128;
 const BUFFERS_MAX: u64 = 32 << 20;
-/// Bookkeeping of a slot, apart from its tokens: a content and its number of slots, the slot's holders and content, the
-/// list of free slots, a checksum.
+/// Bytes of bookkeeping for a slot, besides its token ids: a content and its number of slots, the slot's holders and
+/// content, an entry in the list of free slots, a checksum.
 const SLOT_BOOKKEEPING: u64 = 72;
 
-/// The places to swap to; the first that takes what `--swap-dir` names, or its absence, serves.
+/// The kinds of storage. The first one that accepts the options is used.
 const PLACES: &[Place] = &[file::PLACE];
 
-/// A place to swap to: a kind of storage, before any of it is taken.
+/// A kind of storage for swapped KV.
 struct Place {
-    /// Its name in messages: "KV is swapped to …".
+    /// The name in messages, as in "KV is swapped to …".
     name: &'static str,
-    /// All memory that it takes; `None` if the options ask for another place.
+    /// Returns the memory that the storage takes; `None` if it does not accept the options.
     memory: fn(&Wanted<'_>) -> Option<Bytes>,
-    /// Takes the room, which was counted with [`Place::memory`].
+    /// Allocates the storage, within the memory that [`Place::memory`] has returned.
     open: fn(&Wanted<'_>, &SwapRoom) -> Result<Box<dyn SwapStore>>,
 }
 
-/// The options for swap space.
+/// The options for swap space, and the sizes that matter for it.
 struct Wanted<'a> {
-    /// What `--swap-dir` names.
+    /// The path that `--swap-dir` gives.
     directory: Option<&'a Path>,
-    /// Bytes that `--swap-space` asks for.
+    /// The bytes that `--swap-space` asks for.
     space: Option<Bytes>,
-    /// All memory that the process may take.
+    /// The memory budget of the process.
     budget: Bytes,
-    /// Tokens of a KV block.
+    /// Number of tokens in a KV block.
     block_size: usize,
-    /// Bytes of a KV block.
+    /// Number of bytes of a KV block.
     block_bytes: usize,
 }
 
-/// How the budget was divided, as far as it concerns a place.
+/// The parts of the memory plan that a kind of storage needs.
 struct SwapRoom {
-    /// Blocks that there can be in memory.
+    /// Maximum number of KV blocks in memory.
     num_blocks_max: usize,
-    /// The part of the budget for swapping.
+    /// The part of the memory budget for swapping.
     memory: Bytes,
 }
 
 impl Wanted<'_> {
-    /// Memory to move blocks through, in bytes.
+    /// Returns the bytes of the buffers through which blocks move.
     fn buffer_bytes(&self) -> usize {
         let wanted = usize::try_from((self.budget.0 / BUFFERS_SHARE).min(BUFFERS_MAX)).unwrap_or(usize::MAX);
         SwapSpace::buffer_bytes(self.block_bytes, wanted)
     }
 
-    /// Memory that the bookkeeping of `slots` takes, in any place.
+    /// Returns the memory for the bookkeeping of `slots` slots.
     fn bookkeeping(&self, slots: u64) -> Bytes {
         Bytes(slots.saturating_mul(SLOT_BOOKKEEPING + (self.block_size * size_of::<u32>()) as u64))
     }
 
-    /// The first of `places` that takes it, and the memory that it takes then.
+    /// Returns the first of `places` that accepts the options, and the memory that it takes.
     fn find<'a>(&self, places: &'a [Place]) -> Option<(&'a Place, Bytes)> {
         places.iter().find_map(|place| Some((place, (place.memory)(self)?)))
     }
 }
 
-/// Memory that swapping takes of a budget of `total`.
+/// Returns the memory that swapping takes of a budget of `total` bytes.
 pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let Some(swap) = limits.swap.as_ref().filter(|swap| is_wanted(swap)) else { return Bytes(0) };
     wanted(swap, total, layout).find(PLACES).map_or(Bytes(0), |(_, memory)| memory)
 }
 
-/// Allocates the swap space, with the `memory` that was counted for it. It may be missing if the user did not ask for
-/// it.
+/// Allocates the swap space, within the `memory` that was reserved for it. Returns `None` if there is none, and if it
+/// cannot be allocated and the user did not ask for it.
 ///
 /// # Errors
-/// Swap space that was asked for cannot be allocated.
+/// Swap space that the user asked for cannot be allocated.
 pub fn open(
     limits: &LimitOptions,
     plan: &MemoryPlan,
@@ -162,7 +162,7 @@ mod tests {
         memory(&limits(more), Bytes(total), &layout()).0
     }
 
-    /// Blocks of 100 KiB, of 16 tokens.
+    /// Returns the layout of blocks with 16 tokens and 100 KiB.
     fn layout() -> KvLayout {
         KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 10, head_dim: 80 }])
     }
@@ -173,7 +173,7 @@ mod tests {
             let taken = memory_of(total, &[]);
             assert!((2 << 20..total / 50).contains(&taken), "{taken} of {total}");
         }
-        // A slot takes 100 KiB on disk, and 136 bytes of bookkeeping.
+        // A slot takes 100 KiB on disk and 136 bytes of bookkeeping in memory.
         let (less, more) =
             (memory_of(1 << 30, &["--swap-space", "1000K"]), memory_of(1 << 30, &["--swap-space", "10000K"]));
         assert_eq!(more - less, 90 * 136);
@@ -205,7 +205,7 @@ mod tests {
             fs::copy(bundled.join(file), folder.path().join(file)).unwrap();
         }
         let dir = ModelDir::open(Some(folder.path())).unwrap();
-        // Reading them fails.
+        // The weights are cut off, so that reading them fails.
         let weights = fs::OpenOptions::new().write(true).open(folder.path().join("model.safetensors")).unwrap();
         weights.set_len(1 << 16).unwrap();
         let surroundings = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };

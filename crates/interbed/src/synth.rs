@@ -1,4 +1,4 @@
-//! `interbed synth`: a model of random weights in the shape of a real one.
+//! `interbed synth`: writes a model with random weights and the shape of a real model.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use interbed_model::synth::{SynthSpec, synthesize};
 
 use crate::report::report;
 
-/// Longest configuration that `--config` reads, in bytes.
+/// Maximum size, in bytes, of the file that `--config` names.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// Write a model of random weights, with a usable tokenizer, for tests and benchmarks without a download
@@ -99,7 +99,7 @@ impl From<DTypeArg> for DType {
 /// Runs `interbed synth`: progress goes to stderr, the directory's path to stdout.
 ///
 /// # Errors
-/// A bad configuration, a directory that is not empty, a disk that is too small, a failed write.
+/// The configuration is invalid, the directory is not empty, the disk is too small, or a write fails.
 pub fn run(args: SynthArgs) -> anyhow::Result<()> {
     let config_json = match &args.config {
         Some(path) => read_config(path).with_context(|| format!("cannot read {}", path.display()))?,
@@ -141,7 +141,7 @@ pub fn run(args: SynthArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the skew of routers.
+/// Parses `--router-skew`, a number from 0 to 4.
 fn skew(text: &str) -> Result<f32, String> {
     let skew: f32 = text.parse().map_err(|_| "expected a number from 0 to 4".to_owned())?;
     (0.0..=4.0).contains(&skew).then_some(skew).ok_or_else(|| "expected a number from 0 to 4".to_owned())

@@ -1,4 +1,4 @@
-//! A timeline of streamed weights, for ui.perfetto.dev or chrome://tracing.
+//! Writes a timeline of streamed weights, for ui.perfetto.dev or chrome://tracing.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use serde_json::json;
 use crate::report::report;
 use crate::streaming::Streaming;
 
-/// The line of the forward pass; those of reads follow.
+/// Number of the timeline's line for the forward pass; lines for reads follow.
 const PASS_LINE: usize = 0;
 
-/// Writes what has happened since the last call as Chrome trace events: one line for the pass, which computes or waits,
-/// as many for reads as were in flight at once, and one for each queue of a GPU.
+/// Writes what has happened since the last call as Chrome trace events. One line shows when the pass computes or
+/// waits; other lines show reads, as many lines as reads were in flight at once, and each queue of a GPU has a line.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -72,18 +72,19 @@ pub fn write(streaming: &Streaming, path: &Path) -> Result<()> {
 /// The queues of a GPU, in the order of their lines.
 const QUEUES: [Queue; 3] = [Queue::Compute, Queue::Upload, Queue::Download];
 
-/// The line of a GPU's queue, behind all those of reads, and its name.
+/// Returns the number and the name of the line for a GPU queue. The numbers are larger than those of all lines for
+/// reads.
 fn line_of(queue: Queue) -> (usize, &'static str) {
     match queue {
         Queue::Compute => (1001, "GPU kernels"),
         Queue::Upload => (1002, "GPU copies from the host"),
         Queue::Download => (1003, "GPU copies to the host"),
-        // Its times are not noted.
+        // The times of this queue are not recorded.
         Queue::Host => (1004, "products on the host"),
     }
 }
 
-/// Commands that ran together on a GPU.
+/// Returns the trace event for commands that ran together on a GPU.
 fn batch_event(batch: &DeviceEvent, origin: Instant) -> serde_json::Value {
     let (line, _) = line_of(batch.queue);
     let name = if batch.queue == Queue::Compute { "kernels" } else { "copies" };
@@ -120,12 +121,13 @@ fn name_of_line(line: usize, name: &str) -> serde_json::Value {
     json!({"name": "thread_name", "ph": "M", "pid": 1, "tid": line, "args": {"name": name}})
 }
 
-/// Lines on which events do not overlap.
+/// The lines for reads: for each, the time until which it is busy. Reads on one line do not overlap.
 #[derive(Default)]
 struct Lanes(Vec<Instant>);
 
 impl Lanes {
-    /// The first line that is free at `start`, which events come in the order of.
+    /// Returns the first line that is free at `start`, and marks it busy until `end`. Events must come in the order of
+    /// their starts.
     fn take(&mut self, start: Instant, end: Instant) -> usize {
         let free = self.0.iter().position(|&busy_until| busy_until <= start);
         let lane = free.unwrap_or(self.0.len());

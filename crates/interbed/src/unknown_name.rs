@@ -1,4 +1,4 @@
-//! What is said of a MODEL that is neither a path nor a name: mistyped names, and prompts in its place.
+//! The error for a MODEL that is neither a path nor a name: mistyped names, and prompts in the place of MODEL.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use interbed_hub::HubCache;
 use crate::failure::Advised;
 use crate::short_names;
 
-/// Endings of files: a text with one of them is a path that is not there.
+/// Extensions of model files. A text with one of them is the path of a missing file, not a mistyped name.
 const FILE_ENDINGS: [&str; 5] = [".gguf", ".safetensors", ".interbed", ".json", ".bin"];
 
-/// Why `text`, which is no short name and names nothing here, is no model; `None` if it is written like a path, or like
-/// a name on the Hub.
+/// Returns the error for `text`, which is no short name and no existing path; `None` if it looks like a path or a name
+/// on the Hub.
 pub fn refusal(text: &str, cache: &HubCache) -> Option<anyhow::Error> {
     if text.contains(char::is_whitespace) && !text.contains('/') {
         return Some(Advised::input(
@@ -41,7 +41,7 @@ pub fn refusal(text: &str, cache: &HubCache) -> Option<anyhow::Error> {
     ))
 }
 
-/// The models of the cache whose names end so, as they are shown without their owners.
+/// Returns the models in the cache whose names without their owners equal `text`.
 fn in_cache(text: &str, cache: &HubCache) -> Vec<String> {
     let mut names: Vec<String> = cache.list().unwrap_or_default().into_iter().map(|model| model.name).collect();
     names.retain(|name| name.rsplit('/').next().is_some_and(|last| last.eq_ignore_ascii_case(text)));
@@ -49,7 +49,7 @@ fn in_cache(text: &str, cache: &HubCache) -> Vec<String> {
     names
 }
 
-/// Whether it is one word, or one with a tag, that is written like no path.
+/// Whether `text` looks like a word, or a word with a tag, and not like a path.
 fn is_plain(text: &str) -> bool {
     let is_word = |part: &str| {
         part.starts_with(|first: char| first.is_ascii_alphanumeric())

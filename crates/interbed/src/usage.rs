@@ -1,4 +1,4 @@
-//! What the parser of the command line says of input that it refuses, without its advice that would mislead.
+//! The messages for command lines that clap refuses, without those parts of clap's advice that mislead.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use crate::report;
 use crate::spelling::is_near;
 
-/// Mends what the parser advises. It takes every unknown option for text that begins with a hyphen, and says how such
-/// text is written; and it knows no models.
+/// Corrects clap's advice. clap takes each unknown option for a text that begins with a hyphen, and explains how to
+/// pass such a text; and clap does not know models' names.
 pub fn mended(mut error: Error) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
@@ -20,7 +20,7 @@ pub fn mended(mut error: Error) -> Error {
             }
             let advice = error.remove(ContextKind::Suggested);
             if let Some(ContextValue::StyledStrs(advice)) = advice {
-                // What is left names the option of another command.
+                // Other advice names an option of another command, or explains how to pass a text.
                 let is_kept = |line: &StyledStr| {
                     let line = line.to_string();
                     line.split_once("--").is_none_or(|(_, rest)| is_near(name_of(&typed), name_of(rest)))
@@ -59,13 +59,13 @@ fn text_of(error: &Error, kind: ContextKind) -> String {
     }
 }
 
-/// The name of an option, without its value and what else is said around it.
+/// Returns the name of an option, without its value and other text around it.
 fn name_of(option: &str) -> &str {
     let end = option.find(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '-')).unwrap_or(option.len());
     &option[..end]
 }
 
-/// Ends the program with help on stdout, or with what is wrong on stderr.
+/// Ends the program: prints help to stdout, or an error to stderr.
 pub fn exit(error: Error) -> ! {
     if report::is_json() && error.use_stderr() {
         report::fail(&error.render().to_string());

@@ -1,25 +1,26 @@
-//! Folders in which a user's programs keep what nobody asked them to keep.
+//! Folders for files that Interbed keeps for a user without being asked.
 
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// What is of use later: `XDG_STATE_HOME/interbed`, or `~/.local/state/interbed`. `None` without a home.
+/// Returns the folder for lasting state: `XDG_STATE_HOME/interbed`, or `~/.local/state/interbed`. `None` for a user
+/// without a home.
 pub fn state() -> Option<PathBuf> {
     ours("XDG_STATE_HOME", ".local/state")
 }
 
-/// What can be had again, and may be removed at any time: `XDG_CACHE_HOME/interbed`, or `~/.cache/interbed`. `None`
-/// without a home.
+/// Returns the folder for data that can be made again and may be removed at any time: `XDG_CACHE_HOME/interbed`, or
+/// `~/.cache/interbed`. `None` for a user without a home.
 pub fn cache() -> Option<PathBuf> {
     ours("XDG_CACHE_HOME", ".cache")
 }
 
-/// Makes the folder of `file`, and those above it, as far as they are missing, for this user alone.
+/// Creates the folder of `file`, and missing folders above it, accessible to this user only.
 ///
 /// # Errors
-/// The system refuses.
+/// The system refuses to create a folder.
 pub fn create_private(file: &Path) -> io::Result<()> {
     match file.parent() {
         Some(folder) => DirBuilder::new().recursive(true).mode(0o700).create(folder),
@@ -27,9 +28,9 @@ pub fn create_private(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Our folder in that which `variable` names, or else in `usual` below the user's home.
+/// Returns Interbed's folder in the folder that `variable` names, or in `usual` in the user's home.
 fn ours(variable: &str, usual: &str) -> Option<PathBuf> {
-    // By XDG's rules, a path that is not absolute is not to be used.
+    // The XDG specification says that relative paths must be ignored.
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = absolute(variable).or_else(|| Some(absolute("HOME")?.join(usual)))?;
     Some(folder.join("interbed"))

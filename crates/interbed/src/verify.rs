@@ -1,4 +1,4 @@
-//! `interbed verify`: are the weights on the disk those that were written there?
+//! `interbed verify`: checks that the weights on disk are those that were written.
 
 use std::io::{Write, stdout};
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use crate::options::HubOptions;
 use crate::printable::printable;
 use crate::progress;
 
-/// Longest file beside the weights that is read, in bytes.
+/// Maximum size, in bytes, of a file besides the weights that is checked.
 const BESIDE_BYTES_MAX: u64 = 256 << 20;
 
 /// Read a model's weights wholly and compare checksums
@@ -46,7 +46,7 @@ pub struct VerifyArgs {
 /// Runs `interbed verify`.
 ///
 /// # Errors
-/// A file that cannot be opened or believed; any damage.
+/// A file cannot be opened, a header is invalid, or something is damaged.
 pub fn run(mut args: VerifyArgs) -> Result<()> {
     args.path = hub::cached(&args.path, &args.hub)?;
     let catalog = open(&args.path)?;
@@ -94,22 +94,22 @@ fn open(path: &Path) -> Result<Catalog, WeightError> {
     Catalog::open(path)
 }
 
-/// Whether a file is a link into a Hub's cache.
+/// Whether a file is a link into a Hub cache.
 fn is_blob(file: &Path) -> bool {
     std::fs::read_link(file).is_ok_and(|target| target.parent().is_some_and(|folder| folder.ends_with("blobs")))
 }
 
-/// A file beside the weights, after it was compared with the digest by which the Hub's cache calls it.
+/// A file besides the weights that was compared with its digest, by which the Hub cache names it.
 struct Beside {
     name: String,
     file: PathBuf,
     bytes: u64,
-    /// The kind of the digest.
+    /// The hash function of the digest.
     method: &'static str,
     damage: Option<Damage>,
 }
 
-/// The files of a folder that are links into the Hub's cache, but for the weights.
+/// Checks the files in a folder that are links into the Hub cache, except the weights.
 fn check_beside(folder: &Path, weights: &[Checked]) -> Vec<Beside> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -118,7 +118,8 @@ fn check_beside(folder: &Path, weights: &[Checked]) -> Vec<Beside> {
     files.into_iter().filter_map(check_link).collect()
 }
 
-/// `None` for what is no link into the cache, or is long, or is gone: it is none of what was fetched for these weights.
+/// Checks a file against its name in the Hub cache. `None` if it is not a link into the cache, is too long or does not
+/// exist, because then it was not fetched with these weights.
 fn check_link(file: PathBuf) -> Option<Beside> {
     let blob = BlobId::of_link(&file)?;
     let bytes = std::fs::metadata(&file).ok().map(|found| found.len()).filter(|&bytes| bytes <= BESIDE_BYTES_MAX)?;
@@ -267,7 +268,7 @@ mod tests {
         let (blobs, snapshot) = (folder.path().join("blobs"), folder.path().join("snapshots/c"));
         fs::create_dir(&blobs).unwrap();
         fs::create_dir_all(&snapshot).unwrap();
-        // git hash-object of two characters.
+        // The digest is the one that `git hash-object` prints for a file with the two characters `{}`.
         let digest = "9e26dfeeb6e641a33dae4961196235bdb965b21b";
         fs::write(blobs.join(digest), "{}").unwrap();
         fs::write(snapshot.join("notes.txt"), "no link").unwrap();

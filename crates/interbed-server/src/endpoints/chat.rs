@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`.
+//! `/v1/chat/completions`: answers to conversations.
 
 use std::sync::{Arc, LazyLock};
 
@@ -38,14 +38,14 @@ use crate::tool_prompt::tell_tools;
 use crate::tool_use::{AskedTools, bind, tools_part};
 use crate::unsupported::Chats;
 
-/// The fields of this API alone, but for the conversation.
+/// The request fields that only this endpoint reads, without those of the conversation.
 #[derive(Deserialize)]
 struct Fields {
     logprobs: Option<Field<bool>>,
     top_logprobs: Option<Field<usize>>,
 }
 
-/// The fields that become the prompt.
+/// The fields from which the prompt is made.
 #[derive(Deserialize)]
 struct Conversation {
     messages: Option<Field<Vec<Value>>>,
@@ -57,7 +57,7 @@ struct Conversation {
     add_special_tokens: Option<Field<bool>>,
 }
 
-/// The fields of a [`Conversation`] that become JSON values, counted before they do.
+/// The memory that the fields of a [`Conversation`] take as JSON values, counted before they are parsed.
 #[derive(Deserialize)]
 struct ConversationCost {
     messages: Option<Field<JsonCost>>,
@@ -94,12 +94,12 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::whole(&envelope, choices, sequences, prompt_logprobs))
 }
 
-/// The fields that it reads.
+/// The fields that `/v1/chat/completions` reads.
 pub(crate) fn parts() -> Vec<Part> {
     [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
 }
 
-/// Whether a chat has this field.
+/// Whether `/v1/chat/completions` reads a field of this name.
 pub(crate) fn has_field(name: &str) -> bool {
     static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
     FIELDS.contains(&name)
@@ -110,7 +110,7 @@ pub(crate) fn conversation_part() -> Option<Part> {
     Some(part!(Conversation))
 }
 
-/// What a chat becomes: its fields, its prompt, the memory that it holds, and what its answers may be made of.
+/// A prepared request: its fields, its prompt's tokens, its share of memory, and how its answer is split into pieces.
 type Prepared = (Common, Vec<TokenId>, Share, Form);
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
@@ -126,7 +126,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     if let Some(truncation) = common.truncation {
         truncation.apply(&mut prompt, app.tokenizer.bos_id(), app.engine.limits(), common.max_tokens.unwrap_or(1));
     }
-    // A prompt without room is refused by the engine, which knows why there is none.
+    // The engine refuses prompts that leave no room for an answer; its error message names the limit.
     let limits = app.engine.limits();
     let room = match common.beam {
         None => limits.max_model_len.saturating_sub(prompt.len()),
@@ -140,10 +140,11 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     Ok((common, prompt, preparing.share, form))
 }
 
-/// How many of the likeliest tokens are told of each, if any are, by the two fields that say so.
+/// Returns the number of alternatives whose log-probabilities the answer lists for each token; `None` if the request
+/// asks for no log-probabilities.
 ///
 /// # Errors
-/// They contradict each other.
+/// `top_logprobs` is set, but `logprobs` is not true.
 pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<usize>, ApiError> {
     match (told.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
@@ -152,17 +153,17 @@ pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<
     }
 }
 
-/// Waits for the memory to prepare a body that may hold a conversation.
+/// Waits until the memory to prepare `body` is free; the body may hold a conversation.
 pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
     let ConversationCost { messages, tools, chat_template_kwargs } = read(body.json())?;
     let costs = [messages, tools, chat_template_kwargs].into_iter().flatten();
     let values = costs.fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
-    // The parsed ones, and the template's two copies.
+    // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
     Preparing::begin(app, body, values.saturating_mul(3))
 }
 
-/// The prompt of the conversation in a body, by the model's template; [`begin`] has reserved the memory. `/tokenize`
-/// with `messages` uses it too.
+/// Renders the conversation in a body with the model's template and tokenizes it. [`begin`] has reserved the memory.
+/// `/tokenize` calls this function for `messages`.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
     let Conversation {
         messages,
@@ -198,10 +199,10 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
     rendering.prompt(app, preparing)
 }
 
-/// The turns of a chat's messages, in the form that templates know.
+/// Checks a chat's messages and brings them into the form that chat templates expect.
 ///
 /// # Errors
-/// There is no message, or one is wrong.
+/// The list is empty, or a message is invalid.
 pub(crate) fn turns(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
@@ -214,43 +215,43 @@ pub(crate) fn turns(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     Ok(History::of_chat(messages.collect::<Result<_, _>>()?).into_messages())
 }
 
-/// A conversation in the form that templates know, from whichever API it came.
+/// A conversation in the form that chat templates expect, whichever API it came through.
 #[derive(Default)]
 pub(crate) struct Rendering {
     /// Objects with a `role`, and a `content` that is a text.
     pub(crate) messages: Vec<Value>,
     pub(crate) tools: Option<Vec<Value>>,
-    /// The field that asks for the last message to be continued, if one does.
+    /// The name of the request field that asks to continue the last message, if the request asks for that.
     pub(crate) continued: Option<&'static str>,
     pub(crate) add_generation_prompt: bool,
-    /// More of a template's own variables.
+    /// Additional variables for the template, such as those in `chat_template_kwargs`.
     pub(crate) kwargs: Map<String, Value>,
-    /// Whether the tokenizer adds special tokens to what the template writes.
+    /// Whether the tokenizer adds special tokens to the rendered text.
     pub(crate) add_special: bool,
 }
 
-/// A conversation as the model reads it.
+/// A rendered and tokenized conversation.
 pub(crate) struct Prompt {
     pub(crate) tokens: Vec<TokenId>,
-    /// Where in its thinking the answer begins.
+    /// Whether the answer begins before, within or after the model's thinking.
     pub(crate) begins: Begins,
     /// Whether the answer continues the last message.
     pub(crate) continued: bool,
 }
 
 impl Rendering {
-    /// The prompt, by the model's template, in the memory of `preparing`, which grows by what arguments of calls take.
-    /// Blocking.
+    /// Renders the conversation with the model's template and tokenizes it. The memory comes from `preparing`, whose
+    /// share grows by the arguments of tool calls. Blocks.
     pub(crate) fn prompt(self, app: &App, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
         let rendered_max = preparing.rendered_max;
         let Self { mut messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
         let template = template_of(app)?;
-        // Without tools, the template may show calls of before in a way of its own.
+        // A request without tools may still show earlier calls, which the template may render in a form of its own.
         let told = app.tools_told().filter(|_| tools.is_some() || app.config.tool_parser.is_some());
         let as_objects = told.is_some() || template.arguments_form() == ArgumentsForm::Object;
         if as_objects {
             let cost = messages.iter().map(arguments_cost).fold(0, usize::saturating_add);
-            // The parsed ones, and the template's two copies.
+            // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
             Handle::current().block_on(preparing.share.grow(cost.saturating_mul(3)))?;
         }
         if told.is_none() {
@@ -263,7 +264,7 @@ impl Rendering {
                 true => parse_arguments(message, || told.is_none() && template.takes_text_arguments()),
                 false => write_arguments(message),
             }
-            // Where calls become text, there is a content.
+            // If calls are rendered as text, every message has a content.
             fill_content(message, || told.map_or_else(|| template.no_content(), |_| NoContent::Empty));
         }
         let mut tools = tools.as_deref();
@@ -287,7 +288,7 @@ impl Rendering {
             };
             text = begun;
             if !blank.is_empty() {
-                // The white space stays unless the template would not have written it.
+                // Trailing white space of the message is kept if the template renders it.
                 Handle::current().block_on(preparing.share.grow(text.len()))?;
                 messages.last_mut().into_iter().for_each(|message| prefill.unmark(message));
                 let whole = render(&messages)?;
@@ -296,18 +297,18 @@ impl Rendering {
                 }
             }
             begins = match prefill.content().trim() {
-                // Nothing was said yet, but the template may have told that nothing is to be thought.
+                // The message is empty so far, but the template may already have closed the model's thinking.
                 "" => tags.map_or(Begins::Before, |tags| tags.begins(&text)),
                 begun => tags.map_or(Begins::Before, |tags| tags.begins_in(begun)),
             };
         }
-        // The template writes the special tokens itself.
+        // Templates usually write the special tokens themselves, so `add_special` is false unless the request sets it.
         let tokens = app.encode(preparing.share.tenant(), "messages", &text, add_special)?;
         Ok(Prompt { tokens, begins, continued: continued.is_some() })
     }
 }
 
-/// Marks the last message, which `field` asks to be continued.
+/// Marks the end of the last message, which `field` asks to continue.
 fn begun_by(field: &'static str, messages: &mut [Value]) -> Result<Prefill, ApiError> {
     match messages.last_mut() {
         Some(last) if last["tool_calls"].as_array().is_none_or(Vec::is_empty) => Ok(Prefill::mark(last)),
@@ -318,7 +319,7 @@ fn begun_by(field: &'static str, messages: &mut [Value]) -> Result<Prefill, ApiE
     }
 }
 
-/// Tells a template how much the model is to think, under the names and with the values that templates know.
+/// Sets the template variables that say how much the model should think.
 pub(crate) fn add_effort(kwargs: &mut Map<String, Value>, effort: Option<String>) {
     let Some(effort) = effort else { return };
     let known = match effort.as_str() {
@@ -338,8 +339,8 @@ fn template_of(app: &App) -> Result<&ChatTemplate, ApiError> {
     })
 }
 
-/// Checks a message, and brings it into the form that templates know. `called` is the id of the newest call of the
-/// older form, which has none, and becomes that of a call in this message.
+/// Checks a message and brings it into the form that templates expect. The older `function_call` has no id, so it gets
+/// one, which is stored in `called` until the message with the function's result takes it.
 fn message(index: usize, message: Value, media: Media, called: &mut Option<String>) -> Result<Value, ApiError> {
     let path = format!("messages[{index}]");
     let Value::Object(mut message) = message else {
@@ -352,7 +353,7 @@ fn message(index: usize, message: Value, media: Media, called: &mut Option<Strin
             return refuse(&format!("{path}.role"), format!("must be a string, but is {}", shown(&is)));
         }
     };
-    // Clients send all the fields that they know.
+    // Many clients send every field that they know, with null for those without a value.
     message.retain(|name, value| name == "content" || !value.is_null());
     if role == "developer" {
         message.insert("role".into(), "system".into());
@@ -375,7 +376,7 @@ fn message(index: usize, message: Value, media: Media, called: &mut Option<Strin
     if let Some(content) = message.get_mut("content").filter(|content| is_other(content)) {
         *content = text_of(content.take(), &format!("{path}.content"), media)?.into();
     }
-    // What the assistant refused to say is all that it said.
+    // If the assistant refused, the text of its refusal becomes the message's content.
     if let Some(refusal @ Value::String(_)) = message.shift_remove("refusal") {
         let content = message.entry("content").or_insert(Value::Null);
         if content.as_str().is_none_or(str::is_empty) {
@@ -385,12 +386,12 @@ fn message(index: usize, message: Value, media: Media, called: &mut Option<Strin
     Ok(Value::Object(message))
 }
 
-/// Whether a content is neither a text, nor none.
+/// Whether a content is neither a string nor null.
 fn is_other(content: &Value) -> bool {
     !content.is_string() && !content.is_null()
 }
 
-/// Gives a call of a tool that takes a text the form of a function's.
+/// Turns a call of a custom tool, whose input is a text, into a function call.
 fn as_function(call: &mut Value) {
     if let Some(Value::Object(mut custom)) = call.get_mut("custom").map(Value::take) {
         let arguments = arguments_of_text(custom.get_mut("input").map_or(Value::Null, Value::take));
@@ -401,7 +402,8 @@ fn as_function(call: &mut Value) {
     }
 }
 
-/// Puts what was said before calls into a message of its own, where the template would leave the calls out.
+/// Splits messages with both text and tool calls into two messages, if the template would drop the calls beside a
+/// text.
 fn apart(messages: Vec<Value>, template: &ChatTemplate) -> Vec<Value> {
     let has_both = |message: &Value| {
         let calls = message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty());
@@ -425,7 +427,7 @@ fn apart(messages: Vec<Value>, template: &ChatTemplate) -> Vec<Value> {
     apart
 }
 
-/// Gives a message that says nothing the content that the template wants there: many print whatever there is.
+/// Sets the content of a message without text to the value that the template needs: many templates print any value.
 fn fill_content(message: &mut Map<String, Value>, of_calls: impl FnOnce() -> NoContent) {
     let says = message.get("content").and_then(Value::as_str).is_some_and(|text| !text.is_empty());
     if !says {
@@ -435,7 +437,7 @@ fn fill_content(message: &mut Map<String, Value>, of_calls: impl FnOnce() -> NoC
     }
 }
 
-/// Gives calls without arguments those of an empty object.
+/// Gives calls without arguments an empty object as arguments.
 fn fill_arguments(message: &mut Map<String, Value>) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for function in calls.iter_mut().filter_map(|call| call.get_mut("function")?.as_object_mut()) {
@@ -449,7 +451,7 @@ fn fill_arguments(message: &mut Map<String, Value>) {
     }
 }
 
-/// What the arguments of a message's tool calls cost once they are values.
+/// Returns the bytes that the arguments of a message's tool calls take as JSON values.
 fn arguments_cost(message: &Value) -> usize {
     let calls = message["tool_calls"].as_array().into_iter().flatten();
     let texts = calls.filter_map(|call| call["function"]["arguments"].as_str());
@@ -457,12 +459,13 @@ fn arguments_cost(message: &Value) -> usize {
     texts.map(cost).fold(0, usize::saturating_add)
 }
 
-/// The API carries the arguments of tool calls as JSON in a string; most templates want the object. Arguments that are
-/// no JSON object stay a text where the template `takes_text`; elsewhere they become an empty object.
+/// Parses the arguments of tool calls, which are JSON in a string, into objects, because most templates expect
+/// objects. Arguments that are not a JSON object stay a text if the template `takes_text`; otherwise they become an
+/// empty object.
 fn parse_arguments(message: &mut Map<String, Value>, takes_text: impl Fn() -> bool) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
-        // Counting refuses what must not be built.
+        // Counting fails for arguments that are too deep or too large to be parsed.
         let sound = arguments.as_str().filter(|text| serde_json::from_str::<JsonCost>(text).is_ok());
         let parsed = sound.and_then(|text| json_value(text).ok());
         match parsed {
@@ -475,7 +478,7 @@ fn parse_arguments(message: &mut Map<String, Value>, takes_text: impl Fn() -> bo
     }
 }
 
-/// Some templates want the text.
+/// Writes the arguments of tool calls as JSON text, for templates that expect text.
 fn write_arguments(message: &mut Map<String, Value>) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
@@ -485,8 +488,9 @@ fn write_arguments(message: &mut Map<String, Value>) {
     }
 }
 
-/// Puts what the assistant thought where templates look for it, whatever the client calls it. Harmony's take it as
-/// `thinking`, and beside a call nothing else: what was said before the call is then the end of it.
+/// Moves the assistant's thinking to the field in which templates look for it, whatever the client's name for it.
+/// Harmony templates read `thinking`, and ignore the content beside a call, so that content is added to the end of the
+/// thinking.
 fn name_thinking(message: &mut Map<String, Value>, harmony: bool) {
     let Some(Value::String(thought)) =
         ["reasoning_content", "reasoning"].iter().find_map(|name| message.get(*name).filter(|text| text.is_string()))
@@ -506,13 +510,13 @@ fn name_thinking(message: &mut Map<String, Value>, harmony: bool) {
     message.entry("thinking").or_insert_with(|| thought.into());
 }
 
-/// Makes `choices` of what comes.
+/// Writes the `choices` of an answer from what the engine has generated.
 struct Writer {
     app: Arc<App>,
     logprobs: bool,
-    /// Of each sequence, whether a call came.
+    /// For each sequence, whether it has called a tool.
     has_called: Vec<bool>,
-    /// Of each sequence, whether its last call is of a tool that takes a text.
+    /// For each sequence, whether its last call is of a custom tool, whose input is a text.
     takes_text: Vec<bool>,
 }
 
@@ -561,7 +565,7 @@ impl Writer {
     }
 }
 
-/// An answer that calls tools ends for that, unless it was cut off.
+/// Returns `tool_calls` for an answer that calls tools, unless the answer was cut off at its length limit.
 fn finish_reason(cause: &StopCause, has_called: bool) -> &'static str {
     match cause {
         StopCause::Length => cause.openai_name(),
@@ -570,7 +574,7 @@ fn finish_reason(cause: &StopCause, has_called: bool) -> &'static str {
     }
 }
 
-/// A call in an answer.
+/// Writes a tool call of an answer as JSON.
 fn whole_call(Called { id, name, is_text, arguments, .. }: Called) -> Value {
     if is_text {
         return json!({"id": id, "type": "custom", "custom": {"name": name, "input": arguments}});
@@ -578,7 +582,7 @@ fn whole_call(Called { id, name, is_text, arguments, .. }: Called) -> Value {
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
-/// Thinking, under the names by which other servers' clients look for it.
+/// Adds the model's thinking to a message, under both names that clients of other servers read.
 fn add_reasoning(message: &mut Value, reasoning: String) {
     if !reasoning.is_empty() {
         message["reasoning"] = reasoning.as_str().into();
@@ -603,7 +607,7 @@ impl Choices for Writer {
         if deltas.is_empty() && !entries.is_empty() {
             deltas.push(json!({"content": ""}));
         }
-        // A text tells the end too; behind anything else, that is a chunk of its own.
+        // If the delta has only text, its chunk also tells the end; otherwise the end gets a chunk of its own.
         let with_text = deltas.len() == 1 && deltas[0].get("content").is_some();
         let mut deltas = deltas.into_iter();
         if with_text && let Some(delta) = deltas.next() {
@@ -622,7 +626,8 @@ impl Choices for Writer {
     }
 }
 
-/// A piece of an answer as a chunk tells it; whether the last call `takes_text` is known from one to the next.
+/// Writes a piece of an answer as the delta of a chunk. `takes_text` remembers from one piece to the next whether the
+/// last call is of a custom tool.
 fn delta_of(piece: Piece, takes_text: &mut bool) -> Value {
     match piece {
         Piece::Text(text) => json!({"content": text}),
@@ -631,7 +636,7 @@ fn delta_of(piece: Piece, takes_text: &mut bool) -> Value {
             add_reasoning(&mut delta, text);
             delta
         }
-        // The name first, then the arguments.
+        // A call's name comes first; its arguments follow as pieces of their own.
         Piece::Call(call) => {
             let number = call.number;
             *takes_text = call.is_text;

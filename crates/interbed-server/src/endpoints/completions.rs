@@ -1,4 +1,4 @@
-//! `/v1/completions`.
+//! `/v1/completions`: texts that continue prompts.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ use crate::structured::{constraint, structured_part};
 use crate::text_offset::TextOffsets;
 use crate::unsupported::Completions;
 
-/// Tokens generated where the request does not say, as OpenAI has it.
+/// Default of `max_tokens`, as in OpenAI's API.
 const MAX_TOKENS_DEFAULT: usize = 16;
 
-/// The fields of this API alone.
+/// The request fields that only this endpoint reads.
 #[derive(Deserialize)]
 struct Fields<'b> {
     #[serde(borrow)]
@@ -38,7 +38,7 @@ struct Fields<'b> {
     add_special_tokens: Option<Field<bool>>,
 }
 
-/// A request, read and tokenized.
+/// A request whose fields are read and whose prompts are tokenized.
 struct PreparedPrompts {
     common: Common,
     prompts: Vec<Prompt>,
@@ -46,16 +46,16 @@ struct PreparedPrompts {
     share: Share,
 }
 
-/// A prompt as it was sent.
+/// A prompt in the form in which the client sent it.
 pub(crate) enum Asking {
     Text(String),
     Ids(Vec<TokenId>),
 }
 
-/// A prompt, tokenized.
+/// A prompt as token ids.
 struct Prompt {
     ids: Vec<TokenId>,
-    /// The text that `echo` repeats; empty without it.
+    /// The prompt's text, which `echo` repeats in the answer; empty without `echo`.
     echo: String,
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         created: unix_seconds(),
         model: common.model.clone(),
     };
-    // Only an echo with log-probabilities names the prompt's tokens.
+    // The prompt's token ids are needed after submission only if `echo` is combined with log-probabilities.
     let repeated = echo && common.params.logprobs.is_some();
     let ids = |ids: &mut Vec<_>| if repeated { ids.clone() } else { std::mem::take(ids) };
     let ids = prompts.iter_mut().map(|prompt| ids(&mut prompt.ids)).collect();
@@ -87,7 +87,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::whole(&envelope, choices, sequences, None))
 }
 
-/// The fields that it reads.
+/// The fields that `/v1/completions` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![shared_part(), part!(Fields<'_>), structured_part()]
 }
@@ -119,7 +119,8 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     common.params.max_tokens = common.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT.min(room).max(1));
     common.params.logprobs = logprobs;
     if echo {
-        // A prompt alone is computed only for its log-probabilities, wanted or not.
+        // A request with `max_tokens` 0 is computed only for the log-probabilities of its prompt, even if it asks for
+        // none.
         let echoed = logprobs.or((common.params.max_tokens == 0).then_some(0));
         common.params.prompt_logprobs = common.params.prompt_logprobs.max(echoed);
         if common.beam.is_some() && common.params.prompt_logprobs.is_some() {
@@ -130,8 +131,8 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
     Ok(PreparedPrompts { common, prompts, echo, share })
 }
 
-/// The prompts of the field `name`, at most `most`: a text, a list of texts, a list of token ids, or a list of such
-/// lists.
+/// Reads the prompts of the field `name`: a text, a list of texts, a list of token ids, or a list of lists of token
+/// ids. More than `most` prompts are an error.
 pub(crate) fn prompts_of(name: &str, raw: &RawValue, most: usize) -> Result<Vec<Asking>, ApiError> {
     let first = raw.get().strip_prefix('[').map(|entries| entries.trim_start().as_bytes().first());
     let list = matches!(first, Some(Some(b'"' | b'[' | b'{' | b']')));
@@ -161,7 +162,8 @@ impl Asking {
     }
 }
 
-/// The prompts' token ids. `echo`, if given, says whether the echoed text leaves out special tokens.
+/// Returns the token ids of each prompt. If `echo` is given, the prompts' texts are kept for the answer; `echo` says
+/// whether special tokens are left out of them.
 fn tokenized(
     app: &App,
     prompts: Vec<Asking>,
@@ -183,21 +185,22 @@ fn tokenized(
     prompts.into_iter().map(one).collect()
 }
 
-/// A fresh id with a prefix.
+/// Returns a random id that begins with `prefix`.
 pub(crate) fn unique_id(prefix: &str) -> String {
     format!("{prefix}{:016x}{:016x}", random(), random())
 }
 
-/// Makes `choices` of what comes.
+/// Writes the `choices` of an answer from what the engine has generated.
 struct Writer {
     app: Arc<App>,
     prompts: Vec<Prompt>,
     n: usize,
     echo: bool,
-    /// Most likely tokens that are told of each, if any are.
+    /// Number of alternatives whose log-probabilities the answer lists for each token; `None` if it lists no
+    /// log-probabilities.
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
-    /// Where the tokens of each sequence begin.
+    /// For each sequence, the position in the text at which its next token begins.
     offsets: Vec<TextOffsets>,
 }
 
@@ -223,13 +226,14 @@ impl Writer {
         Choice { choice: self.choice(index, text, Value::Null, output.cause), logprobs, prompt_logprobs }
     }
 
-    /// The prompt's text, and its log-probabilities, if they are part of the answer.
+    /// Returns the prompt's text if the answer repeats it, and adds the log-probabilities of the prompt's tokens if
+    /// the request asks for them.
     fn echoed(&mut self, index: usize, prompt: &PromptDone, logprobs: &mut CompletionLogprobs) -> String {
         let Some(echoed) = self.prompts.get(index / self.n).filter(|_| self.echo) else { return String::new() };
         if let Some(top) = self.logprobs {
             let offsets = self.offsets[index].of_prompt(&echoed.ids, &echoed.echo);
             for ((&token, position), offset) in echoed.ids.iter().zip(&prompt.logprobs).zip(offsets) {
-                // More may have been computed for `prompt_logprobs`.
+                // The engine may have computed more alternatives, for `prompt_logprobs`.
                 let position = position.as_ref().map(|position| position.best(top));
                 logprobs.push(&self.app.tokenizer, token, position.as_ref(), offset);
             }
@@ -271,7 +275,7 @@ impl Choices for Writer {
     }
 }
 
-/// vLLM's `stop_reason`: which stop string or stop token it was.
+/// vLLM's `stop_reason`: the stop string or the stop token that ended the answer, if one did.
 pub(crate) fn stop_reason(cause: &StopCause) -> Value {
     match cause {
         StopCause::StopString(stop) => json!(stop),

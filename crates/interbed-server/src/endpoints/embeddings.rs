@@ -26,17 +26,19 @@ use crate::sampling::{Common, check_name, unasked};
 use crate::stream;
 use crate::truncation::Truncation;
 
-/// Most texts of a request, as OpenAI has it.
+/// Maximum number of texts in a request, as in OpenAI's API.
 pub(crate) const INPUTS_MAX: usize = 2048;
-/// Texts that are in the engine at a time: the others of a large request let those of others pass.
+/// Maximum number of texts of one request that are in the engine at a time, so that a large request does not hold up
+/// others.
 const AT_A_TIME: usize = 32;
-/// A number of a vector as text, with its comma, and in four bytes of base64's six bits.
+/// Maximum number of bytes of a vector's number as text, with a comma.
 pub(crate) const FLOAT_BYTES: usize = 20;
+/// Number of bytes of a vector's 32-bit float in base64, rounded up.
 const BASE64_BYTES: usize = 6;
-/// What is around a vector in the answer.
+/// Number of bytes around a vector in the answer.
 const ENTRY_BYTES: usize = 128;
 
-/// The fields of this API.
+/// The request fields of `/v1/embeddings`.
 #[derive(Deserialize)]
 struct Fields<'b> {
     model: Option<Field<String>>,
@@ -48,12 +50,12 @@ struct Fields<'b> {
     truncate_prompt_tokens: Option<Field<Truncation>>,
 }
 
-/// How a vector is written.
+/// The format in which a vector is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Encoding {
     /// A list of numbers.
     Float,
-    /// Its numbers' bytes, of 32-bit floats with the lowest first, in base64.
+    /// Base64 of the numbers as 32-bit little-endian floats.
     Base64,
 }
 
@@ -68,7 +70,7 @@ impl FromJson<'_> for Encoding {
     }
 }
 
-/// A request, read and tokenized.
+/// A request whose fields are read and whose prompts are tokenized.
 struct Prepared {
     common: Common,
     prompts: Vec<Vec<TokenId>>,
@@ -101,11 +103,11 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::json(body.into_bytes(), vec![answer]))
 }
 
-/// Gives `take` the vector of each prompt, in their order, and returns the number of tokens of all prompts. The caller
-/// holds the memory that the prompts take.
+/// Computes the vector of each prompt, passes them to `take` in the order of the prompts, and returns the number of
+/// tokens of all prompts. The caller holds the memory of the prompts.
 ///
 /// # Errors
-/// A prompt is refused, or fails.
+/// A prompt is refused, or computing it fails.
 pub(crate) async fn embed(
     app: &Arc<App>,
     caller: &Caller,
@@ -118,7 +120,7 @@ pub(crate) async fn embed(
     let mut waiting = prompts.into_iter();
     while waiting.len() > 0 {
         let prompts: Vec<_> = waiting.by_ref().take(at_a_time).collect();
-        // The share of what is prepared is kept for those that still wait.
+        // The caller's share covers the prompts that still wait, so these prompts get an empty share.
         let share = app.memory.parsed.take(caller.tenant, 0).await?;
         let asked = Asked { prompts, form: None, echo_bytes: 0, caller: caller.clone(), beside: 0, share };
         let mut sequences = submit(app, asked, common).await?;
@@ -128,19 +130,19 @@ pub(crate) async fn embed(
     Ok(tokens)
 }
 
-/// How the model makes embeddings.
+/// Returns how the model computes embeddings.
 ///
 /// # Errors
-/// It makes none.
+/// The model computes no embeddings.
 pub(crate) fn embeddings_of(app: &App) -> Result<Embeddings, ApiError> {
     let made = app.config.embeddings.clone();
     made.map_err(|why| ApiError::malformed(format!("this server makes no embeddings with this model: {why}")))
 }
 
-/// How many numbers of a vector are asked for, of `width`.
+/// Returns how many numbers of each vector the answer should have; the default is all `width` of them.
 ///
 /// # Errors
-/// None, or more than there are.
+/// `asked` is 0, or more than `width`.
 pub(crate) fn checked_dimensions(asked: Option<usize>, width: usize) -> Result<usize, ApiError> {
     let dimensions = asked.unwrap_or(width);
     if dimensions == 0 || dimensions > width {
@@ -178,7 +180,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     Ok(Prepared { common, prompts, encoding, dimensions, share })
 }
 
-/// The first numbers of a vector, so many, with length 1.
+/// Returns the first `dimensions` numbers of a vector, scaled to length 1.
 pub(crate) fn finished(mut vector: Vec<f32>, dimensions: usize) -> Vec<f32> {
     vector.truncate(dimensions);
     let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
@@ -188,7 +190,7 @@ pub(crate) fn finished(mut vector: Vec<f32>, dimensions: usize) -> Vec<f32> {
     vector
 }
 
-/// Adds an entry of `data`.
+/// Appends an entry of the answer's `data` list.
 fn entry(body: &mut String, index: usize, vector: &[f32], encoding: Encoding) {
     // Writing to a String cannot fail.
     let _ = write!(body, r#"{{"object":"embedding","index":{index},"embedding":"#);
@@ -206,7 +208,7 @@ fn entry(body: &mut String, index: usize, vector: &[f32], encoding: Encoding) {
     }
 }
 
-/// Adds a list of numbers, each with at most [`FLOAT_BYTES`].
+/// Appends a list of numbers; each takes at most [`FLOAT_BYTES`].
 pub(crate) fn push_numbers(body: &mut String, numbers: &[f32]) {
     body.push('[');
     for (index, number) in numbers.iter().enumerate() {
@@ -216,12 +218,12 @@ pub(crate) fn push_numbers(body: &mut String, numbers: &[f32]) {
     body.push(']');
 }
 
-/// A number with as many digits as a 32-bit float has.
+/// Returns the shortest text that reads back as the same 32-bit float.
 fn number_text(number: f32) -> String {
     serde_json::to_string(&number).unwrap_or_default()
 }
 
-/// The fields that it reads.
+/// The fields that `/v1/embeddings` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![part!(Fields<'_>)]
 }

@@ -1,5 +1,5 @@
-//! What answers for a server of several models. It passes a request on to the model that it is for, once that is in
-//! memory, and answers itself what concerns all of them.
+//! Requests to a server with several models. The server passes each request on to its model, which is loaded first if
+//! necessary, and answers requests about all models itself.
 
 mod listing;
 mod pulling;
@@ -38,19 +38,20 @@ pub(crate) use watching::events;
 /// Maximum number of model names that an error message lists.
 const NAMES_TOLD: usize = 12;
 
-/// What all handlers share.
+/// The state that all handlers of a server with several models share.
 pub(crate) struct Front {
     pub(crate) config: ServerConfig,
     pub(crate) draining: watch::Receiver<bool>,
     shelf: Arc<Shelf>,
     metrics: Arc<Metrics>,
-    /// For bodies, until their models have them. The rest of it each model has for itself.
+    /// Memory for bodies of requests until a model takes them over. Each model has a budget of its own for everything
+    /// else.
     memory: RequestMemory,
     started: SystemTime,
 }
 
 impl Front {
-    /// What answers for the models of `shelf`; `metrics` count all answers.
+    /// Creates the state of a server with the models of `shelf`; `metrics` counts the answers of all of them.
     pub(crate) fn new(
         config: ServerConfig,
         shelf: Arc<Shelf>,
@@ -61,7 +62,7 @@ impl Front {
         Arc::new(Self { config, draining, shelf, metrics, memory, started: SystemTime::now() })
     }
 
-    /// What answers for the model in memory, if one is there.
+    /// The model in memory, if there is one.
     fn held(&self) -> Option<Arc<Answering>> {
         self.shelf.answering().map(|(held, _)| held)
     }
@@ -97,7 +98,7 @@ impl Front {
         }
     }
 
-    /// Runs what reads files off the async threads.
+    /// Runs `work`, which may read files, on a thread for blocking work.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
@@ -108,13 +109,13 @@ impl Front {
     }
 }
 
-/// Completes once the server takes nothing new.
+/// Completes once the server drains.
 async fn drained(front: &Front) {
-    // An error means that the server is gone, which is the same.
+    // An error means that the server has ended, so it takes no requests either.
     let _ = front.draining.clone().wait_for(|&draining| draining).await;
 }
 
-/// Some names, as a message tells them.
+/// Lists at most `NAMES_TOLD` names, separated by commas, for a message.
 fn told(names: impl Iterator<Item = String>) -> String {
     let mut names: Vec<String> = names.take(NAMES_TOLD + 1).collect();
     if names.len() > NAMES_TOLD {
@@ -123,7 +124,7 @@ fn told(names: impl Iterator<Item = String>) -> String {
     names.join(", ")
 }
 
-/// Passes a request on to its model, whose answer keeps the model in memory until it has been written.
+/// Passes a request on to the model that it names. The model stays in memory until the answer has been written.
 pub(crate) async fn pass_on(State(front): State<Arc<Front>>, request: Request) -> Result<Response, ApiError> {
     let (mut head, body) = request.into_parts();
     let received = read_body(&front.config, &front.memory.bodies, &head, body).await?;
@@ -149,7 +150,7 @@ pub(crate) async fn pass_on(State(front): State<Arc<Front>>, request: Request) -
     Ok(response.map(|body| holding(body, lease)))
 }
 
-/// 200 where a request can be answered, whether or not a model is in memory.
+/// Answers 200 while requests can be answered, whether or not a model is in memory.
 pub(crate) async fn health(State(front): State<Arc<Front>>) -> Response {
     if let Some(held) = front.held() {
         return health::health(State(held.app.clone())).await;
@@ -169,7 +170,7 @@ pub(crate) async fn health(State(front): State<Arc<Front>>) -> Response {
     Json(body).into_response()
 }
 
-/// The figures of the server, and of the model in memory.
+/// Answers with the metrics of the server, and of the model in memory if there is one.
 pub(crate) async fn metrics(State(front): State<Arc<Front>>) -> Response {
     let of_model = front.held().map(|held| {
         let (app, is_draining) = (&held.app, *front.draining.borrow());

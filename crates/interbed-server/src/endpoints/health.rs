@@ -1,4 +1,4 @@
-//! `/health`, `/version` and `/metrics`: for monitoring, open to all.
+//! `/health`, `/version` and `/metrics`: endpoints for monitoring, which need no API key.
 
 use std::sync::Arc;
 
@@ -13,8 +13,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::metrics;
 
-/// 200 while the engine makes progress or has nothing to do, and schemas can be compiled; otherwise 503 with the
-/// reason.
+/// Answers 200 while the engine makes progress or is idle and schemas can be compiled; otherwise 503 with the reason.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let status = app.engine.status();
     match status.health {

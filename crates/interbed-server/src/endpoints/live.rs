@@ -1,4 +1,4 @@
-//! `/live/events`: what the engine is doing, as a stream of events for the page at `/`.
+//! `/live/events`: server-sent events about what the engine does, for the web page at `/`.
 
 use std::future::{Future, pending};
 use std::sync::Arc;
@@ -29,7 +29,8 @@ pub(crate) fn events_until(
     left: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let mut viewer = app.live.join(owner.tenant)?;
-    // One that is being written, and the next; changes behind them wait for all viewers together, or are missed.
+    // The channel holds one event besides the one that is being written. Later changes wait in the queue that all
+    // viewers share, and a slow viewer misses them.
     let (sender, receiver) = mpsc::channel(1);
     let gone = sender.clone();
     let last = sender.clone();

@@ -1,4 +1,4 @@
-//! What is answered while the model is being loaded.
+//! Answers to requests while the model is being loaded.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::load_progress::LoadProgress;
 use crate::metrics::{self, Metrics};
 
-/// What there is of a server before its model.
+/// The state of a server before its model is loaded.
 pub(crate) struct Begun {
     /// The name that the model will have.
     pub(crate) model: String,
@@ -20,7 +20,7 @@ pub(crate) struct Begun {
     pub(crate) progress: Arc<LoadProgress>,
 }
 
-/// 503, with how far it is.
+/// Answers 503 with the number of bytes that are loaded.
 pub(crate) async fn health(State(begun): State<Arc<Begun>>) -> Response {
     let (done, total) = begun.progress.bytes();
     let body = json!({"status": "loading", "loaded_bytes": done, "total_bytes": (total > 0).then_some(total)});
@@ -28,13 +28,13 @@ pub(crate) async fn health(State(begun): State<Arc<Begun>>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, retry_after, Json(body)).into_response()
 }
 
-/// The figures that there are.
+/// Answers with the metrics that exist before the model is loaded.
 pub(crate) async fn metrics(State(begun): State<Arc<Begun>>) -> Response {
     let text = begun.metrics.render_loading(&begun.model, begun.progress.bytes());
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
-/// All that needs the model.
+/// Refuses a request that needs the model.
 pub(crate) async fn refuse(State(begun): State<Arc<Begun>>) -> ApiError {
     ApiError::loading(&begun.progress)
 }

@@ -1,4 +1,5 @@
-//! `/v1/messages`: Anthropic's API, over the same path as a chat.
+//! `/v1/messages`: Anthropic's API. The server translates its conversations into the form of chats and renders them
+//! like those.
 
 use std::sync::{Arc, LazyLock};
 
@@ -38,11 +39,11 @@ use crate::tool_list::ToolList;
 use crate::tool_use::{AskedTools, bind};
 use crate::unsupported::{Api, Supported, of_responses};
 
-/// The version of the API, which its clients send along.
+/// The header with the version of the API that a client uses.
 const VERSION: &str = "anthropic-version";
 const VERSION_KNOWN: &str = "2023-06-01";
 
-/// The fields of this API, but for the conversation.
+/// The request fields, without those of the conversation.
 #[derive(Deserialize)]
 struct Fields<'b> {
     model: Option<Field<String>>,
@@ -68,7 +69,7 @@ struct Fields<'b> {
     output_format: Option<Field<Object<Format<'b>>>>,
 }
 
-/// What the answer is to be like.
+/// The effort and the format of the answer.
 #[derive(Deserialize)]
 struct OutputConfig<'b> {
     effort: Option<Field<String>>,
@@ -103,7 +104,7 @@ struct AskedChoice<'b> {
     disable_parallel_tool_use: Option<Field<bool>>,
 }
 
-/// Texts that end an answer; here a single one is none.
+/// Texts that end an answer; a single text without a list is refused.
 struct StopList(Vec<String>);
 
 impl FromJson<'_> for StopList {
@@ -116,7 +117,7 @@ impl FromJson<'_> for StopList {
     }
 }
 
-/// The fields that become the prompt.
+/// The fields from which the prompt is made.
 #[derive(Deserialize)]
 struct Conversation {
     messages: Option<Field<Vec<Value>>>,
@@ -124,7 +125,7 @@ struct Conversation {
     tools: Option<Field<Vec<Value>>>,
 }
 
-/// The same, counted before they become values.
+/// The memory that the fields of a [`Conversation`] take as JSON values, counted before they are parsed.
 #[derive(Deserialize)]
 struct ConversationCost {
     messages: Option<Field<JsonCost>>,
@@ -132,7 +133,7 @@ struct ConversationCost {
     tools: Option<Field<JsonCost>>,
 }
 
-/// A text, or a list of blocks.
+/// The content of a message: a text, or a list of blocks.
 struct Content(Value);
 
 impl FromJson<'_> for Content {
@@ -146,13 +147,13 @@ impl FromJson<'_> for Content {
     }
 }
 
-/// A request, read and tokenized.
+/// A request whose fields are read and whose prompt is tokenized.
 struct Prepared {
     common: Common,
     prompt: Vec<TokenId>,
     share: Share,
     form: Form,
-    /// Whether the context leaves fewer tokens than were asked for.
+    /// Whether the context leaves fewer tokens for the answer than the request asks for.
     is_cut: bool,
 }
 
@@ -190,7 +191,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let (reason, sequence) = writer.reason(output.cause.as_ref());
     let mut message = writer.message(&sequences);
     let blocks: Vec<Value> = blocks.0.into_iter().filter_map(content_block).collect();
-    // Who is told of a call looks for it.
+    // A client that reads `tool_use` looks for a call, so an answer whose only call was cut off has another reason.
     let is_without_call = reason == "tool_use" && blocks.iter().all(|block| block["type"] != "tool_use");
     message["content"] = blocks.into();
     let reason = if is_without_call { json!("end_turn") } else { reason };
@@ -199,7 +200,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::json(message.to_string().into_bytes(), shares))
 }
 
-/// A block of a whole answer. A call that was cut off is none: its input would be no object.
+/// Returns a block of a whole answer. `None` for a call that was cut off, whose input is not a complete object.
 fn content_block((block, text): (Block, String)) -> Option<Value> {
     Some(match block {
         Block::Text => json!({"type": "text", "text": text}),
@@ -212,7 +213,7 @@ fn content_block((block, text): (Block, String)) -> Option<Value> {
     })
 }
 
-/// `/v1/messages/count_tokens`: the tokens that the prompt would have.
+/// `/v1/messages/count_tokens`: counts the tokens of the prompt without generating an answer.
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     check_version(request.headers())?;
     let received = receive(&app, request).await?;
@@ -227,7 +228,7 @@ pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) 
     answer.await
 }
 
-/// The fields of chats that this API has not.
+/// Names the fields of other APIs that `/v1/messages` does not have.
 struct OfMessages;
 
 impl Api for OfMessages {
@@ -240,12 +241,12 @@ impl Api for OfMessages {
     }
 }
 
-/// The fields that it reads.
+/// The fields that `/v1/messages` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![part!(Fields<'_>), part!(Conversation)]
 }
 
-/// A refusal of the request with this id, in the form that this API has for it.
+/// Writes a refusal in Anthropic's form; `id` is the request's id.
 pub(crate) fn refusal(error: &ApiError, id: Option<&str>) -> Value {
     let mut body = error_json(error);
     body["request_id"] = json!(id);
@@ -264,7 +265,7 @@ fn error_json(error: &ApiError) -> Value {
         500.. => "api_error",
         _ => "invalid_request_error",
     };
-    // Clients of this API find a context that is full by these words, and read the numbers.
+    // Clients of this API detect a full context by these words, and read the numbers.
     let message = match error.overflow {
         Some(ContextOverflow { prompt, prompt_max }) if prompt > prompt_max => {
             format!("prompt is too long: {prompt} tokens > {prompt_max} maximum ({})", error.message)
@@ -279,8 +280,8 @@ fn error_json(error: &ApiError) -> Value {
     json!({"type": "error", "error": told})
 }
 
-/// A client may leave the version out. Those of 2023 to 2026 have the same forms for what is read and written here, and
-/// a later one is taken at its word: it is a date.
+/// Checks the version header, which a client may leave out. Any date from 2023 on is accepted: the fields that are
+/// read and written here are the same in all versions from 2023 to 2026, and later versions are assumed to keep them.
 fn check_version(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(version) = headers.get(VERSION) else { return Ok(()) };
     let version = version.to_str().unwrap_or("unreadable");
@@ -297,7 +298,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let mut preparing = begin(app, &body)?;
     let mut common = common_of(app, &body)?;
-    // What counts tokens takes it, and counts the same.
+    // `count_tokens` accepts `compaction`, which does not change its count; this endpoint refuses it.
     let fields: Fields<'_> = read(body.json())?;
     check_unasked("compaction", fields.compaction)?;
     common.constraint = format(fields.output_config, fields.output_format, &mut preparing.share)?;
@@ -310,28 +311,28 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let (Prompt { tokens: prompt, begins, continued }, tools) = prompt(app, body, &mut preparing)?;
     let tools = bind(app, tools, &mut common)?;
     let form = Form::new(app, tools, begins, continued, &mut common)?.with_ids("toolu_");
-    // A prompt without room is refused by the engine, which knows why there is none.
+    // The engine refuses prompts that leave no room for an answer; its error message names the limit.
     let room = app.engine.limits().max_model_len.saturating_sub(prompt.len());
     common.params.max_tokens = if room == 0 { asked } else { asked.min(room) };
     Ok(Prepared { is_cut: asked > room, common, prompt, share: preparing.share, form })
 }
 
-/// Waits for the memory to prepare a body.
+/// Waits until the memory to prepare `body` is free.
 fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
     let ConversationCost { messages, system, tools } = read(body.json())?;
     let costs = [messages, system, tools].into_iter().flatten();
     let values = costs.fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
-    // The parsed ones, and the template's two copies.
+    // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
     Preparing::begin(app, body, values.saturating_mul(3))
 }
 
-/// Reads and checks all fields but the conversation.
+/// Reads and checks all fields except those of the conversation.
 fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
     read::<Supported<OfMessages>>(body.json())?.tell(&app.notes);
     let fields: Fields<'_> = read(body.json())?;
     check_thread(fields.thread)?;
     let model = check_name(app, sent(fields.model))?;
-    // Whose request it is changes nothing here, but it must be a text.
+    // The user id changes nothing, but it must be a text.
     let _ = sent(fields.metadata).map(|Object(Metadata { user_id })| user_id);
     let mut common = Common { model, ..unasked(app) };
     let params = &mut common.params;
@@ -345,7 +346,7 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
     Ok(common)
 }
 
-/// Refuses a field that is not supported, unless it asks for nothing.
+/// Refuses a field that is not supported, unless its value is null or empty.
 fn check_unasked(name: &str, value: Option<&RawValue>) -> Result<(), ApiError> {
     match value.filter(|value| !matches!(value.get(), "[]" | "{}" | "null")) {
         Some(value) => refuse(name, format!("is {}, which is not supported here; leave it out", shown(value.get()))),
@@ -380,8 +381,8 @@ fn format(
     }
 }
 
-/// Refuses a conversation that the server is to keep, or has to know. Anthropic's clients send all of it instead when
-/// they read this code.
+/// Refuses `thread`, which asks the server to keep a conversation. Anthropic's clients read this error code, and then
+/// send the whole conversation instead.
 fn check_thread(thread: Option<&RawValue>) -> Result<(), ApiError> {
     match thread.map(RawValue::get) {
         None | Some("null" | "false") => Ok(()),
@@ -394,8 +395,8 @@ fn check_thread(thread: Option<&RawValue>) -> Result<(), ApiError> {
     }
 }
 
-/// The prompt of the conversation, and the tools that the answers may call. A last message of the assistant is
-/// continued.
+/// Renders and tokenizes the conversation, and returns the tools that the answer may call. A last message by the
+/// assistant is continued.
 fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(Prompt, AskedTools), ApiError> {
     let fields: Fields<'_> = read(body.json())?;
     let Conversation { messages, system, tools } = read(body.json())?;
@@ -419,7 +420,8 @@ fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<(P
     Ok((rendering.prompt(app, preparing)?, AskedTools { list, choice, parallel }))
 }
 
-/// What templates know by which a client says whether the model is to think. How long it may is not known to them.
+/// Returns the template variables that say whether the model should think. A thinking budget in tokens is ignored,
+/// because templates have no variable for it.
 fn thinking_kwargs(thinking: Option<Object<Thinking<'_>>>) -> Result<Map<String, Value>, ApiError> {
     let Some(Object(Thinking { kind })) = thinking else { return Ok(Map::new()) };
     let thinks = match kind.map_or("null", RawValue::get) {
@@ -433,7 +435,7 @@ fn thinking_kwargs(thinking: Option<Object<Thinking<'_>>>) -> Result<Map<String,
     Ok(["enable_thinking", "thinking"].map(|name| (name.to_owned(), thinks.into())).into_iter().collect())
 }
 
-/// What has to be called, and whether there may be several calls.
+/// Returns which tool must be called, if any, and whether the answer may hold several calls.
 fn choice(choice: Option<Object<AskedChoice<'_>>>) -> Result<(Option<Choice>, bool), ApiError> {
     let Some(Object(AskedChoice { kind, name, disable_parallel_tool_use })) = choice else {
         return Ok((Some(Choice::Auto), true));
@@ -455,11 +457,11 @@ fn choice(choice: Option<Object<AskedChoice<'_>>>) -> Result<(Option<Choice>, bo
     Ok((choice, parallel))
 }
 
-/// A header that some clients put before the system's text: it says who pays, differs from request to request, and is
-/// not for the model.
+/// Prefix of a billing header that some clients put at the start of the system prompt. The server removes it: it
+/// differs from request to request, and is not meant for the model.
 const BILLING: &str = "x-anthropic-billing-header:";
 
-/// The conversation as templates know it.
+/// Translates the conversation into the form that templates expect.
 fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<History, ApiError> {
     let mut turns = History::default();
     if let Some(Content(mut system)) = system {
@@ -468,7 +470,7 @@ fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<History, ApiEr
             blocks.retain(|block| !is_billing(block["text"].as_str()));
         }
         let text = text_of(system, "system", Media::LeftOut)?;
-        // As a text it is the first line.
+        // In a system prompt that is one text, the header is the first line.
         let text = if is_billing(Some(&text)) { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
         if !text.is_empty() {
             turns.push("system", text.to_owned());
@@ -497,7 +499,7 @@ fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<History, ApiEr
     Ok(turns)
 }
 
-/// Whether the user says something in a message, which is not what tools brought.
+/// Whether a message is by the user and holds more than results of tools.
 fn is_turn_of_user(message: &Value) -> bool {
     let says = match &message["content"] {
         Value::Array(blocks) => blocks.iter().any(|block| block["type"] != "tool_result"),
@@ -506,12 +508,12 @@ fn is_turn_of_user(message: &Value) -> bool {
     message["role"] == "user" && says
 }
 
-/// Adds a block of what `role` says.
+/// Adds a block of a message by `role` to the conversation.
 fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: Media) -> Result<(), ApiError> {
     let kind = block.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
     match (role, kind.as_str()) {
         ("assistant", "thinking") => turns.think(text_in(&object_of(block, path)?, "thinking", path)?),
-        // Encrypted for another model.
+        // Redacted thinking is encrypted for another model.
         ("assistant", "redacted_thinking") => {}
         ("assistant", "tool_use") => {
             let mut block = object_of(block, path)?;
@@ -528,7 +530,7 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
             let id = text_in(&block, "tool_use_id", path)?;
             let content = block.get_mut("content").map_or(Value::Null, Value::take);
             let mut text = text_of(content, &format!("{path}.content"), Media::LeftOut)?;
-            // Templates have no other place for it.
+            // Templates have no field for failed calls, so the text says it.
             if block.get("is_error").is_some_and(|is_error| is_error == true) {
                 text = format!("Error: {text}");
             }
@@ -542,44 +544,46 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
     Ok(())
 }
 
-/// What blocks begin or end with that tell of tools that the API's servers ran, and of what these did to the context.
+/// Prefixes and suffixes of the types of blocks that record tools which Anthropic's servers ran, and compactions of
+/// the context.
 const PAST: [&str; 4] = ["server_tool_use", "mcp_tool_use", "_tool_result", "compaction"];
 
-/// Number of pings in a row before another event shows that the answer goes on: Claude Code ignores pings, and gives up
+/// Maximum number of pings in a row before the server sends another event: Claude Code ignores pings, and gives up
 /// after five minutes without another event.
 const PINGS_MAX: usize = 5;
 
-/// Whether the client is Claude Code, by what it calls itself.
+/// Whether the `User-Agent` header names Claude Code.
 fn is_claude_code(headers: &HeaderMap) -> bool {
     let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     agent.is_some_and(|agent| agent.starts_with("claude-cli/"))
 }
 
-/// Makes events of what comes.
+/// Writes the server-sent events of an answer.
 struct Writer {
     id: String,
     model: String,
     is_cut: bool,
-    /// Whether the client counts a ping as a sign of life. Others would read more into an event that says nothing.
+    /// Whether the client accepts pings as a sign of life. Clients other than Claude Code do, and might misread a
+    /// delta without content.
     minds_pings: bool,
     has_begun: bool,
-    /// How many were sent since the last event of another kind.
+    /// Number of pings since the last event of another kind.
     pings: usize,
     has_called: bool,
     outline: Outline,
-    /// Of the last block, what its deltas are.
+    /// The type of the current block's deltas, and the field that holds their text.
     more: (&'static str, &'static str),
     cause: Option<StopCause>,
 }
 
 impl Writer {
-    /// The event that begins the message.
+    /// Returns the event that begins the message.
     fn begin(&mut self, sequences: &Sequences) -> String {
         self.has_begun = true;
         named("message_start", json!({"message": self.message(sequences)}))
     }
 
-    /// The message before its first token.
+    /// Returns the message before its first token.
     fn message(&self, sequences: &Sequences) -> Value {
         json!({
             "id": self.id,
@@ -593,13 +597,13 @@ impl Writer {
         })
     }
 
-    /// What pieces of the answer change.
+    /// Returns the changes to blocks that pieces of the answer make.
     fn changes(&mut self, pieces: Vec<Piece>) -> Vec<(usize, Change)> {
         self.has_called |= pieces.iter().any(|piece| matches!(piece, Piece::Call(_)));
         self.outline.push(pieces)
     }
 
-    /// `stop_reason` and `stop_sequence`.
+    /// Returns `stop_reason` and `stop_sequence`.
     fn reason(&self, cause: Option<&StopCause>) -> (Value, Value) {
         match cause {
             None => (Value::Null, Value::Null),
@@ -614,7 +618,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// What changes a block, as an event.
+    /// Returns the event for a change to a block.
     fn event(&mut self, index: usize, change: Change) -> String {
         match change {
             Change::Opened(block) => {
@@ -640,7 +644,8 @@ impl Writer {
     }
 }
 
-/// Tokens that were in the cache are counted by themselves, as this API has it.
+/// Returns the token counts. `input_tokens` leaves out tokens found in the prefix cache, which have a count of their
+/// own.
 fn usage(sequences: &Sequences) -> Value {
     let cached = sequences.cached_tokens();
     json!({

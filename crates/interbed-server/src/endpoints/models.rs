@@ -1,4 +1,4 @@
-//! `/v1/models`, and what routers ask instead.
+//! `/v1/models`, `/model_info` and `/server_info`.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::sampling::check_name;
 
-/// All names of the one model that is served.
+/// Lists all names of the model that is served.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let models: Vec<Value> = app.config.model_names.iter().map(|name| model(&app, name)).collect();
     Json(json!({"object": "list", "data": models}))
 }
 
-/// One model.
+/// Describes the model under one of its names.
 pub(crate) async fn one(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
     check_name(&app, Some(name.clone())).map(|_| Json(model(&app, &name)))
 }
 
-/// As SGLang's servers describe themselves to `sglang-router`. Not told is where the model lies: the router would read
-/// its tokenizer from there, which it does not need.
+/// Describes the model and its limits in the form that `sglang-router` reads from SGLang's servers. The path of the
+/// model is left out, because the router would only use it to load a tokenizer that it does not need.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
     let limits = app.engine.limits();
     Json(json!({

@@ -1,7 +1,7 @@
-//! `/api/…`: Ollama's API, over the same path as a chat.
+//! `/api/…`: Ollama's API.
 //!
-//! A conversation or a prompt of Ollama's becomes what [`crate::endpoints::chat`] makes of one of OpenAI's, and the
-//! answer comes in Ollama's form.
+//! Conversations and prompts of Ollama's API are translated into the form of OpenAI's chats and handled by
+//! [`crate::endpoints::chat`]; the answers are written in Ollama's form.
 
 mod answer;
 mod chat;
@@ -32,16 +32,16 @@ pub(crate) use embed::{embed, embed_parts, embeddings, embeddings_parts};
 pub(crate) use generate::{handle as generate, parts as generate_parts};
 pub(crate) use models::{Portrait, in_memory, listed, modified, ps, show, show_parts, tags, wanted};
 
-/// The version of Ollama whose API this is. Some of its clients refuse versions that are too old for them.
+/// The version of Ollama whose API the server implements. Some clients refuse versions that are too old for them.
 const VERSION: &str = "0.12.11";
 
-/// What the name of a model ends with where it names no tag.
+/// The tag of a model's name that has no other tag.
 const TAG: &str = ":latest";
 
-/// The path that a server of several models has, and one of a single model has not.
+/// The path for fetching models. Servers with several models serve it; servers with one model refuse it.
 pub(crate) const PULL: &str = "/api/pull";
 
-/// Paths of Ollama's that this server does not serve, and what there is instead.
+/// Paths of Ollama's API that the server does not serve, each with a hint at what to use instead.
 pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
     ("/api/blobs/{digest}", "a model is a folder or a GGUF file; start `interbed serve` with its path"),
     ("/api/copy", "`interbed serve --served-model-name` gives a model several names"),
@@ -62,10 +62,10 @@ pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
     ("/api/status", "/health tells how the server is"),
 ];
 
-/// Says what there is instead of a path.
+/// Refuses a request to one of [`ELSEWHERE`]'s paths with the hint for it.
 pub(crate) async fn elsewhere(request: Request) -> ApiError {
     let (head, body) = request.into_parts();
-    // A client that asks before it sends a body is refused before it does.
+    // A client that sent `Expect: 100-continue` has not sent its body, so there is none to discard.
     if !head.headers.contains_key(header::EXPECT) {
         discard(body).await;
     }
@@ -75,7 +75,7 @@ pub(crate) async fn elsewhere(request: Request) -> ApiError {
     ApiError::not_found(format!("Interbed does not serve {path} of Ollama's API: {next}"))
 }
 
-/// A refusal in the form that this API has for it.
+/// Writes a refusal in Ollama's form.
 pub(crate) fn refusal(error: &ApiError) -> Value {
     json!({"error": error.message})
 }
@@ -84,10 +84,11 @@ pub(crate) async fn version() -> Json<Value> {
     Json(json!({"version": VERSION, "interbed": env!("CARGO_PKG_VERSION")}))
 }
 
-/// The name that answers carry: the one that was sent, which may have or lack the tag.
+/// Returns the model name for the answer: the name in the request, with or without the tag, or the server's if there
+/// is none.
 ///
 /// # Errors
-/// The server has no such model.
+/// The server has no model of this name.
 fn named(app: &App, model: Option<String>) -> Result<String, ApiError> {
     let Some(model) = model else { return Ok(tagged(app.model_name())) };
     let bare = |name: &str| name.strip_suffix(TAG).unwrap_or(name).to_owned();
@@ -97,13 +98,13 @@ fn named(app: &App, model: Option<String>) -> Result<String, ApiError> {
     check_name(app, Some(model))
 }
 
-/// A name with its tag, as Ollama lists it.
+/// Appends `:latest` to a name without a tag, as Ollama's lists do.
 fn tagged(name: &str) -> String {
     let has_tag = name.rsplit('/').next().is_some_and(|last| last.contains(':'));
     if has_tag { name.to_owned() } else { format!("{name}{TAG}") }
 }
 
-/// The fields of other APIs that `/api/chat` has not.
+/// Names the fields of other APIs that `/api/chat` does not have.
 struct OfChat;
 
 impl Api for OfChat {
@@ -114,7 +115,7 @@ impl Api for OfChat {
     }
 }
 
-/// The fields of other APIs that `/api/generate` has not.
+/// Names the fields of other APIs that `/api/generate` does not have.
 struct OfGenerate;
 
 impl Api for OfGenerate {
@@ -125,8 +126,8 @@ impl Api for OfGenerate {
     }
 }
 
-/// Where a field is read that is not one of its `own`: in `options`, at the path that has the `other` fields, or in the
-/// chats of OpenAI's API.
+/// Returns where a field belongs that is not one of the endpoint's `own`: in `options`, at `path`, which has the
+/// `other` fields, or at `/v1/chat/completions`. `None` if the field is its own or unknown.
 fn foreign(name: &str, own: &[&str], other: &[&str], path: &'static str) -> Option<&'static str> {
     static OPTIONS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&settings::option_parts()));
     match name {

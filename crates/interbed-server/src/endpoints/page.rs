@@ -1,4 +1,4 @@
-//! `/`: a page that shows what the engine does, from the binary alone.
+//! `/`: a web page that shows what the engine does. All its files are compiled into the program.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::ApiError;
 
-/// A file of the page.
+/// A file of the web page.
 struct Asset {
     name: &'static str,
     kind: &'static str,
@@ -53,16 +53,17 @@ const ASSETS: &[Asset] = assets![
     "weights.js": JS,
 ];
 
-/// What the page may load and whom it may call: this server and nobody else. Nor may others show it in theirs.
+/// The content security policy: the page loads files from this server only, calls no other server, and cannot be
+/// framed by other sites.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The page.
+/// Answers with the page's HTML.
 pub(crate) async fn index(headers: HeaderMap) -> Result<Response, ApiError> {
     asset(Path("index.html".to_owned()), headers).await
 }
 
-/// One of its files.
+/// Answers with a file of the page, or with 304 if the browser already has this version of it.
 pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, ApiError> {
     let Some(index) = ASSETS.iter().position(|asset| asset.name == name) else {
         return Err(ApiError::not_found(format!("the page has no file {name}")));
@@ -78,7 +79,7 @@ pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Resul
         fixed(header::CONTENT_SECURITY_POLICY, POLICY),
         fixed(header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         fixed(header::REFERRER_POLICY, "no-referrer"),
-        // Asked for again each time, and sent only when the server is another version.
+        // Browsers ask for the file again each time, and get it only if it has changed.
         fixed(header::CACHE_CONTROL, "no-cache"),
     ]);
     if let Ok(tag) = HeaderValue::from_str(tag) {
@@ -87,7 +88,7 @@ pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Resul
     Ok(response)
 }
 
-/// A tag for each file, by its content.
+/// The ETag of each file: a hash of its content.
 fn tags() -> &'static [String] {
     static TAGS: OnceLock<Vec<String>> = OnceLock::new();
     TAGS.get_or_init(|| {
@@ -100,7 +101,8 @@ fn tags() -> &'static [String] {
 mod tests {
     use super::*;
 
-    /// Whatever a file of the page names is a file of the page, and every file is named.
+    /// Files that the page imports are part of the page, every file in its folder is served, and none loads from
+    /// elsewhere.
     #[test]
     fn the_page_is_whole() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/page");
@@ -119,7 +121,7 @@ mod tests {
             for outside in ["http://", "https://", "//cdn", "@import", "url("] {
                 let found = asset.content.match_indices(outside).filter(|(at, _)| {
                     let rest = &asset.content[*at..];
-                    // The name of a kind of picture, which nobody opens.
+                    // This URL is the name of the SVG namespace, which no browser loads.
                     !rest.starts_with("http://www.w3.org/2000/svg")
                 });
                 assert_eq!(found.count(), 0, "{} has {outside}", asset.name);

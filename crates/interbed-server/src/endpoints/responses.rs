@@ -1,5 +1,5 @@
-//! `/v1/responses`: OpenAI's newer API, over the same path as a chat. Nothing is stored: what would need a response of
-//! before is refused by name.
+//! `/v1/responses`: OpenAI's newer API. The server translates its conversations into the form of chats and renders
+//! them like those. The server stores no responses, so it refuses fields that refer to earlier ones.
 
 use std::sync::{Arc, LazyLock};
 
@@ -34,13 +34,15 @@ use crate::tool_list::{ToolList, arguments_of_text, joined_name};
 use crate::tool_use::{AskedTools, bind};
 use crate::unsupported::{Api, Supported, of_messages};
 
-/// Most entries of `metadata`, and the longest of their texts, as OpenAI has them.
+/// Maximum number of entries of `metadata`, as in OpenAI's API.
 const METADATA_MAX: usize = 16;
+/// Maximum number of bytes of a key or a value of `metadata`.
 const METADATA_BYTES_MAX: usize = 512;
-/// Text of a token, on average and rather too long: a stream keeps its text for the events at its end.
+/// Estimated bytes of a token's text, rather too high than too low. Streams reserve memory by it, because their last
+/// events repeat the whole text.
 const TOKEN_TEXT_BYTES: usize = 8;
 
-/// Fields that an answer repeats as they were sent.
+/// Fields that the answer repeats exactly as the client sent them.
 #[derive(Deserialize)]
 struct Repeated<'b> {
     #[serde(borrow)]
@@ -49,7 +51,7 @@ struct Repeated<'b> {
     top_p: Option<&'b RawValue>,
 }
 
-/// The fields of this API, but for the conversation.
+/// The request fields, without those of the conversation.
 #[derive(Deserialize)]
 struct Fields<'b> {
     model: Option<Field<String>>,
@@ -84,7 +86,7 @@ struct Fields<'b> {
     _stream_options: Option<Field<Object<StreamOptions>>>,
 }
 
-/// Nothing is obfuscated here, whatever is asked.
+/// `include_obfuscation` is accepted, but the server never obfuscates a stream.
 #[derive(Deserialize)]
 struct StreamOptions {
     #[serde(rename = "include_obfuscation")]
@@ -106,7 +108,7 @@ struct Format<'b> {
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
     name: Option<Field<String>>,
-    /// Schemas are always kept to.
+    /// The answer repeats this field. The server enforces schemas whether or not it is true.
     strict: Option<Field<bool>>,
 }
 
@@ -115,7 +117,7 @@ struct Reasoning {
     effort: Option<Field<String>>,
 }
 
-/// The fields that become the prompt.
+/// The fields from which the prompt is made.
 #[derive(Deserialize)]
 struct Conversation {
     input: Option<Field<Input>>,
@@ -123,14 +125,14 @@ struct Conversation {
     tools: Option<Field<Vec<Value>>>,
 }
 
-/// The same, counted before they become values.
+/// The memory that the fields of a [`Conversation`] take as JSON values, counted before they are parsed.
 #[derive(Deserialize)]
 struct ConversationCost {
     input: Option<Field<JsonCost>>,
     tools: Option<Field<JsonCost>>,
 }
 
-/// What the model is to answer.
+/// The conversation that the model should answer.
 enum Input {
     Text(String),
     Items(Vec<Value>),
@@ -147,7 +149,7 @@ impl FromJson<'_> for Input {
     }
 }
 
-/// What the client wants to find in the answer again.
+/// Key-value pairs that the answer repeats for the client.
 struct Metadata(Map<String, Value>);
 
 impl FromJson<'_> for Metadata {
@@ -164,13 +166,13 @@ impl FromJson<'_> for Metadata {
     }
 }
 
-/// A request, read and tokenized.
+/// A request whose fields are read and whose prompt is tokenized.
 struct Prepared {
     common: Common,
     prompt: Vec<TokenId>,
     share: Share,
     form: Form,
-    /// The response before its first token.
+    /// The fields of the response object before its first token.
     response: Map<String, Value>,
 }
 
@@ -192,7 +194,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         number: 0,
     };
     let mut sequences = match submit(&app, asked, &common).await {
-        // Codex reads this code in events alone, and then shortens its conversation.
+        // Codex reads this error code only in events, and then shortens its conversation.
         Err(error) if common.stream && error.code == Some(CONTEXT_EXCEEDED) => {
             let mut events = writer.begin();
             events.extend(writer.failed(&error));
@@ -210,7 +212,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::json(body, shares))
 }
 
-/// `/v1/responses/input_tokens`: the tokens that the prompt would have.
+/// `/v1/responses/input_tokens`: counts the tokens of the prompt without generating an answer.
 pub(crate) async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let prepared = app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
@@ -218,7 +220,7 @@ pub(crate) async fn input_tokens(State(app): State<Arc<App>>, request: Request) 
     Ok(stream::json(answer.to_string().into_bytes(), vec![prepared.share]))
 }
 
-/// The fields of chats that this API has not.
+/// Names the fields of other APIs that `/v1/responses` does not have.
 struct OfResponses;
 
 impl Api for OfResponses {
@@ -231,7 +233,7 @@ impl Api for OfResponses {
     }
 }
 
-/// The fields that it reads.
+/// The fields that `/v1/responses` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![part!(Fields<'_>), part!(Repeated<'_>), part!(Conversation)]
 }
@@ -241,7 +243,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let ConversationCost { input, tools } = read(body.json())?;
     let values =
         [input, tools].into_iter().flatten().fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
-    // The parsed ones, and the template's two copies.
+    // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
     let mut preparing = Preparing::begin(app, &body, values.saturating_mul(3))?;
     read::<Supported<OfResponses>>(body.json())?.tell(&app.notes);
     let fields: Fields<'_> = read(body.json())?;
@@ -261,7 +263,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         None => json!("none"),
         Some(Choice::Auto) => json!("auto"),
         Some(Choice::Required) => json!("required"),
-        // It was read just now.
+        // `ToolChoice::read` has parsed this JSON, so parsing cannot fail here.
         Some(Choice::Named(_)) => fields.tool_choice.and_then(|raw| json_value(raw.get()).ok()).unwrap_or_default(),
     };
     let parallel = sent(fields.parallel_tool_calls).unwrap_or(true);
@@ -318,13 +320,13 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let called = bind(app, AskedTools { list, choice, parallel }, &mut common)?;
     let Prompt { tokens: prompt, begins, continued } = rendering.prompt(app, &mut preparing)?;
     let form = Form::new(app, called, begins, continued, &mut common)?;
-    // A prompt without room is refused by the engine, which knows why there is none.
+    // The engine refuses prompts that leave no room for an answer; its error message names the limit.
     let room = app.engine.limits().max_model_len.saturating_sub(prompt.len());
     common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
     Ok(Prepared { common, prompt, share: preparing.share, form, response })
 }
 
-/// Refuses what would need state between requests, and what is not supported yet.
+/// Refuses fields that would need state between requests, and fields that are not supported.
 fn check_supported(fields: &Fields<'_>) -> Result<(), ApiError> {
     let asks = |value: &&RawValue| !matches!(value.get(), "null" | "false" | "[]" | "{}" | "0");
     let no_state = "but this server keeps no responses; send the whole conversation as input";
@@ -351,8 +353,8 @@ fn check_supported(fields: &Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// What `include` may ask for: nothing of it comes here. What a model thinks is never hidden, so there is nothing to
-/// encrypt, and what tools of the API's servers bring is theirs.
+/// The values of `include` that are accepted; none of them adds anything to an answer. The model's thinking is never
+/// hidden, so there is nothing to encrypt, and the other values belong to tools that run on OpenAI's servers.
 const INCLUDED: [&str; 6] = [
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -362,7 +364,7 @@ const INCLUDED: [&str; 6] = [
     "web_search_call.action.sources",
 ];
 
-/// Tells the log of what changes no answer here.
+/// Writes to the log which field of the request has no effect.
 fn tell_left_out(app: &App, fields: &Fields<'_>) {
     if let Some(Field(Object(Text { verbosity: Some(verbosity), .. }))) = &fields.text
         && !is_text(verbosity, "medium")
@@ -371,7 +373,7 @@ fn tell_left_out(app: &App, fields: &Fields<'_>) {
     }
 }
 
-/// What the answer has to be, to which `common` is bound, as the response tells it.
+/// Reads the format of the answer and constrains `common` to it. Returns the format as the response repeats it.
 fn format(text: Option<Object<Text<'_>>>, common: &mut Common, share: &mut Share) -> Result<Value, ApiError> {
     let plain = json!({"type": "text"});
     let Some(Object(Text { format: Some(Field(Object(format))), .. })) = text else { return Ok(plain) };
@@ -388,7 +390,7 @@ fn format(text: Option<Object<Text<'_>>>, common: &mut Common, share: &mut Share
                 return refuse(path, "is missing; send the schema that the answer is to have".into());
             };
             common.constraint = Some(json_constraint(Some(raw), path, share)?);
-            // It was read just now.
+            // `json_constraint` has parsed this JSON, so parsing cannot fail here.
             let schema = json_value(raw.get()).unwrap_or_default();
             let strict = sent(strict);
             if strict == Some(true) {
@@ -404,7 +406,7 @@ fn format(text: Option<Object<Text<'_>>>, common: &mut Common, share: &mut Share
     }
 }
 
-/// The conversation as templates know it.
+/// Translates the conversation into the form that templates expect.
 fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Vec<Value>, ApiError> {
     let mut turns = History::default();
     let instructions = instructions.filter(|instructions| !instructions.is_empty());
@@ -427,7 +429,7 @@ fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Ve
     Ok(turns.into_messages())
 }
 
-/// Kinds of items that tell of what tools of the API's servers, or of clients that know them, did.
+/// Types of items that record calls of tools which OpenAI's servers, or special clients, ran.
 const PAST: [&str; 20] = [
     "apply_patch_call",
     "apply_patch_call_output",
@@ -451,9 +453,9 @@ const PAST: [&str; 20] = [
     "web_search_call",
 ];
 
-/// Adds an item of the input.
+/// Adds an item of the input to the conversation.
 fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str, media: Media) -> Result<(), ApiError> {
-    // A group's function is known to the model by both names.
+    // The model knows a function of a namespace by the namespace and the name, joined.
     let name_of = |item: &Map<String, Value>| {
         let name = text_in(item, "name", path)?;
         let namespace = item.get("namespace").and_then(Value::as_str);
@@ -490,7 +492,7 @@ fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str, media
             };
             let content = of("content", &mut item);
             let text = if content.is_empty() { of("summary", &mut item) } else { content };
-            // One that is encrypted alone says nothing to this server.
+            // A reasoning item with only encrypted content has no text that the server can read.
             if !text.is_empty() {
                 turns.think(text);
             }
@@ -513,17 +515,17 @@ fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str, media
     Ok(())
 }
 
-/// Makes events of what comes.
+/// Writes the server-sent events of an answer, or the whole answer.
 struct Writer {
     response: Map<String, Value>,
     outline: Outline,
-    /// What came, each of which is an item of the output.
+    /// The blocks of the answer so far; each is an item of `output`.
     blocks: Blocks,
-    /// The ids of these.
+    /// The ids of the output's items, in the order of the blocks.
     ids: Vec<String>,
     reasoning_tokens: usize,
     cause: Option<StopCause>,
-    /// Events so far.
+    /// Number of events so far.
     number: u64,
 }
 
@@ -534,7 +536,7 @@ impl Writer {
         named(name, data)
     }
 
-    /// The first events, unless they were told already.
+    /// Returns the first events, or none if they were sent already.
     fn begin(&mut self) -> Vec<String> {
         if self.number > 0 {
             return Vec::new();
@@ -544,7 +546,7 @@ impl Writer {
         names.map(|name| self.event(name, json!({"response": response.clone()}))).into()
     }
 
-    /// What a delta changes, which is added to the blocks.
+    /// Adds a delta to the blocks, and returns the changes that it makes.
     fn changes(&mut self, delta: &Delta) -> Vec<(usize, Change)> {
         let changes = self.outline.push(delta.pieces.clone());
         if delta.text.token.is_some() && delta.is_thinking {
@@ -557,7 +559,7 @@ impl Writer {
         changes
     }
 
-    /// What the end changes, likewise.
+    /// Ends the last block, and returns the changes that this makes.
     fn last_changes(&mut self) -> Vec<(usize, Change)> {
         let changes = self.outline.end();
         self.add(&changes);
@@ -578,7 +580,7 @@ impl Writer {
         }
     }
 
-    /// The item of a block whose text is known so far; before it is `done`, it has no parts.
+    /// Returns the item of a block whose text so far is `text`. The item's content is empty until the block is `done`.
     fn item(&self, index: usize, block: &Block, text: &str, status: &str, done: bool) -> Value {
         let id = self.ids.get(index);
         let content = if done { vec![part_of(block, text)] } else { Vec::new() };
@@ -602,7 +604,7 @@ impl Writer {
         }
     }
 
-    /// The events of a change; `status` is that of an item that it ends.
+    /// Returns the events for a change to a block. `status` is the status of the item if the change closes it.
     fn events(&mut self, index: usize, change: Change, status: &str) -> Vec<String> {
         let mut place = json!({"item_id": self.ids.get(index), "output_index": index});
         let kind = match self.blocks.0.get(index) {
@@ -656,17 +658,17 @@ impl Writer {
         events
     }
 
-    /// `completed`, unless the answer was cut short.
+    /// Returns `incomplete` if the answer was cut off at its length limit, otherwise `completed`.
     fn status(&self) -> &'static str {
         if self.cause == Some(StopCause::Length) { "incomplete" } else { "completed" }
     }
 
-    /// The whole response.
+    /// Returns the whole response, with its output and token counts.
     fn ended(&mut self, sequences: &Sequences) -> Value {
         let status = self.status();
         let last = self.blocks.0.len().saturating_sub(1);
         let items = self.blocks.0.iter().enumerate().map(|(index, (block, text))| {
-            // Only the last one can be cut short.
+            // Only the last item can be cut off.
             let status = if index == last { status } else { "completed" };
             self.item(index, block, text, status, true)
         });
@@ -687,12 +689,12 @@ impl Writer {
     }
 }
 
-/// What the item of a call is, and which field has its arguments, or its text.
+/// Returns the type of a call's item, and the field that holds its arguments or its input text.
 fn call_names(call: &Called) -> (&'static str, &'static str) {
     if call.is_text { ("custom_tool_call", "input") } else { ("function_call", "arguments") }
 }
 
-/// The one part of the content of a block that has one.
+/// Returns the only part of the content of a text or reasoning item.
 fn part_of(block: &Block, text: &str) -> Value {
     match block {
         Block::Thinking => json!({"type": "reasoning_text", "text": text}),
@@ -726,7 +728,7 @@ impl Events for Writer {
         if self.number == 0 {
             return self.begin();
         }
-        // This API has no event for it, so the one that tells that it goes on is told again.
+        // OpenAI's Responses API has no keep-alive event, so the server sends `response.in_progress` again.
         let response = self.response.clone();
         vec![self.event("response.in_progress", json!({"response": response}))]
     }

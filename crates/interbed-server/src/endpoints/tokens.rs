@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, in vLLM's shapes.
+//! `/tokenize` and `/detokenize`, with the fields of vLLM's endpoints.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,9 +19,11 @@ use crate::openapi::{Part, part};
 use crate::sampling::{check_model, model_part};
 use crate::stream;
 
-/// A token id as text with its comma, in a string that doubles, next to the list of ids.
+/// Bytes reserved per token id of an answer: its digits and a comma in a string that doubles as it grows, and the id
+/// in the list.
 const ID_BYTES: usize = 24;
-/// A byte of a vocabulary's entry as text, likewise; it may need an escape.
+/// Bytes reserved per byte of a vocabulary entry in an answer: the entry may need JSON escapes, in a string that
+/// doubles.
 const ENTRY_FACTOR: usize = 8;
 
 #[derive(Deserialize)]
@@ -37,7 +39,7 @@ struct DetokenizeFields<'b> {
     tokens: Option<&'b RawValue>,
 }
 
-/// A `prompt`, or `messages` by the chat template, to token ids.
+/// Answers with the token ids of `prompt`, or of `messages` after the chat template.
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let answer = app.blocking(received.caller.tenant, move |app| {
@@ -68,7 +70,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
             bytes += entries.map(|entry| (entry.len() + 4) * ENTRY_FACTOR).sum::<usize>();
         }
         Handle::current().block_on(preparing.share.ensure(bytes))?;
-        // Written by hand: as JSON values, the ids would take twenty times the memory.
+        // The JSON is written by hand, because the ids as JSON values would take twenty times the memory.
         let mut body =
             format!(r#"{{"count":{},"max_model_len":{},"tokens":["#, ids.len(), app.engine.limits().max_model_len);
         for (index, id) in ids.iter().enumerate() {
@@ -90,7 +92,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, request: Request) -> R
     answer.await
 }
 
-/// Token ids to text, special tokens included.
+/// Answers with the text of token ids, special tokens included.
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let answer = app.blocking(received.caller.tenant, move |app| {

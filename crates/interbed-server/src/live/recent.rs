@@ -1,4 +1,4 @@
-//! The most recently ended requests, for the live page, and the average time of a prompt token.
+//! The most recently ended requests, and the average time of a prompt token, for the web page.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,8 @@ use crate::request_log::{Came, Facts, Listener};
 /// Number of requests that are kept.
 const KEPT: usize = 12;
 
-/// Minimum number of prompt tokens that are worth measuring: a pass with fewer takes about as long as with one.
+/// Minimum number of computed prompt tokens for a measurement: a pass with fewer takes about as long as a pass with
+/// one.
 const MEASURED_LEAST: usize = 16;
 
 /// Requests that reached the engine and have ended.
@@ -24,8 +25,8 @@ struct Kept {
     requests: VecDeque<Ended>,
     /// Number of requests that have ended since the start.
     count: u64,
-    /// Time from admission to the first token, and prompt tokens computed in it, summed over all requests with both
-    /// figures.
+    /// Sums over all measured requests: the time from admission to the first token, and the prompt tokens computed in
+    /// it.
     measured: (Duration, usize),
 }
 
@@ -42,7 +43,7 @@ impl Recent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).count
     }
 
-    /// The requests as JSON for the page. Times are in seconds; the end of a request counts from `begin`.
+    /// Returns the requests as JSON for the page. Times are in seconds; a request's end counts from `begin`.
     pub(super) fn told(&self, begin: Instant) -> Value {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (time, tokens) = kept.measured;
@@ -75,7 +76,7 @@ impl Listener for Recent {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.count += 1;
         let computed = facts.prompt_tokens.saturating_sub(facts.cached_tokens);
-        // With several prompts it is not known whose token came first.
+        // With several sequences, it is unknown to which of them the first token belongs.
         let (is_one, waited) = (asked.sequences == 1, waited(facts));
         if let (true, Some(waited)) = (is_one && computed >= MEASURED_LEAST, waited) {
             kept.measured.0 += waited.saturating_sub(facts.queued.unwrap_or_default());
@@ -86,12 +87,12 @@ impl Listener for Recent {
     }
 }
 
-/// Time from the submission of the request to the engine to its first token.
+/// Returns the time from the submission of the request to the engine to its first token.
 fn waited(facts: &Facts) -> Option<Duration> {
     facts.first_token.zip(facts.submitted).map(|(first, submitted)| first.saturating_duration_since(submitted))
 }
 
-/// Seconds, rounded to milliseconds.
+/// Returns a time in seconds, rounded to milliseconds.
 pub(super) fn rounded(time: Duration) -> f64 {
     (1000.0 * time.as_secs_f64()).round() / 1000.0
 }
@@ -103,8 +104,8 @@ mod tests {
     use super::*;
     use crate::request_log::AskedFor;
 
-    /// Records a request with these prompt tokens, of which some were cached, and with these times in the queue and for
-    /// the first token.
+    /// Records an ended request with this number of prompt tokens, some of them cached, and with these times in the
+    /// queue and for the prefill, in seconds.
     fn end(recent: &Recent, prompt_tokens: usize, cached_tokens: usize, queued_s: u64, prefill_s: u64) {
         let at = Instant::now();
         let came = Came {

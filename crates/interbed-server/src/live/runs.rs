@@ -1,8 +1,8 @@
-//! Compact JSON for long lists of small numbers: runs of equal values, and changes between two lists.
+//! Compact JSON for long lists of small numbers, as runs of equal values, and for changes between two lists.
 
 use std::fmt::Write;
 
-/// Writes a list as `[length, code, …]`: each run of equal values.
+/// Writes a list as JSON: `[length, code, …]`, one pair for each run of equal values.
 pub(super) fn runs<T: Copy + PartialEq>(values: &[T], code: impl Fn(T) -> u16, text: &mut String) {
     text.push('[');
     for (index, run) in values.chunk_by(|a, b| a == b).enumerate() {
@@ -12,9 +12,9 @@ pub(super) fn runs<T: Copy + PartialEq>(values: &[T], code: impl Fn(T) -> u16, t
     text.push(']');
 }
 
-/// Writes the difference between `before` and `now`, which are equally long, as `[skip, length, code, …]`: the number
-/// of unchanged values after the last change, then the number of equal new values. Returns whether there is a
-/// difference.
+/// Writes the difference between `before` and `now`, which have equal lengths, as `[skip, length, code, …]`: the
+/// number of values to skip after the last change, then the length of a run of equal new values, and their code.
+/// Returns whether the lists differ.
 pub(super) fn changes<T: Copy + PartialEq>(
     before: &[T],
     now: &[T],
@@ -38,10 +38,11 @@ pub(super) fn changes<T: Copy + PartialEq>(
     count > 0
 }
 
-/// Number of values that are compared at a time.
+/// Number of values that are compared at once.
 const STRIDE: usize = 256;
 
-/// First index at which two lists differ. Most values are equal, so whole pieces are compared.
+/// Returns the first index at which two lists differ. Most values are equal, so the search compares pieces of the
+/// lists first.
 fn differs<T: PartialEq>(before: &[T], now: &[T]) -> Option<usize> {
     let pieces = before.chunks(STRIDE).zip(now.chunks(STRIDE));
     let (piece, (before, now)) = pieces.enumerate().find(|(_, (before, now))| before != now)?;

@@ -1,4 +1,4 @@
-//! The state that the live page shows, as JSON: the whole of it, or what has changed.
+//! The state that the web page shows, as JSON: the whole state, or changes to it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::tenant::Tenant;
 /// JSON of figures that have not been read yet.
 const UNKNOWN: &str = "null";
 
-/// The state that was shown last.
+/// The state that viewers have been shown last.
 pub(super) struct Scene {
     begin: Instant,
     keys: ApiKeys,
@@ -55,7 +55,7 @@ impl Scene {
         }
     }
 
-    /// Forgets everything that was shown.
+    /// Forgets the state that was shown, except for facts that never change.
     pub(super) fn clear(&mut self) {
         let (about, keys, source) = (self.about.take(), self.keys.clone(), self.source.clone());
         *self = Self { begin: self.begin, ..Self::new(about, keys, source) };
@@ -66,8 +66,8 @@ impl Scene {
         self.figures != UNKNOWN
     }
 
-    /// Reads the present state. Returns an event with the changes, if there are any: the whole state if there was none
-    /// before, or if sizes have changed.
+    /// Reads the present state, and returns an event with the changes, if there are any. The first event, and one
+    /// after a change of sizes, has the whole state.
     pub(super) fn renew(&mut self, watcher: &mut Watcher, status: &EngineStatus) -> Option<String> {
         let is_first = !self.is_known();
         if let (true, Some(groups)) = (is_first, watcher.weight_groups()) {
@@ -130,7 +130,7 @@ impl Scene {
         (!event.is_empty()).then(|| format!("event: step\ndata: {{\"at\":{:.3}{event}}}\n\n", self.at()))
     }
 
-    /// The event with the whole state.
+    /// Returns the event with the whole state.
     pub(super) fn whole(&self) -> String {
         let Self { about, groups, figures, sequences, recent: (_, recent), .. } = self;
         let mut event = format!(
@@ -145,7 +145,7 @@ impl Scene {
         event
     }
 
-    /// Each sequence as a JSON array, in the order of the fields below.
+    /// Returns the sequences as JSON: an array for each, in the order of the fields below.
     fn sequences(&self) -> String {
         let row = |sequence: &LiveSequence| {
             let LiveSequence { id, number, place, prompt, computed, generated, blocks, below, cached, tenant, came } =
@@ -169,7 +169,7 @@ impl Scene {
         self.state.sequences.iter().map(row).collect::<Value>().to_string()
     }
 
-    /// Seconds since the server was started.
+    /// Returns the seconds since the stream was created.
     fn at(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
     }
@@ -187,7 +187,7 @@ fn name_of(place: LivePlace) -> &'static str {
     }
 }
 
-/// The engine's figures. Counters are totals since the start, from which the page computes rates.
+/// Returns the engine's figures. Counters are totals since the start, from which the page computes rates.
 fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowSight) -> Value {
     let EngineStatus { kv, swap, finished, .. } = status;
     let health = match &status.health {

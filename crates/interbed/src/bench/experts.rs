@@ -1,4 +1,4 @@
-//! `interbed bench experts`: a mixture whose experts are streamed, beside what its own routing would have cost.
+//! `interbed bench experts`: measures a mixture with streamed experts, compared with a simulation of its own routing.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -27,22 +27,22 @@ use crate::options::LimitOptions;
 use crate::streaming::Streaming;
 use crate::{hub, progress};
 
-/// Tokens of each sequence's prompt.
+/// Number of tokens in the prompt of each sequence.
 const CONTEXT: usize = 16;
 
-/// Bytes that are read for one measurement of the disk, before each pass.
+/// Bytes that are read to measure the disk before each pass.
 const DISK_SAMPLE: u64 = 128 << 20;
 
-/// Bytes that are read in one go beside passes.
+/// Bytes that are read in one call while passes run.
 const BESIDE_BYTES: u64 = 64 << 20;
 
-/// Small reads for one measurement of the disk's latency.
+/// Number of small reads in one measurement of the disk's latency.
 const SMALL_READS: usize = 8;
 
-/// How many passes measure what computing takes.
+/// Number of passes that measure the time of computing.
 const REPEATS: usize = 7;
 
-/// How often a pass is repeated at most until so many of them have read nothing.
+/// Maximum number of repetitions of a pass until [`REPEATS`] of them have read nothing.
 const REPEATS_MAX: usize = 40;
 
 /// Measure a mixture whose experts are streamed: bytes and seconds a token, beside what its own routing allows
@@ -123,7 +123,7 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     let (vocab, tables, passes) = (dir.config.vocab_size, Vec::new(), Vec::new());
     let mut bench = ExpertsBench { runner, streaming, seen, tables, first_sequence: 0, vocab, passes, disk_at: 0 };
     let mut lines = Vec::new();
-    // What was read ahead is not what the simulator has in memory, so that comes last.
+    // The lines with reading ahead come last, because the simulator does not know what was read ahead.
     for ahead in [false, true] {
         bench.first_sequence = if ahead { largest } else { 0 };
         for batch in args.batch.iter().map(|batch| batch.get()) {
@@ -136,13 +136,14 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a pass wanted: by mixture layer and expert the tokens that use it, and whether it was in memory.
+/// The experts that a pass needed: for each mixture layer and expert, the number of tokens that use the expert, and
+/// whether it was in memory.
 #[derive(Default)]
 struct Seen(BTreeMap<usize, BTreeMap<u32, (u32, bool)>>);
 
-/// Sees what passes want.
+/// Records which experts passes need.
 struct Watcher {
-    /// By decoder layer, whether it is a mixture.
+    /// For each decoder layer, whether it is a mixture layer.
     layers: Vec<bool>,
     seen: Arc<Mutex<Seen>>,
 }
@@ -162,27 +163,27 @@ struct ExpertsBench {
     runner: ModelRunner,
     streaming: Streaming,
     seen: Arc<Mutex<Seen>>,
-    /// The KV blocks of each sequence.
+    /// For each sequence, the numbers of its KV blocks.
     tables: Vec<Vec<u32>>,
-    /// The number of the first sequence, from which its tokens follow. Lines that are compared decode different
-    /// sequences: memory still holds the experts of those that were decoded before.
+    /// The number of the first sequence, which determines its tokens. Lines that are compared decode different
+    /// sequences, because memory still holds the experts of sequences that were decoded before.
     first_sequence: usize,
     vocab: usize,
-    /// All passes so far, as the simulator takes them.
+    /// All passes so far, in the form that the simulator takes.
     passes: Vec<RoutingPass>,
-    /// Where the disk is measured next.
+    /// Number of the sample of the file that is read by the next measurement of the disk.
     disk_at: u64,
 }
 
-/// What the sequences of a pass are.
+/// The sequences of a pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sequences {
     Different,
-    /// All are the first.
+    /// All sequences have the tokens of the first.
     Copies,
 }
 
-/// Ends the reads of a thread when it is dropped.
+/// Tells a thread to stop reading when the value is dropped.
 struct EndOfReads<'a>(&'a AtomicBool);
 
 impl Drop for EndOfReads<'_> {
@@ -191,19 +192,19 @@ impl Drop for EndOfReads<'_> {
     }
 }
 
-/// What a pass computed that was repeated: medians.
+/// Median times of a pass that was repeated, in seconds.
 struct Repeated {
-    /// Without what it waited.
+    /// Time of the pass, without waiting for weights.
     seconds: f64,
-    /// Without experts.
+    /// Time of everything except experts.
     dense: f64,
-    /// With each of them.
+    /// Time of one expert.
     expert: f64,
-    /// Whether these are of passes that read nothing.
+    /// Whether the medians are those of passes that read nothing.
     read_nothing: bool,
 }
 
-/// A pass that was measured.
+/// The measurement of one pass.
 struct Pass {
     seconds: f64,
     stats: StreamStats,
@@ -274,13 +275,13 @@ impl ExpertsBench {
             experts: sum(&|stats| stats.experts_wanted) as f64 / each,
             hits: 1.0 - missed as f64 / sum(&|stats| stats.experts_wanted) as f64,
             read_ahead: sum(&|stats| stats.experts_ahead) as f64 / each,
-            // A read ahead may end after the router has spoken, and before the visit.
+            // A read ahead may end after the router has chosen and before the layer's experts are computed.
             read_again: (came as i64 - missed as i64).max(if ahead { 0 } else { i64::MIN }),
         })
     }
 
-    /// What passes of one token of each sequence compute. Two are repeated: of a single token, and of as many copies of
-    /// it as there are sequences, which want the same experts.
+    /// Measures the times of computing in passes with one token of each sequence. Two passes are repeated: with a
+    /// single token, and with as many copies of it as there are sequences. The two passes need the same experts.
     fn compute_costs(&mut self) -> Result<ComputeCost> {
         let tables = std::mem::take(&mut self.tables);
         let (mut repeated, mut beside) = (Vec::new(), None);
@@ -302,7 +303,7 @@ impl ExpertsBench {
         Ok(ComputeCost { dense: all.dense, expert: one.expert, more, beside, beside_reads })
     }
 
-    /// Repeats a pass until it has often enough read nothing.
+    /// Repeats a pass until it has read nothing [`REPEATS`] times, at most [`REPEATS_MAX`] times.
     fn repeat(&mut self) -> Result<Repeated> {
         let (mut quiet, mut all) = (Vec::new(), Vec::new());
         while quiet.len() < REPEATS && all.len() < REPEATS_MAX {
@@ -321,8 +322,8 @@ impl ExpertsBench {
         Ok(Repeated { seconds, dense, expert, read_nothing })
     }
 
-    /// Does something while another thread reads the largest file from start to end; returns how many bytes a second it
-    /// has read meanwhile as well.
+    /// Runs `act` while another thread reads the largest file from start to end. Also returns the bytes per second
+    /// that this thread has read.
     fn beside_plain_reads<T>(&mut self, mut act: impl FnMut(&mut Self) -> T) -> Result<(T, f64)> {
         let file = self.largest_file()?;
         let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings.clone();
@@ -350,7 +351,7 @@ impl ExpertsBench {
         })
     }
 
-    /// A pass over `count` tokens of each sequence, from position `start` on.
+    /// Runs a pass over `count` tokens of each sequence, from position `start` on.
     fn pass(&mut self, start: usize, count: usize, sequences: Sequences) -> Result<Pass> {
         let vocab = self.vocab as u64;
         let token = |sequence: usize, position: usize| {
@@ -399,18 +400,18 @@ impl ExpertsBench {
         Ok(Pass { seconds, stats, visits })
     }
 
-    /// Plain direct reads of a part of the largest file, each time of another one.
+    /// Returns the bytes per second of plain direct reads. Each call reads another part of the largest file.
     fn disk_bandwidth(&mut self) -> Result<f64> {
         let file = self.largest_file()?;
         let places = (file.len() / DISK_SAMPLE).max(1);
-        // Far from the one before, which a cache below the disk may still hold.
+        // Each part is far from the one before, which a cache below the disk may still hold.
         self.disk_at = (self.disk_at + places * 5 / 8 + 1) % places;
         let start = self.disk_at * DISK_SAMPLE;
         let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings;
         Ok(sequential_bandwidth(&file, start..(start + DISK_SAMPLE).min(file.len()), engine, depth, chunk_bytes)?)
     }
 
-    /// Seconds that one block takes that is read alone: the median of several, at places of their own.
+    /// Returns the seconds of reading one block by itself: the median of several blocks at different places.
     fn disk_latency(&mut self) -> Result<f64> {
         let file = self.largest_file()?;
         let mut buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN).context("no memory for a block")?;

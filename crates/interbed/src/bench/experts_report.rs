@@ -1,4 +1,4 @@
-//! What `interbed bench experts` prints, and the bound that it prints it beside.
+//! The report of `interbed bench experts`, and the bound with which it compares times.
 
 use std::fmt::Write;
 
@@ -6,44 +6,44 @@ use interbed_device::Bytes;
 use interbed_io::ReadSettings;
 use serde_json::json;
 
-/// What a pass wanted of a mixture layer.
+/// The experts that a pass needed in one mixture layer.
 #[derive(Debug, Clone, Copy)]
 pub struct VisitCost {
-    /// Experts that were in memory.
+    /// Number of experts that were in memory.
     pub hits: usize,
-    /// Experts that were not.
+    /// Number of experts that were not in memory.
     pub misses: usize,
-    /// Tokens that go through each, added up.
+    /// Sum over the experts of the number of tokens that use them.
     pub rows: usize,
     pub slab_bytes: f64,
 }
 
-/// What passes compute, in seconds.
+/// Times of computing, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeCost {
-    /// All that is not an expert.
+    /// Time of everything except experts.
     pub dense: f64,
-    /// An expert with one token.
+    /// Time of an expert with one token.
     pub expert: f64,
-    /// An expert with each token more.
+    /// Additional time of an expert for each further token.
     pub more: f64,
-    /// What is left of the speeds of computing and of reading while both go on; none if it was not measured.
+    /// The speeds of computing and reading while both go on, relative to each alone; `None` if they were not measured.
     pub beside: Option<Beside>,
-    /// Whether it was measured while experts were read, since memory does not hold those of one token.
+    /// Whether computing was measured while experts were read, because memory does not hold the experts of one token.
     pub beside_reads: bool,
 }
 
-/// The parts of their speeds that computing and reading have while both go on.
+/// The speeds of computing and reading while both go on, relative to each alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Beside {
     pub computing: f64,
     pub reading: f64,
 }
 
-/// What a pass pays with.
+/// The costs of reading and computing from which the bound of a pass follows.
 #[derive(Debug, Clone, Copy)]
 pub struct PassCost {
-    /// Bytes a second.
+    /// Bytes per second that the disk reads.
     pub disk: f64,
     /// Seconds from the start of a read to its first byte.
     pub latency: f64,
@@ -51,8 +51,9 @@ pub struct PassCost {
 }
 
 impl PassCost {
-    /// The least seconds of a pass that knows a layer's experts once its router has spoken, and not before: those that
-    /// are there are computed while the others come, one after the other, each of which is computed once it has come.
+    /// Returns the minimum seconds of a pass that learns which experts a layer needs only from the layer's router.
+    /// Experts in memory are computed while the others are read one after the other; each of those is computed once it
+    /// has been read.
     pub fn bound_seconds(&self, visits: &[VisitCost]) -> f64 {
         self.computing.dense + visits.iter().map(|visit| self.visit_seconds(visit)).sum::<f64>()
     }
@@ -62,11 +63,11 @@ impl PassCost {
         let experts = visit.hits + visit.misses;
         let each = expert + more * (visit.rows as f64 / experts.max(1) as f64 - 1.0);
         let beside = beside.unwrap_or(Beside { computing: 1.0, reading: 1.0 });
-        // What is there to compute, in seconds of computing alone.
+        // `work` is the remaining time of computing the experts that are in memory, at full speed.
         let (mut work, mut now) = (visit.hits as f64 * each, 0.0);
         for miss in 0..visit.misses {
             let read = visit.slab_bytes / self.disk + if miss == 0 { self.latency } else { 0.0 };
-            // Both go on until either has ended; then reading goes on alone.
+            // Reading and computing go on together until one of them ends; the rest of the read then goes on alone.
             let both = (work / beside.computing).min(read / beside.reading);
             now += both + (read - both * beside.reading).max(0.0);
             work = (work - both * beside.computing).max(0.0) + each;
@@ -75,44 +76,44 @@ impl PassCost {
     }
 }
 
-/// What was found with so many sequences. Times are medians of passes, bytes and counts are means of tokens.
+/// The results for one batch size. Times are medians over passes; bytes and counts are means over tokens.
 #[derive(Debug, Clone)]
 pub struct ExpertsLine {
     pub batch: usize,
     /// Whether experts were read ahead.
     pub ahead: bool,
-    /// Bytes that experts may take in memory, and that all of them have.
+    /// Bytes that experts may take in memory, and bytes of all experts.
     pub room: u64,
     pub bank: u64,
     pub seconds: f64,
     pub bound: f64,
-    /// Median of the ratios, each with the disk as it was just before.
+    /// Median of the ratios of time to bound; each bound uses the disk's speed right before its pass.
     pub over_bound: f64,
-    /// The same if computing and reading slow each other as was measured.
+    /// The bound if computing and reading slow each other down as measured, and the ratio of time to this bound.
     pub loaded: f64,
     pub over_loaded: f64,
     pub computing: ComputeCost,
-    /// The part of the time that passes waited for weights.
+    /// The share of the time that passes waited for weights.
     pub stall_share: f64,
-    /// Bytes a second of plain reads.
+    /// Bytes per second of plain reads.
     pub disk: f64,
     /// Seconds of a read of one block.
     pub latency: f64,
-    /// Bytes of experts that were read for a token, that the simulator reads, and that are read at least.
+    /// Bytes of experts per token: those that were read, those that the simulator reads, and the minimum.
     pub bytes: f64,
     pub simulated: f64,
     pub least: f64,
-    /// Experts that passes wanted, each once a pass and layer, for a token.
+    /// Number of experts that passes needed per token; each expert counts once per pass and layer.
     pub experts: f64,
-    /// The share of them that was in memory.
+    /// The share of needed experts that were in memory.
     pub hits: f64,
-    /// Experts that were read ahead, for a token.
+    /// Number of experts that were read ahead, per token.
     pub read_ahead: f64,
-    /// Reads beyond one for each expert that a pass wanted and had not.
+    /// Number of reads beyond one for each expert that a pass needed and that was not in memory.
     pub read_again: i64,
 }
 
-/// All that a run found.
+/// The results of a run.
 pub struct ExpertsReport {
     pub model: String,
     pub settings: ReadSettings,
@@ -121,7 +122,7 @@ pub struct ExpertsReport {
 }
 
 impl ExpertsReport {
-    /// One JSON object a line.
+    /// Returns the results as JSON lines.
     pub fn json_lines(&self) -> String {
         let line = |line: &ExpertsLine| {
             let tokens = line.batch as f64;
@@ -150,7 +151,7 @@ impl ExpertsReport {
         self.lines.iter().map(line).collect()
     }
 
-    /// The same for people.
+    /// Returns the results as a table.
     pub fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -249,7 +250,7 @@ impl ExpertsReport {
     }
 }
 
-/// How many times `of` there is; of nothing, nothing is all.
+/// Returns `bytes / of`, and 1 if both are 0.
 fn times(bytes: f64, of: f64) -> f64 {
     if bytes == of { 1.0 } else { bytes / of }
 }
@@ -268,20 +269,20 @@ mod tests {
         let seconds = |expert: f64, hits: usize, misses: usize| of_all(expert, None, [hits, misses, hits + misses]);
         let is = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "{got} is not {want}");
         is(seconds(0.25e-3, 8, 0), 2.0);
-        // Reading takes longer: three reads, and the last expert.
+        // Reading takes longer: the time is that of three reads and the last expert.
         is(seconds(0.25e-3, 5, 3), 0.5 + 3.0 + 0.25);
-        // Computing takes longer: it never waits.
+        // Computing takes longer, so it never waits.
         is(seconds(4e-3, 5, 3), 32.0);
-        // Nothing to compute until the first has come.
+        // Nothing can be computed until the first expert has been read.
         is(seconds(4e-3, 0, 2), 0.5 + 1.0 + 8.0);
-        // Two tokens through each.
+        // Two tokens use each expert.
         is(of_all(0.25e-3, None, [8, 0, 16]), 8.0 * 0.35);
-        // Beside each other, both have half their speed.
+        // While both go on, reading and computing have half their speed.
         let half = Some(Beside { computing: 0.5, reading: 0.5 });
         is(of_all(0.25e-3, half, [8, 0, 8]), 2.0);
-        // Computing ends after 2 ms, in which 1 ms of 1.5 is read; the rest is read alone.
+        // Computing ends after 2 ms, in which 1 ms of 1.5 ms is read; the rest is read alone.
         is(of_all(0.25e-3, half, [4, 1, 5]), 2.0 + 0.5 + 0.25);
-        // Reading ends after 3 ms, in which 1.5 ms of 8 is computed.
+        // Reading ends after 3 ms, in which 1.5 ms of 8 ms is computed.
         is(of_all(1e-3, half, [8, 1, 9]), 3.0 + 6.5 + 1.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `interbed bench kv-remote`: a prompt that another server has computed.
+//! `interbed bench kv-remote`: measures a prompt whose KV another server has computed.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use super::median;
 use super::server::Server;
 use crate::progress;
 
-/// Tokens of which prompts have whole numbers, but for one: a multiple of every block size.
+/// Prompts have a multiple of this many tokens, plus one. The number is a multiple of every block size.
 const BLOCK: usize = 256;
 
-/// How long the last blocks may take to be written.
+/// Maximum time until the last blocks have been written.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Measure KV in a shared store: a prompt that another server has computed
@@ -70,7 +70,7 @@ pub fn run(args: KvRemoteArgs) -> Result<()> {
     let server = start()?;
     let most = args.prompt_tokens.get().min(server.context()?.saturating_sub(2));
     let length = most / BLOCK * BLOCK + 1;
-    // None that an earlier measurement has left there.
+    // The prompt differs from those of earlier measurements, whose KV may still be in the store.
     let seed = std::process::id() as usize;
     let prompt: Vec<usize> = (0..length).map(|at| (at * at * 31 + (at + seed) * 7919) % 199 + 5).collect();
     let computed = server.complete(&prompt, 1)?;

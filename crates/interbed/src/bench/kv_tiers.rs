@@ -1,4 +1,4 @@
-//! `interbed bench kv-tiers`: KV on disk, beside what the disk allows.
+//! `interbed bench kv-tiers`: measures KV on disk, compared with what the disk allows.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,15 @@ use super::median;
 use super::server::{Server, disk_rate};
 use crate::progress;
 
-/// Tokens of which prompts have whole numbers, but for one: a multiple of every block size.
+/// Prompts have a multiple of this many tokens, plus one. The number is a multiple of every block size.
 const BLOCK: usize = 256;
 
-/// Tokens that are generated to measure a decode step.
+/// Number of tokens that are generated to measure a decode step.
 const STEPS: usize = 9;
 
-/// Sequences that decode beside spilling, and tokens of each.
+/// Number of sequences that decode while KV is written to disk.
 const SEQUENCES: usize = 4;
+/// Number of tokens that each of these sequences generates.
 const ANSWER: usize = 256;
 
 /// Measure KV on disk: a prompt that was seen, after `kill -9` and a new start, and decode beside spilling
@@ -70,7 +71,7 @@ pub fn run(args: KvTiersArgs) -> Result<()> {
     let parent = args.kv_disk.clone().unwrap_or_else(std::env::temp_dir);
     let directory = parent.join(format!("interbed-bench-kv-{}", std::process::id()));
     let measured = measure(&args, &directory);
-    // Whatever happened, nothing is left behind.
+    // The directory is removed in any case, after success or failure.
     let _ = std::fs::remove_dir_all(&directory);
     let (restart, beside) = measured?;
     if args.json {
@@ -98,7 +99,7 @@ fn measure(args: &KvTiersArgs, directory: &Path) -> Result<(Value, Value)> {
     let eager = ["--kv-disk-mode", "eager"];
     let server = start(args, Some(&store), &eager)?;
     let most = args.prompt_tokens.get().min(server.context()?.saturating_sub(STEPS + 1));
-    // Whole blocks and one token more, which has to be computed in any case: a decode step.
+    // The prompt consists of whole blocks and one more token, which must be computed in any case, in one decode step.
     let length = most / BLOCK * BLOCK + 1;
     let prompt: Vec<usize> = (0..length).map(|at| (at * at * 31 + at * 7919) % 199 + 5).collect();
     let prefill = server.complete(&prompt, 1)?.first_token.as_secs_f64();
@@ -134,7 +135,7 @@ fn measure(args: &KvTiersArgs, directory: &Path) -> Result<(Value, Value)> {
     let plain = start(args, None, &[])?;
     let (mut plains, mut mirrors, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.repeat.get() {
-        // Which goes first takes turns as well.
+        // The two servers also take turns at going first.
         let (one, other) = if round % 2 == 0 { (&plain, &mirror) } else { (&mirror, &plain) };
         let (first, second) = (decode(one, 2 * round)?, decode(other, 2 * round)?);
         let (without, with) = if round % 2 == 0 { (first, second) } else { (second, first) };
@@ -163,7 +164,7 @@ fn start(args: &KvTiersArgs, store: Option<&Path>, options: &[&str]) -> Result<S
     Server::start(args.model.as_ref(), &all, &args.server)
 }
 
-/// Tokens a second of several sequences that decode together; prompts follow from `seed`.
+/// Returns the tokens per second of several sequences that decode together. `seed` determines their prompts.
 fn decode(server: &Server, seed: usize) -> Result<f64> {
     let began = Instant::now();
     std::thread::scope(|scope| -> Result<()> {

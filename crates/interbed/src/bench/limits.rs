@@ -1,4 +1,4 @@
-//! What the machine allows at this moment, and the bound that follows for a piece of work.
+//! The machine's limits at this moment, and the bound on the time of some work that follows from them.
 
 use anyhow::{Context, Result};
 use interbed_device::{Bytes, Cpu, HostBuffer, HostMemory};
@@ -7,42 +7,42 @@ use interbed_kernels::{Unit, peak, read_bandwidth};
 use super::median;
 use super::work::Work;
 
-/// The least memory that a sweep walks through: some pages a thread.
+/// Minimum memory that a sweep reads: a few pages for each thread.
 const SWEEP_MIN: Bytes = Bytes(1 << 20);
 
-/// Rounds of the units that the model's products do not use; they are shown for comparison.
+/// Number of measured rounds for units that the model's products do not use; their results are only shown.
 const OTHER_ROUNDS: usize = 20;
 
-/// The machine's limits, measured repeatedly.
+/// The machine's limits, which are measured repeatedly.
 pub struct MachineLimits {
     /// The memory that read sweeps read.
     sweep: HostBuffer,
-    /// The unit that multiplies the model's weights.
+    /// The arithmetic unit that multiplies the model's weights.
     unit: Unit,
     bandwidths: Vec<f64>,
     peaks: Vec<f64>,
-    /// Operations per second of the other units of this machine.
+    /// Operations per second of the machine's other arithmetic units.
     others: Vec<(Unit, f64)>,
 }
 
-/// Medians of what was measured.
+/// Medians of the measurements.
 pub struct Summary {
-    /// Bytes a second.
+    /// Bytes per second that the cores read from memory.
     pub read_bandwidth: f64,
-    /// Bytes that each sweep read.
+    /// Number of bytes that each sweep reads.
     pub sweep: Bytes,
-    /// Operations a second of each unit, first that of the model's products.
+    /// Operations per second of each unit; the unit of the model's products comes first.
     pub peaks: Vec<(Unit, f64)>,
 }
 
-/// The least time that a piece of work takes.
+/// The minimum time that some work takes.
 #[derive(Clone, Copy)]
 pub struct Bound {
     pub seconds: f64,
     pub limit: Limit,
 }
 
-/// What sets a bound.
+/// The cause of a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     Memory,
@@ -50,7 +50,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// For reports and scripts.
+    /// Returns the name for reports and scripts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -60,7 +60,8 @@ impl Limit {
 }
 
 impl Bound {
-    /// The bound in the middle, of one or more; of an even number the lower of the two, as a bound has one cause.
+    /// Returns the median of `bounds`, which must not be empty. Of an even number, the lower of the two in the middle
+    /// counts, because a bound has one cause.
     pub fn median(mut bounds: Vec<Self>) -> Self {
         bounds.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         bounds.swap_remove((bounds.len() - 1) / 2)
@@ -68,13 +69,13 @@ impl Bound {
 }
 
 impl MachineLimits {
-    /// Allocates `sweep`, or half of the free memory if that is less, and measures the units that the model does not
-    /// use. Says so on stderr if it takes less: data in the caches is read faster than memory.
+    /// Allocates `sweep` bytes, or half of the free memory if that is less, and measures the units that the model does
+    /// not use. Warns if it allocates less, because data in caches is read faster than data in memory.
     ///
     /// # Errors
-    /// There is no memory for the sweep, or the machine lacks `unit`.
+    /// There is no memory for the sweep, or the machine does not have `unit`.
     pub fn new(cpu: &Cpu, unit: Unit, sweep: Bytes) -> Result<Self> {
-        // The weights may leave less room.
+        // The weights may leave less memory than `sweep`.
         let memory = HostMemory::read();
         let bytes = sweep.0.min(memory.usable().saturating_sub(memory.resident) / 2).max(SWEEP_MIN.0);
         if bytes < sweep.0 {
@@ -85,7 +86,7 @@ impl MachineLimits {
             );
         }
         let mut sweep = HostBuffer::new_zeroed(usize::try_from(bytes)?)?;
-        // Untouched pages are all one page of zeroes, which the cache holds.
+        // All untouched pages are one page of zeroes, which would stay in the cache.
         sweep.as_mut_slice().fill(1);
         peak(&cpu.pool, cpu.level, unit, 1)
             .with_context(|| format!("this machine has no {unit} unit at level {}", cpu.level.name()))?;
@@ -97,10 +98,10 @@ impl MachineLimits {
         Ok(Self { sweep, unit, bandwidths: Vec::new(), peaks: Vec::new(), others })
     }
 
-    /// The least time that `work` takes on this machine at this moment.
+    /// Measures the machine, and returns the minimum time that `work` takes on it at this moment.
     pub fn bound(&mut self, cpu: &Cpu, work: Work) -> Bound {
         let bandwidth = read_bandwidth(&cpu.pool, cpu.level, self.sweep.as_slice(), 1);
-        // `new` has seen that the unit exists.
+        // `new` has checked that the unit exists.
         let peak = peak(&cpu.pool, cpu.level, self.unit, 1).unwrap_or(f64::INFINITY);
         self.bandwidths.push(bandwidth);
         self.peaks.push(peak);
@@ -111,7 +112,7 @@ impl MachineLimits {
         }
     }
 
-    /// The measurements so far, of which there must be at least one.
+    /// Returns the medians of the measurements so far. At least one measurement must have been made.
     pub fn summary(&self) -> Summary {
         let mut peaks = vec![(self.unit, median(self.peaks.clone()))];
         peaks.extend(&self.others);

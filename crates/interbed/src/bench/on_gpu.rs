@@ -1,4 +1,4 @@
-//! `interbed bench` and `bench stream` on a GPU: passes beside what its memory and its link allow.
+//! `interbed bench` and `interbed bench stream` on a GPU: measures passes, compared with what memory and link allow.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -19,33 +19,33 @@ use crate::model_dir::ModelDir;
 use crate::options::{LimitOptions, StreamPolicyOption};
 use crate::{progress, timeline};
 
-/// Bytes of the copies by which memory and link are measured, where the GPU has so much.
+/// Bytes of the copies that measure the GPU's memory and link, if the GPU has enough memory.
 const COPY: u64 = 256 << 20;
 
 /// On a GPU with little memory, a measured copy takes this fraction of that memory: one part in eight.
 const COPY_SHARE: u64 = 8;
 
-/// What to measure.
+/// The measurements that the options ask for.
 pub struct GpuMeasurements<'a> {
-    /// Sequences that decode together.
+    /// Numbers of sequences that decode together.
     pub batch: Vec<usize>,
-    /// Tokens of each sequence before decode is measured.
+    /// Number of tokens of each sequence before decode is measured.
     pub context: usize,
-    /// Tokens of prompts.
+    /// Numbers of tokens of the prompts.
     pub prompt_tokens: Vec<usize>,
-    /// Passes of each measurement.
+    /// Number of passes in each measurement.
     pub repeat: usize,
-    /// Policies, where only weights that are streamed are to be measured.
+    /// Streaming policies to measure, if only streamed weights are measured.
     pub policies: Option<&'a [StreamPolicyOption]>,
-    /// Where the timeline goes.
+    /// Path of the file for the timeline.
     pub timeline: Option<&'a std::path::Path>,
     pub json: bool,
 }
 
-/// Measures a model on a GPU, and prints what was found.
+/// Measures a model on a GPU, and prints the results.
 ///
 /// # Errors
-/// There is no such GPU, the model has no room, or a pass fails.
+/// The GPU does not exist, it has too little memory for the model, or a pass fails.
 pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) -> Result<()> {
     let rates = rates(dir, limits)?;
     let work = ModelWork::of(dir, limits);
@@ -99,7 +99,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
     Ok(())
 }
 
-/// What the GPU's memory and link do, before there is anything else on it.
+/// Measures the speeds of the GPU's memory and link before anything else is on the GPU.
 fn rates(dir: &ModelDir, limits: &LimitOptions) -> Result<CopyRates> {
     let (number, info) = gpu::wanted(dir, limits)?;
     let gpu = Gpu::open(&Vulkan::load()?, number, info.memory)?;
@@ -124,16 +124,16 @@ fn check_room(on_gpu: &OnGpu, wanted: &GpuMeasurements<'_>) -> Result<()> {
 
 struct GpuBench {
     runner: GpuRunner,
-    /// Tokens of a prompt that one pass computes.
+    /// Maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     block_size: usize,
     vocab: usize,
     rates: CopyRates,
-    /// Bytes a second of the disk, as measured at the start; 0 if nothing comes from there.
+    /// Bytes per second of the disk, measured at the start; 0 if nothing is read from disk.
     disk: f64,
     /// Bytes of weights that stay on the GPU.
     resident: u64,
-    /// If weights are streamed.
+    /// The streaming policy, if weights are streamed.
     policy: Option<StreamPolicyOption>,
 }
 
@@ -150,7 +150,7 @@ impl GpuBench {
                     self.pass(std::slice::from_ref(table), start, count, LogitRows::None)?;
                 }
             }
-            // One pass to warm up: kernels are made when they are first used.
+            // An unmeasured pass warms up, because kernels are created when they are first used.
             self.pass(&tables, context, 1, LogitRows::Best(1))?;
             let moved = work.decode(batch, context + 1 + wanted.repeat / 2);
             let name = "gpu.decode.tokens_per_s";
@@ -176,7 +176,7 @@ impl GpuBench {
         Ok(())
     }
 
-    /// Times `work` repeatedly; the median counts.
+    /// Measures `pass` repeatedly; the median counts.
     #[expect(clippy::too_many_arguments, reason = "what a figure consists of")]
     fn measure(
         &mut self,
@@ -230,7 +230,7 @@ impl GpuBench {
         Ok(begin.elapsed())
     }
 
-    /// A pass, until the host has what it asked for, and the GPU has nothing left to do.
+    /// Runs a pass, and waits until the host has its results and the GPU is idle.
     fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
         let begin = Instant::now();
         timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
@@ -247,7 +247,7 @@ impl GpuBench {
     }
 }
 
-/// One shape and its measurement.
+/// The measurement of one amount of work.
 struct Figure {
     name: &'static str,
     params: Value,
@@ -255,12 +255,12 @@ struct Figure {
     policy: Option<StreamPolicyOption>,
     /// Median of the times.
     seconds: f64,
-    /// The least time that copies at the measured rates take, and what sets it.
+    /// The minimum time at the measured rates, and what limits it.
     bound: f64,
     limit: &'static str,
-    /// Bytes that a pass must read of the GPU's memory.
+    /// Bytes that a pass must read from the GPU's memory.
     bytes: f64,
-    /// Bytes that came from disk, went to the GPU, and came back.
+    /// Bytes that were read from disk, that went to the GPU, and that came back.
     read: f64,
     to_device: f64,
     to_host: f64,
@@ -282,10 +282,10 @@ impl Figure {
     }
 }
 
-/// All that a run found.
+/// The results of a run.
 struct Report {
     model: String,
-    /// Bytes of weights that a pass goes through.
+    /// Bytes of weights that a pass uses.
     swept: Bytes,
     rates: CopyRates,
     used: DeviceStats,
@@ -293,7 +293,7 @@ struct Report {
 }
 
 impl Report {
-    /// One JSON object a line: the GPU's rates, then the figures.
+    /// Returns the results as JSON lines: the GPU's rates, then the measurements.
     fn json_lines(&self) -> String {
         let gpu = json!({"gpu": &*self.used.name});
         let rate = |name: &str, value: f64| json!({"name": name, "value": value, "unit": "B/s", "params": gpu});
@@ -321,7 +321,7 @@ impl Report {
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The same for people.
+    /// Returns the results as a table.
     fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.

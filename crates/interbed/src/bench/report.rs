@@ -1,4 +1,4 @@
-//! What `interbed bench` prints.
+//! The report of `interbed bench`.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use super::Measured;
 use super::limits::Summary;
 use super::work::{ModelWork, Work};
 
-/// One shape and its measurement.
+/// The measurement of one amount of work.
 pub struct Figure {
     pub name: &'static str,
-    /// Tokens of one measured pass.
+    /// Number of tokens that one measurement computes.
     pub tokens: usize,
     pub params: Value,
     pub measured: Measured,
@@ -24,7 +24,8 @@ impl Figure {
         self.tokens as f64 / self.measured.seconds
     }
 
-    /// The bound in tokens a second. From the share, which is the median of ratios taken side by side.
+    /// Returns the bound in tokens per second. The number follows from the share of the bound, which is a median of
+    /// ratios measured side by side.
     fn bound(&self) -> f64 {
         self.tokens_per_s() / self.measured.share_of_bound
     }
@@ -47,7 +48,7 @@ impl Figure {
     }
 }
 
-/// All that a run found.
+/// The results of a run.
 pub struct Report {
     pub model: String,
     pub work: ModelWork,
@@ -58,7 +59,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// One JSON object a line: the machine's limits, then the figures.
+    /// Returns the results as JSON lines: the machine's limits, then the measurements.
     pub fn json_lines(&self) -> String {
         let common = |mut params: Value| {
             params["threads"] = json!(self.threads);
@@ -92,7 +93,7 @@ impl Report {
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The same for people.
+    /// Returns the results as a table.
     pub fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -100,7 +101,7 @@ impl Report {
         text
     }
 
-    /// The unit of the model's products.
+    /// Returns the arithmetic unit of the model's products.
     fn unit(&self) -> Option<Unit> {
         self.machine.peaks.first().map(|(unit, _)| *unit)
     }
@@ -145,7 +146,7 @@ impl Report {
     }
 }
 
-/// Three figures with a unit's prefix.
+/// Returns a number with three digits or so and a unit prefix.
 fn scaled(number: u64) -> String {
     let number = number as f64;
     match number {

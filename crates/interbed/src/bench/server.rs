@@ -1,4 +1,4 @@
-//! A `interbed serve` that a benchmark starts, asks and kills.
+//! A process of `interbed serve` that a benchmark starts, sends requests to, and kills.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,41 +12,41 @@ use anyhow::{Context, Result, bail};
 use interbed_io::{AlignedBuffer, DirectRead, EngineKind, PrivateFolder, SegmentFile, sequential_bandwidth};
 use serde_json::{Value, json};
 
-/// How long a server may take to be ready, or to bring a prompt to the disk.
+/// Maximum time until a server is ready, or has written a prompt to disk.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Reads of the disk's measurement: so many at a time, so many bytes each.
+/// Number of reads at a time and bytes of each read for measuring the disk.
 const DEPTH: usize = 4;
 const CHUNK: usize = 4 << 20;
 
-/// Reads of streamed KV: bytes of each, how many go on at a time, and the memory of all.
+/// Reads like those of streamed KV: bytes of each, the number of reads at a time, and the bytes of all buffers.
 const PIECE: usize = 256 << 10;
 const PIECES_AHEAD: usize = 8;
 const RING: usize = 16 << 20;
 
-/// A running `interbed serve`. Dropping it kills it.
+/// A running `interbed serve` process. Dropping the value kills it.
 pub struct Server {
     child: Child,
     address: String,
     model: String,
-    /// What it said at its start.
+    /// The text that the server printed at its start.
     said: String,
 }
 
-/// What a streamed answer took.
+/// The times of a streamed answer.
 pub struct TimedAnswer {
-    /// From the request to the first token.
+    /// Time from the request to the first token.
     pub first_token: Duration,
-    /// From one token to the next.
+    /// Seconds from each token to the next.
     pub gaps: Vec<f64>,
-    /// Tokens of the prompt that were found in the cache.
+    /// Number of prompt tokens that were found in the cache.
     pub cached_tokens: u64,
-    /// The answer.
+    /// The text of the answer.
     pub text: String,
 }
 
-/// Bytes a second at which plain direct reads go through the store's segments: long ones, into a few buffers that
-/// nobody looks at. Of these, `written` bytes have been written.
+/// Returns the bytes per second of plain direct reads of the store's segments: long reads into a few buffers whose
+/// content is not used. `written` is the number of bytes that have been written to the segments.
 pub fn disk_rate(store: &Path, written: u64) -> Result<f64> {
     let (mut bytes, mut seconds) = (0.0, 0.0);
     for (file, len) in segments(store, written)? {
@@ -58,8 +58,9 @@ pub fn disk_rate(store: &Path, written: u64) -> Result<f64> {
     Ok(bytes / seconds)
 }
 
-/// Bytes a second at which they are read as streamed KV is: in pieces, through as much memory, and each byte looked at.
-/// Where a disk's data is copied by a processor, as in virtual machines, memory that was looked at is slower to fill.
+/// Returns the bytes per second of reads like those of streamed KV: small reads into buffers of the same total size,
+/// with each byte used. On machines where a processor copies the disk's data, such as virtual machines, buffers whose
+/// content was used are slower to fill.
 pub fn used_rate(store: &Path, written: u64) -> Result<f64> {
     let files = segments(store, written)?;
     let pieces = |(file, len)| (0..len / PIECE as u64).map(move |at| (file, at * PIECE as u64));
@@ -86,8 +87,8 @@ pub fn used_rate(store: &Path, written: u64) -> Result<f64> {
     Ok((places.len() * PIECE) as f64 / began.elapsed().as_secs_f64())
 }
 
-/// The segments of a store that hold its first `written` bytes, and how many of them each. What was never written costs
-/// a disk nothing to read.
+/// Returns the segments of a store that hold its first `written` bytes, and the number of these bytes in each. Parts
+/// that were never written are left out, because a disk reads them at no cost.
 fn segments(store: &Path, mut written: u64) -> Result<Vec<(SegmentFile, u64)>> {
     let folder = PrivateFolder::open(store)?;
     let mut names = folder.names()?;
@@ -103,7 +104,7 @@ fn segments(store: &Path, mut written: u64) -> Result<Vec<(SegmentFile, u64)>> {
     if files.is_empty() { bail!("too little was stored in {}", store.display()) } else { Ok(files) }
 }
 
-/// `interbed`: this program, or the one that lies beside the laboratory.
+/// Returns the path of `interbed`: this program, or the one beside `interbed-lab`.
 fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let name = own.file_name().and_then(|name| name.to_str()?.strip_suffix("-lab"));
@@ -111,12 +112,12 @@ fn program() -> Result<PathBuf> {
 }
 
 impl Server {
-    /// One for `model`, or the one that ships, with these options.
+    /// Starts a server for `model`, or for the bundled model, with these options.
     pub fn start(model: Option<&PathBuf>, options: &[&str], more: &[String]) -> Result<Self> {
         Self::start_in(&[], model, options, more)
     }
 
-    /// The same with these variables in its environment, which others do not see.
+    /// Starts a server with these environment variables, which other users of the machine cannot see.
     pub fn start_in(
         variables: &[(&str, &String)],
         model: Option<&PathBuf>,
@@ -143,7 +144,7 @@ impl Server {
             said.push_str(&line);
             said.push('\n');
         };
-        // What it says later must not fill the pipe.
+        // The server's later output is read and dropped, or else the pipe would fill up and block the server.
         std::thread::spawn(move || lines.for_each(drop));
         let mut server = Self { child, address, model: String::new(), said };
         let models: Value = serde_json::from_str(&server.get("/v1/models")?).context("no list of models")?;
@@ -151,14 +152,14 @@ impl Server {
         Ok(server)
     }
 
-    /// Tokens of the longest prompt with its answer.
+    /// Returns the maximum number of tokens of a prompt and its answer.
     pub fn context(&self) -> Result<usize> {
         let models: Value = serde_json::from_str(&self.get("/v1/models")?).context("no list of models")?;
         let length = models["data"][0]["max_model_len"].as_u64().context("the server does not tell its context")?;
         Ok(usize::try_from(length)?)
     }
 
-    /// A figure of `/metrics`.
+    /// Returns a value from `/metrics`.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let page = self.get("/metrics")?;
         let line = page.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
@@ -185,7 +186,7 @@ impl Server {
         Ok(BufReader::new(stream))
     }
 
-    /// Has `prompt` continued by `tokens` tokens.
+    /// Lets the server continue `prompt` by `tokens` tokens.
     pub fn complete(&self, prompt: &[usize], tokens: usize) -> Result<TimedAnswer> {
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
@@ -215,7 +216,7 @@ impl Server {
             cached_tokens = event["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(cached_tokens);
         }
         let first_token = first.with_context(|| format!("the server gave no token: {other}"))?;
-        // The last piece may carry only the reason of the end.
+        // The last chunk may contain only the reason why the answer ended.
         gaps.truncate(tokens.saturating_sub(1).max(1));
         if gaps.is_empty() {
             gaps.push(0.0);
@@ -223,7 +224,7 @@ impl Server {
         Ok(TimedAnswer { first_token, gaps, cached_tokens, text })
     }
 
-    /// Waits until everything is on the disk.
+    /// Waits until all KV is on disk.
     pub fn settle(&self) -> Result<()> {
         let began = Instant::now();
         while self.metric("interbed:kv_disk_queued_blocks")? > 0.0
@@ -237,12 +238,12 @@ impl Server {
         Ok(())
     }
 
-    /// What it said at its start in the line that begins with `name`, without that.
+    /// Returns the rest of the line that begins with `name` in the server's output at its start.
     pub fn said(&self, name: &str) -> Option<&str> {
         self.said.lines().find_map(|line| line.trim_start().strip_prefix(name)).map(str::trim)
     }
 
-    /// The most memory that it has had, as the kernel counts it.
+    /// Returns the peak of the server's resident memory in bytes, as the kernel counts it.
     pub fn peak_memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("the kernel does not tell")?;
@@ -252,7 +253,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // As `kill -9` would.
+        // The process is killed without a chance to clean up, as by `kill -9`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

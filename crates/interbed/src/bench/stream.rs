@@ -1,4 +1,4 @@
-//! `interbed bench stream`: a model that is larger than memory, beside what the disk allows.
+//! `interbed bench stream`: measures a model that is larger than memory, compared with what the disk allows.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -32,10 +32,10 @@ use crate::{progress, timeline};
 /// Bytes that are read for one measurement of the disk.
 const DISK_SAMPLE: u64 = 1 << 30;
 
-/// Memory that the read sweep walks through; it is given back before the weights come.
+/// Memory that the read sweep uses; it is freed before the weights are loaded.
 const SWEEP: Bytes = Bytes(256 << 20);
 
-/// Tokens of each sequence before decode is measured.
+/// Number of tokens of each sequence before decode is measured.
 const CONTEXT: usize = 8;
 
 /// Measure a model that is larger than memory: seconds a token, bytes a token, beside what this disk allows
@@ -156,7 +156,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
     Ok(())
 }
 
-/// Memory and arithmetic, measured before the weights take the memory.
+/// Measures memory and arithmetic before the weights take the memory.
 fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
     let cpu = Cpu::new(threads(limits));
     let mut machine = MachineLimits::new(&cpu, Unit::of(cpu.level, work.weights), SWEEP)?;
@@ -186,13 +186,13 @@ struct StreamBench<'a> {
     runner: ModelRunner,
     streaming: Streaming,
     machine: &'a Summary,
-    /// Bytes of weights that the budget can keep in memory, whatever the policy does with it.
+    /// Bytes of weights that the budget can keep in memory, under the policy that keeps most.
     most_resident: u64,
-    /// Tokens of a prompt that one pass computes.
+    /// Maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     block_size: usize,
     vocab: usize,
-    /// Whether the sample by which the disk is measured has been read before, as the data of passes has.
+    /// Whether the part of the file that measures the disk has been read before, as the data of passes has.
     sampled: bool,
 }
 
@@ -210,7 +210,7 @@ impl StreamBench<'_> {
             let each = (CONTEXT + args.repeat.get() + 1).div_ceil(self.block_size);
             let tables: Vec<Vec<u32>> =
                 (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
-            // All prompts at once, then one pass to warm up.
+            // All prompts are computed at once, and then one pass warms up.
             self.pass(&tables, 0, CONTEXT, LogitRows::None)?;
             self.pass(&tables, CONTEXT, 1, LogitRows::Last)?;
             let moved = work.decode(batch, CONTEXT + 1);
@@ -231,7 +231,7 @@ impl StreamBench<'_> {
         Ok(())
     }
 
-    /// Times `work` repeatedly, and measures the disk before each time.
+    /// Measures `pass` repeatedly, and measures the disk before each time.
     fn measure(
         &mut self,
         repeat: usize,
@@ -271,7 +271,7 @@ impl StreamBench<'_> {
         })
     }
 
-    /// Plain direct reads of the middle of the largest file.
+    /// Returns the bytes per second of plain direct reads of the middle of the largest file.
     fn disk_bandwidth(&mut self) -> Result<f64> {
         let files = self.streaming.files.iter();
         let file: &Arc<dyn DirectRead> = files.max_by_key(|file| file.len()).context("the model has no files")?;
@@ -284,7 +284,7 @@ impl StreamBench<'_> {
         Ok(sequential_bandwidth(file, range, engine, depth, chunk_bytes)?)
     }
 
-    /// A pass, until what it has read ahead for the next one has come.
+    /// Runs a pass, and waits until the reads that it has started for the next pass have ended.
     fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
         let begin = std::time::Instant::now();
         timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;

@@ -1,4 +1,4 @@
-//! What `interbed bench stream` prints.
+//! The report of `interbed bench stream`.
 
 use std::fmt::Write;
 
@@ -10,15 +10,15 @@ use super::limits::Summary;
 use super::work::Work;
 use crate::options::StreamPolicyOption;
 
-/// The least time that passes over streamed weights take on this machine: `max((W - M) / B_s, (W + (W - M)) / B_h, 2 P
-/// n / F)`, for streamed bytes cross memory twice.
+/// Returns the minimum time of passes over streamed weights on this machine: `max((W - M) / B_s, (W + (W - M)) / B_h,
+/// 2 P n / F)`. Streamed bytes cross the memory bus twice.
 pub fn bound_seconds(streamed: f64, disk: f64, work: Work, machine: &Summary) -> f64 {
     let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
     let terms = [streamed / disk, (work.bytes + streamed) / machine.read_bandwidth, work.flops / peak];
     terms.into_iter().fold(0.0, f64::max)
 }
 
-/// The work that was measured.
+/// The kind and size of the work that was measured.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape {
     Decode { batch: usize },
@@ -26,7 +26,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Tokens of one measured piece of work.
+    /// Returns the number of tokens that one measurement computes.
     fn tokens(self) -> usize {
         match self {
             Self::Decode { batch } => batch,
@@ -43,7 +43,7 @@ impl Shape {
     }
 }
 
-/// One shape under one policy.
+/// The measurement of one amount of work under one policy.
 #[derive(Debug, Clone)]
 pub struct Line {
     pub policy: StreamPolicyOption,
@@ -51,28 +51,28 @@ pub struct Line {
     pub measured: Measured,
 }
 
-/// The time and bytes of a piece of work.
+/// Times and bytes of one measurement.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Median.
+    /// Median of the times.
     pub seconds: f64,
     pub bound: f64,
-    /// Median of the ratios, each with the disk as it was just before.
+    /// Median of the ratios of bound to time; each bound uses the disk's speed right before its pass.
     pub share_of_bound: f64,
-    /// Bytes a second of plain reads, between the passes.
+    /// Bytes per second of plain reads between the passes.
     pub disk: f64,
-    /// Bytes read from disk.
+    /// Bytes that were read from disk.
     pub bytes: f64,
-    /// Bytes that must be read at least.
+    /// Minimum number of bytes that must be read from disk.
     pub bytes_bound: f64,
-    /// Bytes of weights that the policy keeps.
+    /// Bytes of weights that the policy keeps in memory.
     pub resident_bytes: u64,
-    /// The part of the time that the pass waited for weights.
+    /// The share of the time that passes waited for weights.
     pub stall_share: f64,
     pub overlap_efficiency: Option<f64>,
 }
 
-/// All that a run found.
+/// The results of a run.
 pub struct StreamReport {
     pub model: String,
     /// Bytes of weights that a pass reads, from memory or disk.
@@ -84,7 +84,7 @@ pub struct StreamReport {
 }
 
 impl StreamReport {
-    /// One JSON object a line.
+    /// Returns the results as JSON lines.
     pub fn json_lines(&self) -> String {
         let mut out = Vec::new();
         for line in &self.lines {
@@ -120,7 +120,7 @@ impl StreamReport {
         out.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The same for people.
+    /// Returns the results as a table.
     pub fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -128,7 +128,7 @@ impl StreamReport {
         text
     }
 
-    /// Decode of one sequence under a policy.
+    /// Returns the measurement of decoding one sequence under a policy.
     fn single(&self, policy: StreamPolicyOption) -> Option<&Measured> {
         let single = |line: &&Line| line.policy == policy && matches!(line.shape, Shape::Decode { batch: 1 });
         self.lines.iter().find(single).map(|line| &line.measured)

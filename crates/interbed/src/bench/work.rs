@@ -1,4 +1,4 @@
-//! The bytes that a pass must at least move, and the operations that it must compute.
+//! The bytes that a pass must read, and the operations that it must compute.
 
 use interbed_kernels::DType;
 use interbed_model::config::Mixture;
@@ -7,43 +7,42 @@ use interbed_weights::{Access, Role};
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 
-/// Bytes to read and operations to do; a multiply-add counts two.
+/// A number of bytes to read and of operations to compute; a multiply-add counts as two operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     pub bytes: f64,
     pub flops: f64,
 }
 
-/// The sizes that the work of a model's passes follows from. Bytes are those of the tensors in the files, operations
-/// come from the number of parameters.
+/// The sizes of a model from which the work of its passes follows. Bytes are those of the tensors in the files;
+/// operations follow from the number of parameters.
 pub struct ModelWork {
-    /// The type of most of the bytes.
+    /// The type of most weights.
     pub weights: DType,
-    /// Parameters of the whole model.
+    /// Number of parameters of the whole model.
     pub parameters: u64,
     /// Bytes of all tensors, each counted once.
     pub weight_bytes: u64,
-    /// Bytes of the tensors in the layers, without experts.
+    /// Bytes of the layers' tensors, without experts.
     layer_bytes: u64,
-    /// Bytes of all experts, and their parameters.
+    /// Bytes of all experts, and the number of their parameters.
     experts: (u64, u64),
     mixture: Option<Mixture>,
     /// Bytes of the final norm and the head.
     head_bytes: u64,
-    /// Parameters that are neither embedding nor head, nor an expert's.
+    /// Number of parameters, without embedding, head and experts.
     layer_parameters: u64,
-    /// Those of the layers' parameters that come after the last attention: only rows whose logits are read go through
-    /// them.
+    /// Number of the last layer's parameters after its attention. Only rows whose logits are read use them.
     last_parameters: u64,
     head_parameters: u64,
-    /// Keys and values of one token.
+    /// Bytes of the keys and values of one token.
     kv_bytes: u64,
 }
 
 impl ModelWork {
     pub fn of(dir: &ModelDir, limits: &LimitOptions) -> Self {
         let config = &dir.config;
-        // Checked when the configuration was read.
+        // The product was checked for overflow when the configuration was read.
         let embedding = (config.vocab_size as u64).saturating_mul(config.hidden_size as u64);
         let ends = if config.tied_embeddings { embedding } else { embedding.saturating_mul(2) };
         let attended = config.num_heads.saturating_mul(config.head_dim);
@@ -84,20 +83,21 @@ impl ModelWork {
         }
     }
 
-    /// Bytes of weights that a pass with logits goes through.
+    /// Returns the bytes of weights that a pass with logits uses.
     pub fn swept_bytes(&self) -> u64 {
         self.layer_bytes + self.experts.0 + self.head_bytes
     }
 
-    /// Bytes of experts that a pass of `tokens` tokens goes through, and their parameters for each token.
+    /// Returns the bytes of experts that a pass of `tokens` tokens uses, and the number of parameters of experts that
+    /// each token uses.
     fn of_experts(&self, tokens: usize) -> (f64, f64) {
         let share = |tokens| self.mixture.as_ref().map_or(0.0, |mixture| mixture.expected_share(tokens));
         let (bytes, parameters) = self.experts;
         (bytes as f64 * share(tokens), parameters as f64 * share(1))
     }
 
-    /// One token of each of `batch` sequences, each with `context` tokens before and including it. Each token reads one
-    /// row of the embedding, which is negligible.
+    /// Returns the work of decoding one token of each of `batch` sequences. Each token attends to `context` tokens,
+    /// itself included. Reading one row of the embedding for each token is negligible and left out.
     pub fn decode(&self, batch: usize, context: usize) -> Work {
         let kv = self.kv_bytes as f64 * context as f64 * batch as f64;
         let (expert_bytes, expert_parameters) = self.of_experts(batch);
@@ -108,8 +108,8 @@ impl ModelWork {
         }
     }
 
-    /// A prompt in chunks: each chunk reads the layers; only one row of each goes through the end of the last layer,
-    /// and only that of the last chunk through the head.
+    /// Returns the work of computing a prompt in chunks. Each chunk reads the layers. Only one row of each chunk
+    /// passes the end of the last layer, and only the last chunk's row passes the head.
     pub fn prefill(&self, tokens: usize, chunk: usize) -> Work {
         let passes = tokens.div_ceil(chunk.max(1));
         let (expert_bytes, expert_parameters) = self.of_experts(chunk.min(tokens));

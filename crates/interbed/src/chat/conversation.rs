@@ -1,29 +1,29 @@
-//! What was said so far, as templates want it.
+//! The conversation so far, in the form that chat templates expect.
 
 use serde_json::{Value, json};
 
-/// One message of the conversation.
+/// A message of the conversation.
 pub struct ChatTurn {
     pub role: &'static str,
     pub content: String,
 }
 
-/// Instructions, and messages with their answers.
+/// The instructions, and the messages with their answers.
 pub struct Conversation {
     pub system: Option<String>,
     pub turns: Vec<ChatTurn>,
 }
 
 impl Conversation {
-    /// The messages that a template renders.
+    /// Returns the messages for the chat template.
     pub fn messages(&self) -> Vec<Value> {
         let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
         let turns = self.turns.iter().map(|turn| json!({"role": turn.role, "content": turn.content}));
         system.chain(turns).collect()
     }
 
-    /// Drops the first message and its answer: templates want the roles to alternate, starting with the user. `false`
-    /// if only the last message is left.
+    /// Drops the oldest message and its answer, because templates require the roles to alternate, starting with the
+    /// user. Returns false if only the last message is left.
     pub fn drop_oldest(&mut self) -> bool {
         let next_user = self.turns.iter().skip(1).position(|turn| turn.role == "user");
         match next_user {

@@ -1,4 +1,4 @@
-//! Where messages come from: a person with a line editor, or a pipe.
+//! Reads messages: from a person through a line editor, or from a pipe.
 
 use std::borrow::Cow;
 use std::io::{BufRead, stdin, stdout};
@@ -18,13 +18,13 @@ use crate::colours;
 use crate::failure::Advised;
 use crate::user_folders;
 
-/// Lines of history that are kept.
+/// Maximum number of lines in the history.
 const HISTORY_LINES: usize = 1000;
 
-/// What stands before and after a message of several lines.
+/// The quotes before and after a message of several lines.
 const QUOTES: &str = "\"\"\"";
 
-/// Longest message, in bytes. The context is a tighter limit.
+/// Maximum size of a message, in bytes. The context usually allows less.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// The source of messages.
@@ -35,7 +35,7 @@ pub enum Lines {
     Pipe { read: usize },
 }
 
-/// What was entered.
+/// One input of the user.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     /// One line, which may be a command.
@@ -45,7 +45,7 @@ pub enum Input {
 }
 
 impl Lines {
-    /// Reads stdin: with a line editor if it is a terminal.
+    /// Opens stdin: with a line editor if it is a terminal.
     ///
     /// # Errors
     /// The terminal cannot be used.
@@ -69,12 +69,12 @@ impl Lines {
         Ok(Self::Terminal { editor, history })
     }
 
-    /// Whether a person enters them.
+    /// Whether a person types the messages.
     pub fn are_typed(&self) -> bool {
         matches!(self, Self::Terminal { .. })
     }
 
-    /// Columns of the terminal that answers are written to, where it is one.
+    /// Returns the width of the terminal in columns; `None` if messages do not come from a terminal.
     pub fn width(&mut self) -> Option<usize> {
         match self {
             Self::Terminal { editor, .. } => editor.dimensions().map(|(columns, _)| usize::from(columns)),
@@ -82,7 +82,7 @@ impl Lines {
         }
     }
 
-    /// The next line or quoted message; `None` at the end.
+    /// Reads the next line or quoted message; `None` at the end of input.
     ///
     /// # Errors
     /// The terminal or the pipe cannot be read, or the pipe ends within quotes.
@@ -93,7 +93,7 @@ impl Lines {
                     Ok(text) => break text,
                     Err(ReadlineError::Interrupted) => eprintln!("Ctrl-D or /bye leaves."),
                     Err(ReadlineError::Eof) => {
-                        // What follows begins on a line of its own.
+                        // The shell's prompt should begin on a line of its own.
                         stdout().write_all(b"\n")?;
                         return Ok(None);
                     }
@@ -108,7 +108,7 @@ impl Lines {
         Ok(Some(Input::of(&text)))
     }
 
-    /// Writes the history for the next time; the editor writes it for its owner only.
+    /// Saves the history for the next conversation, in a file that only its owner can read.
     pub fn save_history(&mut self) {
         if let Self::Terminal { editor, history: Some(path) } = self {
             // A history that cannot be written is not worth an error.
@@ -140,7 +140,7 @@ fn is_open(text: &str) -> bool {
     inside.is_some_and(|inside| !inside.trim_end().ends_with(QUOTES))
 }
 
-/// A line, or all lines up to the quotes that close it; `read` counts them.
+/// Reads a line, or if it begins with quotes, all lines up to the closing quotes. `read` counts the lines.
 fn read_message(from: &mut dyn BufRead, read: &mut usize) -> Result<Option<String>> {
     let mut text = String::new();
     let begun = *read + 1;
@@ -173,7 +173,7 @@ fn history_file() -> Option<PathBuf> {
     Some(user_folders::state()?.join("chat_history"))
 }
 
-/// How the editor shows its prompt, and when a message is complete.
+/// Draws the editor's prompt, and decides when a message is complete.
 pub struct Prompter {
     colours: bool,
 }

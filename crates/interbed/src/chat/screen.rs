@@ -1,45 +1,45 @@
-//! An answer on a terminal: lines break between words, and what a model thinks is dim.
+//! Shows an answer on a terminal: lines break between words, and the model's thinking is dim.
 
 use unicode_width::UnicodeWidthChar;
 
 use crate::answer::without_controls;
 
-/// What stands around a model's thinking.
+/// The tags around a model's thinking.
 const THINKING: (&str, &str) = ("<think>", "</think>");
 
-/// What fences code, whose lines are not broken between words.
+/// The fence around code, whose lines are not broken between words.
 const FENCE: &str = "```";
 
-/// Columns between two tabs.
+/// Number of columns from one tab stop to the next.
 const TAB: usize = 8;
 
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// One answer, as far as it was shown.
+/// The state of an answer that is partly shown.
 #[derive(Default)]
 pub struct Screen {
-    /// Columns of the terminal; without it, lines are not broken.
+    /// Width of the terminal in columns; `None` if lines are not broken.
     width: Option<usize>,
     colours: bool,
     seen: String,
     is_dim: bool,
-    /// The line that is being written, as far as the model broke it, and the column that the cursor is in.
+    /// The current line since the model's last line break, and the column of the cursor.
     line: String,
     column: usize,
-    /// The word at the end of the line, and how many columns it has.
+    /// The word at the end of the line, and its width in columns.
     word: String,
     word_width: usize,
     in_code: bool,
 }
 
 impl Screen {
-    /// Nothing was shown yet.
+    /// Starts an answer of which nothing has been shown.
     pub fn new(width: Option<usize>, colours: bool) -> Self {
         Self { width: width.filter(|&width| width > 1), colours, ..Self::default() }
     }
 
-    /// What to write for the next piece of the answer.
+    /// Returns the text to write for the next piece of the answer.
     pub fn show(&mut self, text: &str) -> String {
         let mut out = String::with_capacity(text.len() + 16);
         let before = self.is_dim;
@@ -55,12 +55,12 @@ impl Screen {
         out
     }
 
-    /// What to write after the last piece, also where the answer was stopped.
+    /// Returns the text to write after the last piece, or after the answer was stopped.
     pub fn end(&mut self) -> &'static str {
         if std::mem::take(&mut self.is_dim) { "\x1b[0m\n" } else { "\n" }
     }
 
-    /// Whether what came so far begins with thinking that has not ended.
+    /// Whether the answer so far begins with thinking that has not ended.
     fn thinks(&self) -> bool {
         self.seen.trim_start().starts_with(THINKING.0) && !self.seen.contains(THINKING.1)
     }
@@ -77,14 +77,14 @@ impl Screen {
         let is_space = character.is_whitespace();
         if self.width.is_some_and(|width| self.column + columns >= width) {
             if is_space && !self.in_code {
-                // The break stands for the space.
+                // The line break replaces the space.
                 self.begin_line(out);
                 return;
             }
             let word = std::mem::take(&mut self.word);
             let (width, moves) = (self.word_width, self.word_width < self.column && !self.in_code && !is_space);
             if moves && width > 0 {
-                // The beginning of the word was shown already.
+                // The beginning of the word is on the screen already, so it is erased there.
                 out.push_str(&format!("\x1b[{width}D\x1b[K"));
             }
             self.begin_line(out);
@@ -115,7 +115,8 @@ impl Screen {
 mod tests {
     use super::*;
 
-    /// What a terminal of `width` columns shows after all pieces: a small one, which knows the sequences used here.
+    /// Returns what a terminal of `width` columns shows after all pieces. The simulated terminal knows only the escape
+    /// sequences that `Screen` uses.
     fn shown(width: usize, pieces: &[&str]) -> String {
         let mut screen = Screen::new(Some(width), false);
         let written: String = pieces.iter().map(|piece| screen.show(piece)).collect();

@@ -1,4 +1,4 @@
-//! The file that holds how often a model's experts were used.
+//! The file that stores how often a model's experts were used.
 //!
 //! ```text
 //! "interbed counts 1\n"        18 bytes, with the version
@@ -21,7 +21,7 @@ const MAGIC: &[u8; 18] = b"interbed counts 1\n";
 const FINGERPRINT_BYTES: usize = 32;
 const HASH_BYTES: usize = 32;
 
-/// The file of one model.
+/// The file with the counts of one model.
 pub struct CountsFile {
     path: PathBuf,
     fingerprint: [u8; FINGERPRINT_BYTES],
@@ -30,22 +30,22 @@ pub struct CountsFile {
 }
 
 impl CountsFile {
-    /// The file in `folder` for the model of this fingerprint. It need not be there.
+    /// Returns the file in `folder` for the model with this fingerprint. The file need not exist.
     pub fn new(folder: &Path, fingerprint: [u8; FINGERPRINT_BYTES], shape: &ArenaShape) -> Self {
         let name: String = fingerprint[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         let path = folder.join(name + ".counts");
         Self { path, fingerprint, layers: shape.layers(), experts: shape.experts() }
     }
 
-    /// Where it is.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The counts, if there is a file.
+    /// Reads the counts; `None` if the file does not exist.
     ///
     /// # Errors
-    /// It cannot be read, or holds something else.
+    /// The file cannot be read, is damaged, or belongs to another model or version.
     pub fn read(&self) -> Result<Option<SlabCounts>> {
         let file = match ExactFile::open(&self.path) {
             Ok(file) => file,
@@ -54,7 +54,7 @@ impl CountsFile {
         };
         let head = self.head();
         let expected = head.len() + self.layers * self.experts * size_of::<f32>() + HASH_BYTES;
-        // Whatever lies there, no more is read than counts of this model take.
+        // The length is checked first, so that no more bytes are read than counts of this model take.
         ensure!(file.len() == expected as u64, "it has {} bytes, but {expected} are expected", file.len());
         let mut bytes = vec![0; expected];
         file.read_exact_at(&mut bytes, 0)?;
@@ -68,10 +68,10 @@ impl CountsFile {
         Ok(Some(SlabCounts { uses: uses.collect() }))
     }
 
-    /// Replaces the file by one with these counts.
+    /// Replaces the file by one with `counts`.
     ///
     /// # Errors
-    /// The system refuses; an older file stays as it was.
+    /// The file cannot be written; an older file stays unchanged.
     pub fn write(&self, counts: &SlabCounts) -> Result<(), IoError> {
         let mut bytes = self.head();
         bytes.extend(counts.uses.iter().flatten().flat_map(|uses| uses.to_le_bytes()));
@@ -82,15 +82,15 @@ impl CountsFile {
         file.commit()
     }
 
-    /// Whether it could be written, without writing it.
+    /// Checks that the file could be written, without writing it.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The file could not be written.
     pub fn check_writable(&self) -> Result<(), IoError> {
         AtomicWriter::create(&self.path).map(drop)
     }
 
-    /// All before the uses.
+    /// Returns the bytes of the file before the counts.
     fn head(&self) -> Vec<u8> {
         let sizes = [self.layers as u32, self.experts as u32].map(u32::to_le_bytes).concat();
         [&MAGIC[..], &self.fingerprint, &sizes].concat()
@@ -119,7 +119,7 @@ mod tests {
         let counts = SlabCounts { uses: vec![vec![0.5, 0.0, 2.0], vec![1e6, 1.0, 0.25]] };
         file.write(&counts).expect("it is written");
         assert_eq!(file.read().expect("it is read"), Some(counts));
-        // Files of this version are read for ever, or their counts are lost.
+        // Files of this version must stay readable, or users lose their counts.
         let mut bytes = b"interbed counts 1\n".to_vec();
         bytes.extend([[7u8; 32].as_slice(), &[2, 0, 0, 0], &[3, 0, 0, 0]].concat());
         bytes.extend([0.5f32, 0.0, 2.0, 1e6, 1.0, 0.25].iter().flat_map(|uses| uses.to_le_bytes()));
@@ -149,7 +149,7 @@ mod tests {
         }
         refused(&[&whole[..], b"!"].concat(), "bytes");
         for other in [CountsFile::new(folder.path(), [8; 32], &shape(2, 3)), {
-            // As many counts, of another shape.
+            // The second file has as many counts as the first, but another shape.
             CountsFile::new(folder.path(), [7; 32], &shape(3, 2))
         }] {
             other.write(&SlabCounts { uses: vec![vec![1.0; other.experts]; other.layers] }).expect("it is written");
@@ -164,7 +164,7 @@ mod tests {
         fs::create_dir(file.path()).expect("a folder");
         assert!(file.read().is_err());
         fs::remove_dir(file.path()).expect("an empty folder");
-        // A hole of a tebibyte takes no room on disk, but would in memory.
+        // A sparse file of one tebibyte takes no room on disk, but would take it in memory.
         fs::File::create(file.path()).and_then(|file| file.set_len(1 << 40)).expect("a long file");
         assert!(file.read().expect_err("it is refused").to_string().contains("1099511627776 bytes"));
     }

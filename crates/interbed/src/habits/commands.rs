@@ -1,4 +1,4 @@
-//! Commands of other programs.
+//! Commands of other programs, with hints at what to use instead.
 
 const SERVE: &str = "`interbed serve MODEL` is the server";
 
@@ -10,11 +10,11 @@ const OF_SERVERS: &str = "`interbed bench MODEL` measures prompts and decode wit
                           measured by any client of OpenAI's API, such as `vllm bench serve --base-url \
                           http://127.0.0.1:8000`";
 
-/// What others measure by a word behind `bench`.
+/// Words that follow `bench` in other programs, with hints.
 pub const OF_BENCH: &[(&str, &str)] =
     &[("serve", OF_SERVERS), ("latency", OF_SERVERS), ("throughput", OF_SERVERS), ("sweep", OF_SERVERS)];
 
-/// Commands of other programs that have no like here.
+/// Commands of other programs that have no equivalent in Interbed, with hints at what to use instead.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("stop", "a model is in memory as long as its process: end that with Ctrl-C, or with `systemctl stop interbed`"),
     (

@@ -1,4 +1,5 @@
-//! Environment variables of other programs, which Interbed does not read: a person who set one is told what does it.
+//! Environment variables of other programs, which Interbed does not read. A user who has set one gets a note about
+//! what to use instead.
 
 use std::ffi::{OsStr, OsString};
 
@@ -6,13 +7,14 @@ use clap::Command;
 
 use super::has_option;
 
-/// Prefix of the variables that stand for options of llama.cpp.
+/// Prefix of the environment variables by which llama.cpp sets options.
 const OF_LLAMA_CPP: &str = "LLAMA_ARG_";
 
-/// A variable of another program.
+/// An environment variable of another program.
 struct Variable {
     name: &'static str,
-    /// What to use, by an option that the command has, or by its name; the first counts.
+    /// Pairs of an option or a command's name, and a hint. The hint of the first pair that fits the current command is
+    /// used.
     instead: &'static [(&'static str, &'static str)],
 }
 
@@ -62,15 +64,15 @@ const MODELS: &str = "HF_HUB_CACHE says in which folder models are kept";
 
 const MODEL: &str = "MODEL on the command line, or INTERBED_MODEL, is the model";
 
-/// Variables of other servers that hold a key.
+/// Environment variables of other servers that hold an API key.
 const KEYS: [&str; 3] = ["LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_API_KEY"];
 
-/// Our variable that holds a key, and the options that give one.
+/// Interbed's environment variable for an API key, and the options that give one.
 const OUR_KEY: &str = "INTERBED_API_KEY";
 const KEY_OPTIONS: [&str; 2] = ["--api-key", "--api-key-file"];
 
-/// A line for each variable in `set` that other programs read, where `command` has something like it. `set` holds the
-/// names of variables that have a value, `args` the words of the command line.
+/// Returns a note for each variable of another program for which `command` has an equivalent. `set` holds the names of
+/// variables that have a value, `args` the words of the command line.
 pub fn lines(command: &Command, args: &[OsString], set: &[String]) -> Vec<String> {
     let holds = |name: &str| set.iter().any(|one| one == name);
     let instead = |known: &[(&'static str, &'static str)]| {

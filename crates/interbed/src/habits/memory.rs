@@ -1,4 +1,4 @@
-//! Options of context, passes, threads, memory and devices.
+//! Options of other programs about context, passes, threads, memory and devices.
 
 use super::Habit;
 use super::Meaning::{Already, ByValue, Instead, Ours, Words};
@@ -18,7 +18,7 @@ const CACHED: &str = "KV that memory has no room for is kept with --kv-disk DIR,
 
 const NO_CLUSTER: &str = "Interbed runs in one process: leave it out";
 
-/// What becomes of each.
+/// The options, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(
         &["-c", "--ctx-size", "--num-ctx"],

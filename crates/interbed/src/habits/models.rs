@@ -1,4 +1,4 @@
-//! Options that say which model, and how it is stored.
+//! Options of other programs about models and how they are stored.
 
 use super::Habit;
 use super::Meaning::{self, Already, ByValue, Instead, Model};
@@ -24,7 +24,7 @@ const QUANTISED: &[(&str, Meaning)] = &[
     ("bitsandbytes", Instead(STORED)),
 ];
 
-/// What becomes of each.
+/// The options, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(&["-m", "--model", "--model-path"], Value, Model),
     Habit::of(&["-hf", "-hfr", "--hf-repo"], Value, Model),

@@ -1,4 +1,4 @@
-//! Options of prompts, answers, and how tokens are chosen.
+//! Options of other programs about prompts, answers and sampling.
 
 use super::BY_REQUEST;
 use super::Habit;
@@ -27,7 +27,7 @@ const SYSTEM: &str = "requests bring it as their first message, with the role \"
 const THINKING: &str = "a model's thinking is printed as it comes; answers of `interbed serve` have it apart, in a \
                         field of its own";
 
-/// What becomes of each.
+/// The options, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(&["--file"], Value, OursOr("--prompt-file", PROMPT)),
     Habit::of(&["-bf", "--binary-file"], Value, OursOr("--prompt-file", PROMPT)),

@@ -1,4 +1,4 @@
-//! Options of servers.
+//! Options of other programs about servers.
 
 use super::Habit;
 use super::Meaning::{Already, ByValue, Instead, Ours, Words};
@@ -6,7 +6,7 @@ use super::Takes::{Nothing, Perhaps, Value};
 
 const LOGS: &str = "logs go to stderr: --quiet for none, RUST_LOG=debug for more, --log-format json for collectors";
 
-/// What becomes of each.
+/// The options, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(&["-a", "--alias"], Value, Ours("--served-model-name")),
     Habit::of(&["--ssl-keyfile", "--ssl-key-file"], Value, Ours("--tls-key")),

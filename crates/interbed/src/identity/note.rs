@@ -1,4 +1,4 @@
-//! The file that notes what identifies a model.
+//! The file that notes a model's identity for later processes.
 //!
 //! ```text
 //! "interbed identity 1\n"     20 bytes, with the version
@@ -20,22 +20,22 @@ use crate::user_folders;
 const MAGIC: &[u8; 20] = b"interbed identity 1\n";
 const DIGEST_BYTES: usize = 32;
 
-/// What was found out, and of which state of the files.
+/// An identity, with the state of the files for which it holds.
 pub struct Note {
     pub claim: Option<[u8; DIGEST_BYTES]>,
     pub identity: [u8; DIGEST_BYTES],
     pub state: Vec<u8>,
 }
 
-/// Where it is noted.
+/// The file of a note, with the present state of the model's files.
 pub struct NoteFile {
     path: PathBuf,
     state: Vec<u8>,
 }
 
 impl NoteFile {
-    /// The file in `folder` for a model in `files`, laid out so; it need not be there. `None` if no change of these
-    /// files would be noticed.
+    /// Returns the note's file in `folder` for a model in `files` with this `layout`; the note's file need not exist.
+    /// `None` if changes of the model's files could not be noticed.
     pub fn of(folder: &Path, files: &[Arc<dyn RandomAccessFile>], layout: [u8; DIGEST_BYTES]) -> Option<Self> {
         let (mut name, mut state) = (Fingerprint::default(), Vec::new());
         name.field("layout", &layout);
@@ -49,12 +49,12 @@ impl NoteFile {
         Some(Self { path: folder.join(digits + ".identity"), state })
     }
 
-    /// The present state of the files.
+    /// Returns the present state of the model's files.
     pub fn state(&self) -> &[u8] {
         &self.state
     }
 
-    /// What was noted, if it is whole.
+    /// Reads the note; `None` if it is missing or damaged.
     pub fn read(&self) -> Option<Note> {
         let file = ExactFile::open(&self.path).ok()?;
         let (begin, end) = (MAGIC.len() + 2 * DIGEST_BYTES, MAGIC.len() + 2 * DIGEST_BYTES + self.state.len());
@@ -74,10 +74,10 @@ impl NoteFile {
         Some(Note { claim, identity: *identity, state: content[begin..].to_vec() })
     }
 
-    /// Puts a note in place of any other.
+    /// Writes the note, in place of an older one.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The file cannot be written.
     pub fn write(&self, note: &Note) -> Result<()> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(note.claim.unwrap_or_default());

@@ -13,7 +13,7 @@ fn specs() -> Vec<GroupSpec> {
     vec![GroupSpec { name: "layer".into(), role: Role::FeedForward, layer: 0, tensors }]
 }
 
-/// A model in a folder of its own, and a folder for notes.
+/// Creates a folder that contains a folder `model` with a model; tests put notes beside it.
 fn model() -> TempDir {
     let parent = tempfile::tempdir().unwrap();
     let of = |spec: &TensorSpec| TensorMeta { name: spec.name.clone(), dtype: DType::BF16, shape: spec.shape.clone() };
@@ -31,7 +31,7 @@ fn weights(parent: &Path) -> PathBuf {
     parent.join("model/model.safetensors")
 }
 
-/// What a process finds out, and whether it had to read all for it.
+/// Returns the identity that a new process finds, and whether it had to read all weights.
 fn found(parent: &Path) -> ([u8; 32], bool) {
     let mut catalog = Catalog::open(parent.join("model")).unwrap();
     let identity = WeightsIdentity::begin_in(Some(&parent.join("notes")), &mut catalog, &specs());
@@ -39,12 +39,12 @@ fn found(parent: &Path) -> ([u8; 32], bool) {
     (identity.complete_now().unwrap(), !was_known)
 }
 
-/// Time after which a change is no longer so recent that another might go unnoticed.
+/// Waits until a change is so old that later changes have another time.
 fn settle() {
     std::thread::sleep(COARSEST_TIME + Duration::from_millis(100));
 }
 
-/// Changes a byte, counted from the end, and puts the time back.
+/// Changes a byte, counted from the end of the file, and restores the time of modification.
 fn change(path: &Path, from_end: u64) {
     let file = fs::File::options().read(true).write(true).open(path).unwrap();
     let (found, mut byte) = (file.metadata().unwrap(), [0]);
@@ -58,13 +58,13 @@ fn change(path: &Path, from_end: u64) {
 fn weights_are_hashed_once_as_long_as_their_files_are_as_they_were() {
     let parent = model();
     let path = weights(parent.path());
-    // Of what was just written nothing is believed: it could be changed again without another time.
+    // Files that were just written get no note, because another change might leave their time unchanged.
     let (first, read) = found(parent.path());
     assert!(read && found(parent.path()) == (first, true));
     settle();
     assert_eq!(found(parent.path()), (first, true));
     assert_eq!(found(parent.path()), (first, false));
-    // Wherever a byte is changed in place, and though its time is put back.
+    // A change of any byte is noticed, even if the time of modification is restored.
     let mut known = vec![first];
     for from_end in [0, 1, 5000, 100 * 128 - 1, 100 * 128 + 1] {
         change(&path, from_end);
@@ -72,7 +72,7 @@ fn weights_are_hashed_once_as_long_as_their_files_are_as_they_were() {
         assert!(read && !known.contains(&other), "byte {from_end} from the end");
         known.push(other);
     }
-    // Another file with the same times.
+    // A replaced file is noticed, even if it has the same time of modification.
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
     let copy = parent.path().join("copy");
     fs::copy(&path, &copy).unwrap();
@@ -98,7 +98,7 @@ fn a_copy_elsewhere_has_the_same_identity_and_damaged_notes_are_none() {
     }
     fs::write(&note, &whole[..whole.len() - 1]).unwrap();
     assert_eq!(found(parent.path()), (identity, true));
-    // That one was noted anew.
+    // The process before has written a new note.
     assert_eq!(found(parent.path()), (identity, false));
 }
 
@@ -112,11 +112,11 @@ fn checksums_of_the_hub_are_taken_of_files_that_were_not_changed() {
     symlink(Path::new("../blobs").join("a".repeat(64)), &path).unwrap();
     let (taken, read) = found(parent.path());
     assert!(!read && found(parent.path()) == (taken, false));
-    // As before, though the name says that it is still the same.
+    // The content has changed, although the link still has the name of the old content.
     change(&blob, 200);
     let (other, read) = found(parent.path());
     assert!(read && other != taken);
-    // Another content comes under another name.
+    // A link with another name leads to another identity without reading.
     let next = blobs.join("b".repeat(64));
     fs::copy(&blob, &next).unwrap();
     fs::remove_file(&path).unwrap();
@@ -133,7 +133,7 @@ fn files_that_are_changed_while_they_are_read_have_no_identity() {
     std::thread::sleep(Duration::from_millis(30));
     change(&weights(parent.path()), 17);
     assert!(identity.complete_now().unwrap_err().to_string().contains("time put back"));
-    // Nor do those that were known before.
+    // Files with a note that change while they are open have no identity either.
     settle();
     found(parent.path());
     assert!(!found(parent.path()).1);

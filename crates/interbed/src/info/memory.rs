@@ -1,4 +1,4 @@
-//! The memory that a model takes, and what budgets allow.
+//! The memory that a model needs, and what various budgets allow.
 
 use anyhow::Result;
 use interbed_device::Bytes;
@@ -8,33 +8,33 @@ use crate::footprint::Footprint;
 use crate::model_dir::{Division, ModelDir};
 use crate::options::{LimitOptions, ModelOptions, SwapOptions};
 
-/// Budgets above the least that are shown.
+/// Number of budgets above the minimum that are shown.
 const BUDGETS: usize = 7;
 
-/// The memory that the model takes, and what budgets allow.
+/// The memory that a model needs, and what various budgets allow.
 pub struct Memory {
     pub kv_dtype: &'static str,
     pub kv_token: Bytes,
     pub kv_context: Bytes,
     pub scratch: Bytes,
-    /// What all experts take on disk; 0 without experts.
+    /// Bytes of all experts on disk; 0 for a model without experts.
     pub experts: Bytes,
     pub context: usize,
-    /// The least budget that works for `interbed run` and `interbed chat`.
+    /// The minimum budget for `interbed run` and `interbed chat`.
     pub least: Bytes,
-    /// The least budget with which `interbed serve` works.
+    /// The minimum budget for `interbed serve`.
     pub least_to_serve: Bytes,
     pub budgets: Vec<Given>,
 }
 
-/// What one budget allows.
+/// The context and the sequences that one budget allows.
 pub struct Given {
     pub budget: Bytes,
     pub kv_tokens: usize,
     pub context: usize,
-    /// Sequences of that whole context at a time.
+    /// Number of sequences with the whole context that fit at a time.
     pub sequences: usize,
-    /// If the weights do not fit: the memory that the budget leaves for them.
+    /// Memory that the budget leaves for weights, if they do not fit and are streamed.
     pub streamed: Option<Bytes>,
 }
 
@@ -49,7 +49,7 @@ impl Memory {
         let kv_token = Bytes(layout.token_bytes() as u64);
         let least = dir.least(limits, &alone)?;
         let budgets = match limits.memory {
-            // A budget that cannot work is refused with what would.
+            // If the given budget is too small, the error message names the minimum.
             Some(budget) => vec![given(&dir.divide(budget, limits, &alone)?)],
             None => budgets(least, &|budget| dir.divide(budget, limits, &alone).ok()),
         };
@@ -76,7 +76,7 @@ fn given(Division { needs, plan, .. }: &Division) -> Given {
     Given { budget: plan.budget.total(), kv_tokens, context, sequences, streamed }
 }
 
-/// The least budget and the round ones above it, up to one that gives all that could be used.
+/// Returns the minimum budget and the powers of two above it, up to one that makes everything fit.
 fn budgets(least: Bytes, divide: &dyn Fn(Bytes) -> Option<Division>) -> Vec<Given> {
     let rounds = std::iter::successors(Some(least.0.next_power_of_two()), |size| size.checked_mul(2)).take(BUDGETS);
     let mut shown: Vec<Given> = Vec::new();

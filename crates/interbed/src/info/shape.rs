@@ -1,4 +1,4 @@
-//! `interbed info` of a shape that Interbed knows by name, without weights.
+//! `interbed info` for a well-known model shape, without weights.
 
 use std::path::Path;
 
@@ -17,16 +17,16 @@ use crate::footprint::Footprint;
 use crate::needs::{self, WeightNeeds};
 use crate::options::LimitOptions;
 
-/// Types that weights of such a shape are told in, besides its own.
+/// Types of weights for which sizes are shown, besides the shape's own type.
 const QUANTISED: [DType; 2] = [DType::Q8_0, DType::Q4K];
 
-/// The shape that `model` names; what lies in the file system wins.
+/// Returns the shape that `model` names; `None` if a file or folder of that name exists.
 pub fn named(model: Option<&Path>) -> Option<&'static str> {
     let model = model.filter(|model| !model.exists())?.to_str()?;
     preset_names().find(|name| *name == model)
 }
 
-/// A type that weights may be stored in, with what they take then.
+/// A type in which the weights may be stored, with the memory that they take then.
 struct Stored {
     dtype: DType,
     weights: Bytes,
@@ -34,10 +34,10 @@ struct Stored {
     least: Bytes,
 }
 
-/// What is told of the shape `name`: a table, and the same as JSON.
+/// Returns a description of the shape `name` as a table and as JSON.
 ///
 /// # Errors
-/// Options that contradict the model.
+/// The options contradict the model.
 pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
     let of = |dtype: Option<DType>| Subject::imagined(Path::new(name), dtype);
     let Some(own) = of(None)? else { anyhow::bail!("{name} is no shape that Interbed knows") };
@@ -91,7 +91,7 @@ pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
 fn stored(subject: &Subject, limits: &LimitOptions) -> Result<Stored> {
     let bytes = subject.weight_bytes()?;
     let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
-    // A plan, too, takes the memory of the process for a constant.
+    // Plans use a constant for the memory of the process, and so does this.
     let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
     let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
     let kv_token = Bytes(needs::kv_layout(&subject.config, subject.dtype, limits).token_bytes() as u64);

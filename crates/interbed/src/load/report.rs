@@ -1,4 +1,4 @@
-//! How the budget was divided, on stderr.
+//! Reports on stderr about how memory was divided.
 
 use interbed_engine::{MemoryNeeds, MemoryPlan};
 use interbed_model::generation_config::GenerationConfig;
@@ -8,7 +8,7 @@ use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 use crate::report::report;
 
-/// How the budget is divided, on stderr.
+/// Reports how the budget is divided.
 pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
     let from = if limits.memory.is_some() { "--memory" } else { "available" };
     report!("{}: {:.1}M parameters", dir.name(), dir.config.num_parameters() as f64 / 1e6);
@@ -34,8 +34,8 @@ pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: 
     }
 }
 
-/// Says so where KV cannot hold the context that is `wanted`, because it was asked for or the model has it, or where
-/// memory alone cannot: a request may have `has` tokens.
+/// Reports if requests get a shorter context than the `wanted` one, or if memory alone cannot hold the context. `has`
+/// is the number of tokens that a request may have.
 pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptions) {
     if has > plan.max_model_len {
         let held = plan.max_model_len;
@@ -59,7 +59,7 @@ fn context_note(has: usize, wanted: usize, asked: bool, more: &str) -> Option<St
     })
 }
 
-/// Says so where a GGUF file says nothing of sampling.
+/// Reports the default sampling parameters of a GGUF file that has none.
 pub fn sampling(generation: &GenerationConfig) {
     if *generation == GenerationConfig::llama_cpp() {
         report!(

@@ -1,4 +1,4 @@
-//! `interbed plan` without a model: the shapes that Interbed knows, by how fast this machine would run them.
+//! `interbed plan` without a model: lists the well-known shapes by how fast this machine would run them.
 
 use std::io::{Write, stdout};
 use std::num::NonZeroUsize;
@@ -17,19 +17,19 @@ use crate::printable::printable;
 use crate::report::report;
 use crate::short_names;
 
-/// How weights are taken to be stored: in 4 bits, as most people take them.
+/// The type that weights are assumed to have: 4 bits, which most people use.
 const DTYPE: DType = DType::Q4K;
 
-/// The models that come in MXFP4 alone begin so.
+/// Prefix of the names of models that are published in MXFP4 only.
 const IN_MXFP4: &str = "gpt-oss";
 
-/// Shapes that are for tests, or other names of ones that are listed.
+/// Shapes for tests, and other names of shapes that are listed; both are left out.
 const LEFT_OUT: [&str; 2] = ["tiny", "jiuge-7b"];
 
-/// A shape, and what its plan comes to; or why it cannot run.
+/// A shape with the result of its plan, or the reason why it cannot run.
 struct Row {
     name: &'static str,
-    /// What `interbed run` and the others call a model of that shape, if there is one by a short name.
+    /// The short name of a model with this shape, if there is one; other commands accept it.
     short_name: Option<String>,
     parameters: u64,
     active: u64,
@@ -43,14 +43,14 @@ impl Row {
     }
 }
 
-/// Prints the table.
+/// Prints the table of shapes.
 ///
 /// # Errors
 /// The machine cannot be measured.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let asked = args.dtype.map(DType::from);
     let dtype = asked.unwrap_or(DTYPE);
-    // One sequence is what the table tells of.
+    // The table shows the speed of a single sequence.
     let args = &PlanArgs { batch: vec![NonZeroUsize::MIN], ..args.clone() };
     let machine = args.machine.known(args.limits.memory);
     let machine = machine.with_measured_cores(needs::threads(&args.limits), dtype)?;
@@ -77,7 +77,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             verdict: verdict.map_err(|error| error.to_string()),
         });
     }
-    // Mixtures first: of models of a size they are the fastest.
+    // Mixtures come first, because they are the fastest among models of a given size.
     rows.sort_by(|one, other| other.is_mixture.cmp(&one.is_mixture).then(other.rate().total_cmp(&one.rate())));
     let mut out = stdout().lock();
     if args.json {
@@ -106,8 +106,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-/// How the weights of a shape are taken to be stored, if the table lists it by this name; what lies in the file system
-/// wins.
+/// Returns the assumed type of the weights of a shape that the table lists; `None` for other names, and for names of
+/// existing files.
 pub fn listed_dtype(model: &Path) -> Option<DType> {
     let name = model.to_str().filter(|_| !model.exists())?;
     listed().find(|known| *known == name).map(usual_dtype)

@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! The address on which a server listens.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
@@ -27,7 +27,7 @@ pub fn bind(host: &str, port: u16) -> Result<TcpSocket> {
 
 fn bind_address(address: SocketAddr) -> std::io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A server that was just stopped leaves connections behind that would keep the port for a minute.
+    // Connections of a server that was just stopped would otherwise block the port for a minute.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)
@@ -44,14 +44,14 @@ pub fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Er
     Advised::system(format!("cannot listen on {host}:{port}"), hint, error)
 }
 
-/// The names that the machine has and that it was given to listen on, as far as they are names.
+/// Returns the names by which the server may be called: the machine's host name, and `host` if it is a name.
 pub fn own_names(host: &str) -> impl Iterator<Item = String> {
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let names = [machine.trim().to_owned(), host.to_owned()];
     names.into_iter().filter(|name| name != "*" && interbed_server::check_host(name).is_ok())
 }
 
-/// The address that a browser on this machine opens.
+/// Returns an address that a browser on this machine can open.
 pub fn browsable(address: SocketAddr) -> SocketAddr {
     let here: IpAddr = if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     if address.ip().is_unspecified() { SocketAddr::new(here, address.port()) } else { address }

@@ -1,4 +1,4 @@
-//! What a server says when it serves.
+//! The messages that a server prints when it is ready.
 
 use std::net::SocketAddr;
 
@@ -7,25 +7,25 @@ use interbed_server::ServerConfig;
 use super::address::browsable;
 use crate::report::report;
 
-/// Most names of models that are told.
+/// Maximum number of model names that are printed.
 const NAMES_TOLD: usize = 12;
 
-/// Where a server is reached, and how.
+/// The server's address, and whether clients need a key.
 pub struct Announcement {
     scheme: &'static str,
     address: SocketAddr,
-    /// Whether clients need a key.
+    /// Whether clients must send an API key.
     keyed: bool,
 }
 
 impl Announcement {
-    /// A server with this configuration.
+    /// Describes a server with this configuration that listens on `address`.
     pub fn of(config: &ServerConfig, address: SocketAddr) -> Self {
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         Self { scheme, address, keyed: !config.api_keys.is_empty() }
     }
 
-    /// Tells where one model is served, and how to try it.
+    /// Prints where the model `name` is served, and a command that tries it.
     pub fn announce(&self, name: &str, chats: bool) {
         let (path, body) = if chats {
             ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)
@@ -36,7 +36,7 @@ impl Announcement {
         self.try_it(path, body);
     }
 
-    /// Tells where the models of these names are served, and how to try the first.
+    /// Prints where the models called `names` are served, and a command that tries the first.
     pub fn announce_library(&self, names: &[String]) {
         let models = if names.len() == 1 { "1 model".to_owned() } else { format!("{} models", names.len()) };
         self.serving(&models);

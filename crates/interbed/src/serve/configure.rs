@@ -1,4 +1,4 @@
-//! What options and a model make of the server's configuration.
+//! The server's configuration, made from options and a model.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use super::secrets::Secrets;
 use crate::load::Loaded;
 use crate::sampling::model_defaults;
 
-/// What `--served-model-name` calls any name.
+/// The value of `--served-model-name` that accepts any model name.
 pub const ANY_NAME: &str = "*";
 
-/// What is known before a model is loaded. It has these `names`, where the options give it none.
+/// Returns the configuration without a model. The model gets `names` if the options give it none.
 pub fn base_config(args: &ServeArgs, names: Vec<String>, secrets: &Secrets) -> Result<ServerConfig> {
     let (any, named): (Vec<_>, Vec<_>) = args.served_model_name.iter().cloned().partition(|name| name == ANY_NAME);
     let mut model_names = if named.is_empty() { names } else { named };
@@ -40,7 +40,7 @@ pub fn base_config(args: &ServeArgs, names: Vec<String>, secrets: &Secrets) -> R
     })
 }
 
-/// The whole configuration: what was known before, and what the loaded model says.
+/// Returns the whole configuration: `base`, completed with facts about the loaded model.
 pub fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
     ServerConfig {
         model: loaded.facts.clone(),
@@ -57,7 +57,7 @@ pub fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
     }
 }
 
-/// This program, also when its file has been replaced since.
+/// Returns the path of this program, which works even if the program's file has been replaced.
 pub fn own_program() -> Option<PathBuf> {
     let running = PathBuf::from("/proc/self/exe");
     if running.exists() { Some(running) } else { std::env::current_exe().ok() }

@@ -1,5 +1,5 @@
-//! Fetching a model while a server serves: by a process of its own, so that what it takes is none of the server's
-//! memory, and nothing of it is left behind.
+//! Fetches a model while a server runs. A process of its own does it, so that its memory is not the server's and is
+//! released when it ends.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,17 +14,17 @@ use tokio::sync::mpsc::Sender;
 use super::configure::own_program;
 use crate::failure::BAD_INPUT;
 
-/// Most bytes of what the process says that are looked at.
+/// Maximum number of bytes of the process's error output that are read.
 const SAID_BYTES_MAX: u64 = 64 << 10;
 
-/// Who is told how it goes.
+/// The channel on which a client is told about progress.
 pub type Told = Sender<Result<PullStep, LibraryError>>;
 
-/// Begins to fetch a model by its full name on the Hub, and calls `fetched` when it is there. It ends when nobody
-/// listens to `told` any more, and keeps its `place` until then. To be called within a runtime.
+/// Starts to fetch a model by its full name on the Hub, and calls `fetched` once it is complete. The download stops
+/// when the receiver of `told` is dropped, and holds its `place` until it ends. Must be called within a runtime.
 ///
 /// # Errors
-/// The system starts no process.
+/// The system cannot start a process.
 pub fn begin(
     name: &str,
     offline: bool,
@@ -63,13 +63,13 @@ pub fn begin(
             Ok(status) => Err(refusal(status, &said.join().unwrap_or_default())),
             Err(error) => Err(LibraryError::Failed(format!("it is not known how it ended: {error}"))),
         };
-        // Who has gone meanwhile needs no word.
+        // A client that has disconnected meanwhile needs no message.
         let _ = told.blocking_send(outcome);
     };
     thread::Builder::new().name("fetching".into()).spawn(work).map(drop).map_err(failed)
 }
 
-/// The process, which is killed once one of those who have it goes.
+/// The process of a download; dropping any clone kills it.
 #[derive(Clone)]
 struct Running(Arc<Mutex<Child>>);
 
@@ -82,26 +82,26 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that has ended is neither killed nor waited for again.
+        // A process that has ended is neither killed nor waited for again.
         let _ = child.kill().and_then(|()| child.wait());
     }
 }
 
 fn read(pipe: impl Read) -> String {
     let mut said = Vec::new();
-    // What came until it broke off is enough.
+    // If reading fails, the text so far is enough for an error message.
     let _ = pipe.take(SAID_BYTES_MAX).read_to_end(&mut said);
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// How far it is, if the line tells that.
+/// Parses a line of progress; `None` for other lines.
 fn step_of(line: &str) -> Option<PullStep> {
     let line: Value = serde_json::from_str(line).ok()?;
     let content = line["commit"].as_str()?.to_owned();
     Some(PullStep::Fetched { content, done: line["completed"].as_u64()?, all: line["total"].as_u64()? })
 }
 
-/// What a client is told of a process that has failed.
+/// Returns the error for a client when the process has failed.
 fn refusal(status: ExitStatus, said: &str) -> LibraryError {
     let told = said.rsplit_once("error: ").map_or(said, |(_, told)| told);
     let told = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-/// The options that most people use, by their ids: they come first, and the others under their headings below.
+/// Ids of the options that most people use, which the help lists first; the others follow under their headings.
 const FIRST: [&str; 10] = [
     "memory",
     "max_model_len",

@@ -1,4 +1,4 @@
-//! The models that a server without a MODEL serves: those in the cache of models by name, and the bundled one.
+//! The models of a server that was started without a MODEL: all models in the Hub cache, and the bundled one.
 
 use std::collections::HashMap;
 use std::fs;
@@ -30,13 +30,13 @@ use crate::report::report;
 use crate::sampling::model_defaults;
 use crate::small_files;
 
-/// Time for which the list of models is taken to be as it was.
+/// Time for which a list of the models is used before it is read again.
 const LISTED_FOR: Duration = Duration::from_secs(2);
 
-/// Models that are fetched at a time.
+/// Maximum number of models that are fetched at a time.
 const FETCHED_AT_A_TIME: usize = 2;
 
-/// The models of this machine.
+/// The models on this machine.
 pub struct CacheLibrary {
     base: ServerConfig,
     limits: LimitOptions,
@@ -44,24 +44,24 @@ pub struct CacheLibrary {
     /// The model that ships with Interbed.
     bundled: Option<PathBuf>,
     shelf: Arc<Mutex<Shelf>>,
-    /// How many may be fetched at a time.
+    /// Limits how many models are fetched at a time.
     fetching: Arc<Semaphore>,
 }
 
-/// What was found lately.
+/// A cache of what was read from the disk.
 #[derive(Default)]
 struct Shelf {
     listed: Option<(Instant, Arc<[Fetched]>)>,
-    /// What was read of each model, and of which state of its files.
+    /// For each model's path: the facts about the model, with the state of its files when they were read.
     facts: HashMap<PathBuf, (FileState, Option<ModelFacts>)>,
 }
 
-/// When a file was changed, and its length.
+/// Time of modification and length of a file; `None` if the file cannot be read.
 type FileState = Option<(SystemTime, u64)>;
 
 impl CacheLibrary {
-    /// Loads models under these limits, and serves them as `base` says. Requests beyond `max_waiting` that wait are
-    /// refused.
+    /// Opens the library. Models are loaded under `limits` and served as `base` says; if more than `max_waiting`
+    /// requests wait, further ones are refused.
     ///
     /// # Errors
     /// The cache cannot be read.
@@ -79,12 +79,12 @@ impl CacheLibrary {
         Ok(library)
     }
 
-    /// The first name of each model.
+    /// Returns the first name of each model.
     pub fn names(&self) -> Vec<String> {
         self.models().into_iter().filter_map(|model| model.names.into_iter().next()).collect()
     }
 
-    /// What is on this machine now, whether it can be used or not.
+    /// Returns the models that are on this machine now, whether they can be used or not.
     fn look(&self) -> Result<Arc<[Fetched]>> {
         if let Some((at, listed)) = &self.shelf().listed
             && at.elapsed() < LISTED_FOR
@@ -106,7 +106,7 @@ impl CacheLibrary {
         found.with_context(|| format!("{name} is not on this machine any more"))
     }
 
-    /// What the files of a model say; `None` where they cannot be used, which is logged once.
+    /// Returns the facts about a model from its files; `None` if the files cannot be used, which is logged once.
     fn facts(&self, model: &Fetched) -> Option<ModelFacts> {
         let state = state_of(&model.path);
         if let Some((known, facts)) = self.shelf().facts.get(&model.path)
@@ -126,7 +126,7 @@ impl CacheLibrary {
 
     fn load_now(&self, name: &str, progress: Arc<LoadProgress>) -> Result<ServedModel> {
         let Fetched { names, path } = self.found(name)?;
-        // What the last model took is over: this one needs the same memory whether there was one or not.
+        // The peak of memory that the last model used is forgotten, so that this model's plan does not depend on it.
         hub::forget_peak();
         let mut limits = self.limits.clone();
         limits.watch = Some(progress);
@@ -168,7 +168,7 @@ impl Library for CacheLibrary {
         let listed = self.look().ok()?;
         let name = name.strip_suffix(":latest").unwrap_or(name);
         let by_name = || listed.iter().find(|model| model.names.iter().any(|known| known == name));
-        // Other ways to write a name lead to the same files.
+        // A name may be written in several ways that lead to the same files.
         let by_path = || {
             let path = hub::path_of(name, &self.limits.hub)?;
             listed.iter().find(|model| model.path == path)
@@ -196,12 +196,12 @@ impl Library for CacheLibrary {
             let shelf = self.shelf.clone();
             let (offline, told) = (self.limits.hub.offline, told.clone());
             fetching::begin(&full, offline, told, place, move || {
-                // It is there from now on.
+                // The next look at the list must find the new model.
                 shelf.lock().unwrap_or_else(PoisonError::into_inner).listed = None;
             })
         };
         if let Err(error) = begin() {
-            // There is room for it, and the receiver is here.
+            // The channel is empty, and its receiver exists, so sending cannot fail.
             let _ = told.try_send(Err(error));
         }
         steps
@@ -212,7 +212,7 @@ impl Library for CacheLibrary {
     }
 }
 
-/// What a client is told of a failure: what the command line would say.
+/// Returns the error that a client gets for a failure, with the message of the command line.
 fn refused(error: &anyhow::Error) -> LibraryError {
     let told = failure::message(error).unwrap_or_default();
     let told = told.strip_prefix("error: ").unwrap_or(&told).lines().map(str::trim).collect::<Vec<_>>().join("; ");

@@ -1,4 +1,4 @@
-//! Files that a server reads at its start, and again at SIGHUP.
+//! API keys and certificates: files that a server reads at its start, and again at SIGHUP.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Advised;
 use crate::secret_files::{read, warn_if_open};
 
-/// Largest file of keys, in bytes.
+/// Maximum size of a file of keys, in bytes.
 const KEYS_BYTES_MAX: u64 = 1 << 20;
-/// Largest certificate with its chain, and largest private key, in bytes.
+/// Maximum size of a certificate with its chain, and of a private key, in bytes.
 const TLS_BYTES_MAX: u64 = 256 << 10;
 
-/// The API keys that clients may send, and the server's certificate; and where they come from.
+/// The API keys that clients may send, the server's certificate, and the files that they come from.
 pub struct Secrets {
     pub keys: ApiKeys,
     pub tls: Option<Tls>,
@@ -31,7 +31,7 @@ struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Gives what they have to `take`.
+    /// Reads the certificate and the key, and passes their bytes to `take`.
     fn read<T>(&self, take: impl FnOnce(&[u8], &[u8]) -> Result<T, BadTls>) -> Result<T> {
         let certificate = read("--tls-cert", &self.certificate, TLS_BYTES_MAX)?;
         let key = read("--tls-key", &self.key, TLS_BYTES_MAX)?;
@@ -46,10 +46,10 @@ impl TlsFiles {
 }
 
 impl Secrets {
-    /// The keys that were given, and those of a file; the certificate and its private key.
+    /// Reads the API keys, those in `given` and those in a file, and the certificate with its private key.
     ///
     /// # Errors
-    /// A file that cannot be used.
+    /// A file cannot be read or has invalid content.
     pub fn open(given: &[String], key_file: Option<&Path>, tls: Option<(&Path, &Path)>) -> Result<Self> {
         let given: Vec<_> = given.iter().map(ApiKey::new).collect();
         let tls_files = tls.map(|(certificate, key)| TlsFiles { certificate: certificate.into(), key: key.into() });
@@ -79,7 +79,8 @@ impl Secrets {
         Ok([self.given.clone(), read].concat())
     }
 
-    /// Reads the files again. What cannot be used leaves what was there, and is logged.
+    /// Reads the files again. If a file cannot be used, the old keys or certificate stay in use, and an error is
+    /// logged.
     fn reload(&self) {
         if self.key_file.is_none() && self.tls_files.is_none() {
             tracing::info!("SIGHUP: there is no --api-key-file and no --tls-cert to read again");
@@ -101,15 +102,15 @@ impl Secrets {
         }
     }
 
-    /// Reads the files again at every SIGHUP. To be called within a runtime.
+    /// Reads the files again at every SIGHUP. Must be called within a runtime.
     ///
     /// # Errors
-    /// The system takes no handler.
+    /// The system refuses the signal handler.
     pub fn reload_at_hangup(self: Arc<Self>) -> Result<()> {
         let mut hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
         tokio::spawn(async move {
             while hangups.recv().await.is_some() {
-                // Small files, at somebody's word: no other request waits long.
+                // The files are small and rarely read, so other requests do not wait long.
                 tokio::task::block_in_place(|| self.reload());
             }
         });

@@ -13,23 +13,24 @@ use crate::report::report;
 /// The exit code of a process that SIGTERM has ended.
 const TERMINATED: i32 = 143;
 
-/// Ctrl-C and SIGTERM: the first lets requests in flight finish, the second cuts them, the third ends the process.
+/// Handles Ctrl-C and SIGTERM: the first signal lets requests in flight finish, the second cuts them, the third ends
+/// the process.
 pub struct Stop {
     signals: [Signal; 2],
     drain_s: u64,
-    /// Whether there was a second one.
+    /// Whether a second signal has come.
     pub impatient: Arc<AtomicBool>,
 }
 
 impl Stop {
-    /// From now on, signals are taken here. To be called within a runtime.
+    /// Starts to listen for the signals. Must be called within a runtime.
     pub fn listen(drain_s: u64) -> Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         let signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
         Ok(Self { signals, drain_s, impatient: Arc::default() })
     }
 
-    /// Completes at the first, with what completes at the second.
+    /// Completes at the first signal, and returns a future that completes at the second.
     pub async fn future(mut self) -> impl Future<Output = ()> {
         self.next().await;
         report!("Stopping: requests in flight get {} s to finish; once more ends at once", self.drain_s);
@@ -43,7 +44,7 @@ impl Stop {
         }
     }
 
-    /// Waits for one; returns the exit code of a process that it ends.
+    /// Waits for a signal; returns the exit code of a process that this signal ends.
     pub async fn next(&mut self) -> i32 {
         let [interrupt, terminate] = &mut self.signals;
         tokio::select! {

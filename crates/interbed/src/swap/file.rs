@@ -1,4 +1,4 @@
-//! Swap space in a file without a name, in a directory on a disk.
+//! Swap space in an unnamed file on a disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,22 +13,23 @@ use super::{Place, SPACE_MAX, SwapRoom, Wanted, refused};
 use crate::failure::Advised;
 use crate::report::report;
 
-/// By default at most one part in this many of a disk's free space is taken.
+/// The default size is at most one part in this many of the disk's free space.
 const DISK_SHARE: u64 = 8;
-/// A directory for temporary files on a disk, for systems whose first choice lies in memory.
+/// The directory for temporary files that is used if the system's own is in memory.
 const TEMPORARY_ON_DISK: &str = "/var/tmp";
 
-/// A directory that was named, whatever its name, or that for temporary files.
+/// Storage in the directory that `--swap-dir` names, or in the directory for temporary files.
 pub(super) const PLACE: Place = Place { name: "disk", memory, open };
 
-/// Buffers, and the bookkeeping of the largest number of slots: how many the disk has room for is known later.
+/// Returns the memory of the buffers and of the bookkeeping for the maximum number of slots. The actual number may be
+/// lower, because the disk's free space is only known later.
 fn memory(wanted: &Wanted<'_>) -> Option<Bytes> {
     let space = wanted.space.map_or(SPACE_MAX.min(wanted.budget.0), |asked| asked.0);
     let slots = slots(wanted, space);
     Some(Bytes((wanted.buffer_bytes() as u64).saturating_add(wanted.bookkeeping(slots).0)))
 }
 
-/// Slots that `bytes` hold.
+/// Returns the number of slots that fit into `bytes` bytes.
 fn slots(wanted: &Wanted<'_>, bytes: u64) -> u64 {
     (bytes / SwapSpace::slot_bytes(wanted.block_bytes) as u64).min(BLOCKS_MAX as u64)
 }
@@ -60,7 +61,7 @@ fn open(wanted: &Wanted<'_>, room: &SwapRoom) -> Result<Box<dyn SwapStore>> {
     Ok(Box::new(space))
 }
 
-/// The directory for temporary files that lies on a disk.
+/// Returns a directory for temporary files that is on a disk.
 fn temporary() -> Result<PathBuf, IoError> {
     let first = std::env::temp_dir();
     Ok(if SwapFile::is_in_memory(&first)? { PathBuf::from(TEMPORARY_ON_DISK) } else { first })

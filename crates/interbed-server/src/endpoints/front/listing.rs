@@ -1,4 +1,4 @@
-//! Which models there are, and what they are.
+//! Lists and descriptions of the models that a server with several models has.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use crate::library::{LibraryModel, ModelDescription};
 use crate::shelf::{Answering, refusal};
 use crate::speech::Speech;
 
-/// All names of all models, for clients of Ollama.
+/// Lists all names of all models, in Ollama's form.
 pub(crate) async fn tags(State(front): State<Arc<Front>>) -> Result<Json<Value>, ApiError> {
     let models = front.models().await?;
     let named = models.iter().flat_map(|model| model.names.iter().map(|name| (name, &model.facts)));
@@ -23,14 +23,14 @@ pub(crate) async fn tags(State(front): State<Arc<Front>>) -> Result<Json<Value>,
     Ok(Json(json!({"models": listed})))
 }
 
-/// The model in memory, for clients of Ollama.
+/// Lists the model in memory, in Ollama's form.
 pub(crate) async fn ps(State(front): State<Arc<Front>>) -> Json<Value> {
     let held = front.shelf.answering();
     let models: Vec<_> = held.iter().map(|(held, ends_at)| ollama::in_memory(&held.app, *ends_at)).collect();
     Json(json!({"models": models}))
 }
 
-/// What a model is, in memory or not, for clients of Ollama.
+/// Describes a model, in memory or not, in Ollama's form.
 pub(crate) async fn show(State(front): State<Arc<Front>>, request: Request) -> Result<Json<Value>, ApiError> {
     let (head, body) = request.into_parts();
     let received = read_body(&front.config, &front.memory.bodies, &head, body).await?;
@@ -59,7 +59,7 @@ pub(crate) async fn show(State(front): State<Arc<Front>>, request: Request) -> R
         .await
 }
 
-/// All names of all models.
+/// Lists all names of all models, in OpenAI's form.
 pub(crate) async fn list(State(front): State<Arc<Front>>) -> Result<Json<Value>, ApiError> {
     let (models, held) = (front.models().await?, front.held());
     let named = models.iter().flat_map(|model| model.names.iter().map(move |name| (model, name)));
@@ -67,7 +67,7 @@ pub(crate) async fn list(State(front): State<Arc<Front>>) -> Result<Json<Value>,
     Ok(Json(json!({"object": "list", "data": list})))
 }
 
-/// One model.
+/// Describes one model under the name in the path, in OpenAI's form.
 pub(crate) async fn one(
     State(front): State<Arc<Front>>,
     Path(asked): Path<String>,
@@ -83,7 +83,7 @@ pub(crate) async fn one(
         .await
 }
 
-/// What routers ask, of the model in memory.
+/// Describes the model in memory for routers; 404 if no model is in memory.
 pub(crate) async fn info(State(front): State<Arc<Front>>) -> Result<Json<Value>, ApiError> {
     match front.held() {
         Some(held) => Ok(models::info(State(held.app.clone())).await),
@@ -91,7 +91,7 @@ pub(crate) async fn info(State(front): State<Arc<Front>>) -> Result<Json<Value>,
     }
 }
 
-/// A model under one of its names. Only the one in memory has a context that requests can have.
+/// Describes a model under one of its names. Only the model in memory has a `max_model_len`.
 fn told(front: &Front, model: &LibraryModel, name: &str, held: Option<&Answering>) -> Map<String, Value> {
     let root = model.names.first().map_or(name, String::as_str);
     let modified = ollama::modified(&model.facts, front.started);

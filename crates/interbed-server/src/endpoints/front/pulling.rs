@@ -1,4 +1,4 @@
-//! `/api/pull`: a model is fetched, and how far it is told as Ollama tells it.
+//! `/api/pull`: fetches a model, and reports progress in Ollama's form.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,30 +24,30 @@ use crate::openapi::{Part, part};
 use crate::shelf::refusal;
 use crate::stream::{self, LINES, line};
 
-/// Time between two lines about the same content.
+/// Minimum time between two progress lines about one content.
 const TOLD_EVERY: Duration = Duration::from_millis(250);
-/// Digits of a content's name that its line begins with.
+/// Number of characters of a content's name in its progress line.
 const DIGITS_TOLD: usize = 12;
 
-/// Headers of requests that somebody else's machine passed on.
+/// Headers by which a proxy on another machine shows that it passed the request on.
 const PASSED_ON: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 
 /// The fields of `/api/pull`.
 #[derive(Deserialize)]
 struct Fields {
     model: Option<Field<String>>,
-    /// The older name for it.
+    /// The older name of `model`.
     name: Option<Field<String>>,
     stream: Option<Field<bool>>,
     insecure: Option<Field<bool>>,
 }
 
-/// The fields that it reads.
+/// The fields that `/api/pull` reads.
 pub(crate) fn pull_parts() -> Vec<Part> {
     vec![part!(Fields)]
 }
 
-/// Fetches a model, and stops when its client goes; what came is kept.
+/// Fetches a model. The download stops if the client disconnects; files that were fetched are kept.
 pub(crate) async fn pull(State(front): State<Arc<Front>>, request: Request) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
     check(&front, &head)?;
@@ -62,7 +62,7 @@ pub(crate) async fn pull(State(front): State<Arc<Front>>, request: Request) -> R
     let name = name.ok_or_else(|| ApiError::invalid("model", "the request names no model to fetch"))?;
     drop(received.body);
     let mut steps = front.shelf.library.pull(&name);
-    // What is refused at once has a status that says so.
+    // If the download fails before its first step, the answer's status says so.
     let first = steps.recv().await.unwrap_or_else(broke_off);
     let first = first.map_err(|error| told(&name, error))?;
     if !sent(fields.stream).unwrap_or(true) {
@@ -90,13 +90,14 @@ pub(crate) async fn pull(State(front): State<Arc<Front>>, request: Request) -> R
             () = super::drained(&front) => ApiError::draining(),
         };
         refused.log();
-        // Who has gone meanwhile needs no word.
+        // A client that has disconnected meanwhile needs no message.
         let _ = sender.send(line(&ollama::refusal(&refused)).into()).await;
     });
     Ok(stream::response(receiver, None, LINES))
 }
 
-/// Lets pass whoever has sent a key, and without keys whoever sits at this machine: others would fill its disk.
+/// Refuses pulls from other machines if the server has no API keys, because anybody there could fill the disk. If the
+/// server has keys, the request's key was checked before.
 fn check(front: &Front, head: &Parts) -> Result<(), ApiError> {
     if !front.config.api_keys.is_empty() {
         return Ok(());
@@ -116,7 +117,7 @@ fn broke_off() -> Result<PullStep, LibraryError> {
     Err(LibraryError::Failed("it broke off; what came is kept".into()))
 }
 
-/// Writes a line for each step. An error of the client's is none: it has gone.
+/// Writes a line for each step. Failures to write are ignored, because they mean that the client has disconnected.
 async fn write(
     sender: &mpsc::Sender<Bytes>,
     first: PullStep,
@@ -129,7 +130,7 @@ async fn write(
         if done == all || told_at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
             told_at = Some(Instant::now());
             let short = &content[..content.floor_char_boundary(DIGITS_TOLD)];
-            // Clients cut the name behind its first seven characters.
+            // Clients cut off the first seven characters of the digest.
             let digest = format!("commit:{content}");
             let status = format!("pulling {short}");
             tell(json!({"status": status, "digest": digest, "total": all, "completed": done})).await;
@@ -159,7 +160,7 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::shelf::Shelf;
 
-    /// A library of nothing.
+    /// A library without models.
     struct Nothing;
 
     impl Library for Nothing {
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    /// The status for a request from `address` with these headers, if it may not pull.
+    /// Returns the status that refuses a pull from `address` with these headers, or `None` if the pull may go on.
     fn refused(config: &ServerConfig, address: Option<&str>, headers: &[(&str, &str)]) -> Option<u16> {
         let open = Box::new(|_| unreachable!("nothing is loaded"));
         let shelf = Shelf::new(Arc::new(Nothing), KeepAlive::Always, Duration::from_secs(1), open);

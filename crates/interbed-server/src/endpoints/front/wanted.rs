@@ -1,4 +1,4 @@
-//! What a request says of the model that it is for, whatever its API.
+//! The model that a request asks for, in each of the APIs.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -7,7 +7,8 @@ use crate::error::ApiError;
 use crate::fields::{Field, read, sent};
 use crate::keep_alive::{KeepAlive, keep_alive};
 
-/// The fields that say so. Those of Ollama's API count at its paths alone.
+/// The fields that name a model and say how long it stays. `keep_alive`, `prompt` and `messages` count at paths of
+/// Ollama's API only.
 #[derive(Deserialize)]
 struct Fields<'b> {
     model: Option<Field<String>>,
@@ -19,12 +20,12 @@ struct Fields<'b> {
     messages: Option<&'b RawValue>,
 }
 
-/// What a request says of its model.
+/// The model that a request is for, and the time for which the model should stay in memory.
 pub(super) struct Wanted {
     pub(super) model: Option<String>,
-    /// How long the model is to stay, if the request says so.
+    /// Time for which the model should stay in memory after the request, if the request sets it.
     pub(super) keep: Option<KeepAlive>,
-    /// Whether the request is for nothing but that the model goes.
+    /// Whether the request only asks to unload the model.
     pub(super) dismisses: bool,
 }
 
@@ -32,7 +33,7 @@ impl Wanted {
     /// Reads the fields of a body that came to `path`.
     ///
     /// # Errors
-    /// It is no JSON object, or one of the fields has another type.
+    /// The body is not a JSON object, or a field has a wrong type.
     pub(super) fn read(path: &str, body: &[u8]) -> Result<Self, ApiError> {
         let Fields { model, keep_alive: field, prompt, messages } = read(body)?;
         let model = sent(model);
@@ -49,7 +50,7 @@ impl Wanted {
     }
 }
 
-/// Whether a value is an empty text or list.
+/// Whether a value is an empty string or an empty list.
 fn is_empty(raw: &RawValue) -> bool {
     let inner = raw.get().strip_prefix(['"', '[']).and_then(|rest| rest.strip_suffix(['"', ']']));
     inner.is_some_and(|inner| inner.is_empty() || (raw.get().starts_with('[') && inner.trim().is_empty()))

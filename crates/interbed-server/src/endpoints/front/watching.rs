@@ -1,4 +1,4 @@
-//! `/live/events` of a server of several models: what the one in memory does, or which there are.
+//! `/live/events` of a server with several models: events of the model in memory, or the names of all models.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,18 @@ use crate::endpoints::live::{CHANGED, events_until};
 use crate::error::ApiError;
 use crate::stream;
 
-/// Time without an event, after which a comment shows that the connection lives.
+/// Time without an event after which the server sends a comment, to show that the connection is alive.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What the model in memory does, until it leaves; or the names of all models, until one of them comes.
+/// Streams the events of the model in memory until it leaves. Without a model in memory, streams the names of all
+/// models until one is loaded.
 pub(crate) async fn events(
     State(front): State<Arc<Front>>,
     Extension(owner): Extension<Owner>,
 ) -> Result<Response, ApiError> {
     if let Some(held) = front.held() {
         let mut leaving = held.leaving.subscribe();
-        // An error means that the model has left, too.
+        // An error means that the model has left.
         let left = async move { _ = leaving.wait_for(|&leaving| leaving).await };
         return events_until(&held.app, &owner, left);
     }
@@ -38,7 +39,7 @@ pub(crate) async fn events(
     let names: Vec<_> = models.iter().filter_map(|model| model.names.first()).collect();
     let empty = stream::event("empty", &json!({"version": env!("CARGO_PKG_VERSION"), "models": names}));
     let (sender, receiver) = mpsc::channel(2);
-    // There is room for it, and the receiver is here.
+    // The channel is empty, and its receiver exists, so sending cannot fail.
     let _ = sender.try_send(Bytes::from(empty));
     tokio::spawn(async move {
         tokio::select! {
@@ -48,13 +49,13 @@ pub(crate) async fn events(
             () = front.config.api_keys.revoked(owner.tenant) => {}
             () = drained(&front) => {}
         }
-        // Who has gone meanwhile needs no word.
+        // A client that has disconnected meanwhile needs no event.
         let _ = sender.send(Bytes::from_static(CHANGED)).await;
     });
     Ok(stream::response(receiver, None, stream::SSE))
 }
 
-/// Shows from time to time that the connection lives, until the client has gone.
+/// Sends a comment after each `IDLE` period until the client has disconnected.
 async fn told_idle(sender: &mpsc::Sender<Bytes>) {
     loop {
         sleep(IDLE).await;

@@ -1,4 +1,4 @@
-//! Answers in Ollama's form: one object, or lines of JSON as they come.
+//! Answers in Ollama's form: one JSON object, or a stream of JSON lines.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,36 +26,36 @@ use crate::stream::{self, Events, LINES, line};
 use crate::tool_list::arguments_of_text;
 use crate::utc::rfc3339;
 
-/// Where an answer has its text.
+/// The field in which an answer holds its text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// In a `message`, as chats have it.
+    /// The answer has a `message`, as in `/api/chat`.
     Message,
-    /// In `response`.
+    /// The answer has a `response`, as in `/api/generate`.
     Response,
 }
 
-/// What a request asks for.
+/// The task of a request.
 pub(super) enum Task {
-    /// Nothing but that the model of this name is there.
+    /// The request only asks to load the model of this name, without an answer.
     Load(String),
     Answer(Box<Prepared>),
 }
 
-/// A request, read and tokenized.
+/// A request whose fields are read and whose prompt is tokenized.
 pub(super) struct Prepared {
     pub(super) common: Common,
     pub(super) prompt: Vec<TokenId>,
-    /// What the answer is made of; without one it is told as it is.
+    /// How the answer is split into thinking, text and calls. If `None`, the text is passed on unchanged.
     pub(super) form: Option<Form>,
     pub(super) share: Share,
 }
 
 impl Task {
-    /// A request without a prompt.
+    /// Returns the task of a request without a prompt.
     ///
     /// # Errors
-    /// It asks that the model goes.
+    /// The request asks to unload the model, which a server with one model never does.
     pub(super) fn load(settings: Settings) -> Result<Self, ApiError> {
         if settings.unloads {
             let problem = "asks for nothing but to unload the model, which this server keeps as long as it runs";
@@ -65,7 +65,7 @@ impl Task {
     }
 }
 
-/// Answers a request.
+/// Answers a request with a whole answer or a stream.
 pub(super) async fn respond(
     app: &Arc<App>,
     arrival: Arrival,
@@ -114,7 +114,7 @@ pub(super) async fn respond(
     Ok(stream::json(body.into_bytes(), shares))
 }
 
-/// What a part of an answer, or all of it, says.
+/// The content of an answer, or of one part of it.
 #[derive(Default)]
 struct Said {
     thinking: String,
@@ -135,14 +135,14 @@ impl Said {
 }
 
 impl Shape {
-    /// The answer to a request for no text, which ends for this reason.
+    /// Returns an answer without text that has ended for `reason`.
     pub(crate) fn done(self, model: &str, reason: &str) -> Value {
         let mut answer = self.object(model, Said::default());
         answer.extend([("done".to_owned(), true.into()), ("done_reason".to_owned(), reason.into())]);
         Value::Object(answer)
     }
 
-    /// An answer, or a part of one, which the fields of its end may follow.
+    /// Returns an answer, or a part of one, to which the caller adds the fields of the answer's end.
     fn object(self, model: &str, said: Said) -> Map<String, Value> {
         let Said { thinking, text, calls } = said;
         let mut more = Map::new();
@@ -172,28 +172,28 @@ impl Shape {
     }
 }
 
-/// Makes lines of what comes.
+/// Writes the answer, as a whole or line by line.
 struct Writer {
     app: Arc<App>,
     shape: Shape,
     model: String,
     arrival: Arrival,
-    /// Whether the text is told as it is.
+    /// Whether the text is passed on unchanged.
     is_plain: bool,
     outline: Outline,
-    /// The block that has not ended; a call has the arguments that came so far.
+    /// The last block, unless it has ended. A call holds the part of its arguments that has come so far.
     open: Option<Block>,
     cause: Option<StopCause>,
 }
 
 impl Writer {
-    /// What pieces of the answer say. A call is told once it is whole.
+    /// Returns the content that pieces of the answer add. A call is added once it is complete.
     fn said(&mut self, pieces: Vec<Piece>) -> Said {
         let changes = self.outline.push(pieces);
         self.of_changes(changes)
     }
 
-    /// What is told at the end of the answer.
+    /// Returns the content that the end of the answer adds.
     fn rest(&mut self) -> Said {
         let changes = self.outline.end();
         self.of_changes(changes)
@@ -218,7 +218,7 @@ impl Writer {
         said
     }
 
-    /// A line of a stream that goes on.
+    /// Returns a line of a stream that goes on.
     fn part(&self, said: Said, logprobs: Option<&PositionLogprobs>) -> String {
         let mut part = self.shape.object(&self.model, said);
         part.insert("done".into(), false.into());
@@ -228,7 +228,7 @@ impl Writer {
         line(&Value::Object(part))
     }
 
-    /// The fields of an answer's end. Durations are in nanoseconds.
+    /// Returns the fields of an answer's end. Durations are in nanoseconds.
     fn figures(&self, sequences: &Sequences) -> Map<String, Value> {
         let (prompt, answer) = sequences.durations();
         let reason = if self.cause == Some(StopCause::Length) { "length" } else { "stop" };
@@ -246,12 +246,12 @@ impl Writer {
     }
 }
 
-/// A duration as Ollama tells it.
+/// Returns a duration in nanoseconds.
 pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A call in an answer. One that was cut off is none: its arguments would be no object.
+/// Returns a call of an answer. `None` for a call that was cut off, whose arguments are not a complete object.
 fn whole_call(call: Called) -> Option<Value> {
     let arguments = match call.is_text {
         true => arguments_of_text(call.arguments.into()),

@@ -1,4 +1,4 @@
-//! `/api/chat`.
+//! `/api/chat`: answers to conversations.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::tool_list::ToolList;
 use crate::tool_use::{AskedTools, bind};
 use crate::unsupported::Supported;
 
-/// The fields that become the prompt.
+/// The fields from which the prompt is made.
 #[derive(Deserialize)]
 struct Conversation {
     messages: Option<Field<Vec<Value>>>,
@@ -37,7 +37,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     respond(&app, arrival, caller, Shape::Message, task).await
 }
 
-/// The fields that it reads.
+/// The fields that `/api/chat` reads.
 pub(crate) fn parts() -> Vec<Part> {
     shared_parts().into_iter().chain([part!(Conversation)]).collect()
 }
@@ -55,7 +55,7 @@ fn prepare(app: &App, received: Received) -> Result<Task, ApiError> {
         return Task::load(settings);
     }
     let messages = turns(as_chat(messages)?)?;
-    // The assistant's last words are gone on with, unless they call.
+    // If the last message is by the assistant and calls no tools, the answer continues it.
     let continued = messages.last().is_some_and(|last| last["role"] == "assistant" && last["tool_calls"].is_null());
     let continued = continued.then_some("messages");
     let rendering = Rendering {

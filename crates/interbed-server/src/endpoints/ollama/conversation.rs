@@ -1,6 +1,6 @@
-//! The messages of Ollama's chats, in the form that chats of OpenAI's have.
+//! Translates the messages of Ollama's chats into the form of OpenAI's chats.
 //!
-//! Ollama's calls have objects as arguments and need no ids; a result names its tool, or stands behind its call.
+//! Calls of Ollama's have objects as arguments and need no ids. A result names its tool, or follows its call.
 
 use std::collections::VecDeque;
 
@@ -12,17 +12,17 @@ use crate::history::newest_turn;
 
 type Message = Map<String, Value>;
 
-/// Calls without a result yet, each with its id and the name of its function, the oldest first.
+/// Calls that have no result yet, the oldest first; each with its id and the name of its function.
 #[derive(Default)]
 struct Calls {
     open: VecDeque<(Value, Value)>,
     made: usize,
 }
 
-/// The messages as a chat of OpenAI's has them.
+/// Translates messages into the form of OpenAI's chats.
 ///
 /// # Errors
-/// One is no object, or the newest turn of the user has pictures.
+/// A message is not an object, or the user's newest turn has pictures.
 pub(super) fn as_chat(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     let path = |index: usize| format!("messages[{index}]");
     let messages = messages.into_iter().enumerate().map(|(index, message)| object_of(message, &path(index)));
@@ -52,7 +52,7 @@ pub(super) fn as_chat(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     Ok(messages.into_iter().map(Value::Object).collect())
 }
 
-/// The tools as a chat of OpenAI's has them, where each says its type.
+/// Adds the type `function` to tools that lack a type, because OpenAI's chats require one.
 pub(super) fn with_types(mut tools: Vec<Value>) -> Vec<Value> {
     for tool in tools.iter_mut().filter_map(Value::as_object_mut) {
         if tool.get("type").is_none_or(Value::is_null) && tool.contains_key("function") {
@@ -66,14 +66,14 @@ fn is_by(message: &Message, role: &str) -> bool {
     message.get("role").is_some_and(|known| known == role)
 }
 
-/// Ollama takes roles in capitals too.
+/// Writes the role in lower case, because Ollama accepts roles in capitals.
 fn with_small_role(message: &mut Message) {
     if let Some(Value::String(role)) = message.get_mut("role") {
         role.make_ascii_lowercase();
     }
 }
 
-/// Puts a part that says it behind the message's text.
+/// Appends a part to the message that says that it had a picture.
 fn tell_of_picture(message: &mut Message) {
     let content = message.get_mut("content").map_or(Value::Null, Value::take);
     let mut parts = match content {
@@ -86,11 +86,11 @@ fn tell_of_picture(message: &mut Message) {
 }
 
 impl Calls {
-    /// Takes note of a call, which gets an id if it has none.
+    /// Records a call, and gives it an id if it has none.
     fn add(&mut self, call: &mut Message) {
         let id = match call.get("id") {
             Some(id) if id.as_str().is_some_and(|id| !id.is_empty()) => id.clone(),
-            // Some templates want ids of nine characters.
+            // Some templates require ids of nine characters.
             _ => format!("call{:05}", self.made).into(),
         };
         self.made += 1;
@@ -104,7 +104,7 @@ impl Calls {
         self.open.push_back((id, name));
     }
 
-    /// Finds the call that a result is of: by its id, by the name of its tool, or as the oldest.
+    /// Finds the call to which a result belongs: by its id, by the name of its tool, or else the oldest call.
     fn answer(&mut self, result: &mut Message) {
         let tool = result.shift_remove("tool_name").filter(Value::is_string);
         let tool = tool.or_else(|| result.get("name").filter(|name| name.is_string()).cloned());
@@ -164,7 +164,7 @@ mod tests {
                 {"role": "tool", "content": "5"},
             ]),
         );
-        // Ids that were sent count.
+        // Ids that the client sent are kept.
         let mut own = call("f");
         own["id"] = json!("x");
         check(

@@ -1,4 +1,4 @@
-//! `/api/embed`, and `/api/embeddings`, which it replaced: texts as vectors.
+//! `/api/embed`, and the older `/api/embeddings`: texts as vectors.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ use crate::openapi::{Part, part};
 use crate::sampling::{Common, unasked};
 use crate::stream;
 
-/// What is around a vector in the answer.
+/// Number of bytes around a vector in the answer.
 const ENTRY_BYTES: usize = 16;
-/// What follows the last one.
+/// Number of bytes that follow the last vector in the answer.
 const END_BYTES: usize = 256;
 
 /// The fields of `/api/embed`.
@@ -57,7 +57,7 @@ struct OlderFields<'b> {
     keep_alive: Option<&'b RawValue>,
 }
 
-/// A request, read and tokenized.
+/// A request whose fields are read and whose prompts are tokenized.
 struct Prepared {
     common: Common,
     prompts: Vec<Vec<TokenId>>,
@@ -83,7 +83,7 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
     let received = receive(&app, request).await?;
     let caller = received.caller.clone();
     let prepared = app.blocking(caller.tenant, move |app| prepare_older(app, &received.body)).await?;
-    // Unlike those of the newer path, its vectors are as the model makes them.
+    // `/api/embeddings` does not scale its vectors to length 1.
     let is_empty = prepared.prompts.is_empty();
     let Made { mut body, share, .. } = made(&app, &caller, prepared, r#"{"embedding":"#, |vector| vector).await?;
     body.push_str(if is_empty { "[]}" } else { "}" });
@@ -100,14 +100,14 @@ pub(crate) fn embeddings_parts() -> Vec<Part> {
     vec![part!(OlderFields<'_>)]
 }
 
-/// An answer up to its last vector.
+/// An answer that is written up to its last vector.
 struct Made {
     body: String,
     tokens: usize,
     share: Share,
 }
 
-/// Makes the vectors of a request, each as `last` leaves it, and writes them behind `begin`, with commas.
+/// Computes the vectors of a request, applies `last` to each, and writes them after `begin`, separated by commas.
 async fn made(
     app: &Arc<App>,
     caller: &Caller,
@@ -142,7 +142,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let context = sent(fields.options).and_then(|options| options.context());
     let input = fields.input.ok_or_else(|| ApiError::invalid("input", "the request has no input"))?;
     let inputs = match input.get().trim_start_matches('[').trim() {
-        // A list of nothing.
+        // An empty list has no vectors.
         "]" => Vec::new(),
         _ => prompts_of("input", input, INPUTS_MAX)?,
     };
@@ -171,7 +171,7 @@ fn prepare_older(app: &App, body: &ReceivedBody) -> Result<Prepared, ApiError> {
     let model = named(app, sent(fields.model))?;
     let Embeddings { pooling, width } = embeddings_of(app)?;
     keep_alive(fields.keep_alive)?;
-    // None of them changes a vector.
+    // No option changes a vector, but their types are checked.
     let _ = sent(fields.options);
     let prompt = sent(fields.prompt).filter(|prompt| !prompt.is_empty());
     let prompt = prompt.map(|prompt| app.encode(share.tenant(), "prompt", &prompt, true)).transpose()?;
@@ -179,7 +179,8 @@ fn prepare_older(app: &App, body: &ReceivedBody) -> Result<Prepared, ApiError> {
     Ok(Prepared { common, prompts: prompt.into_iter().collect(), width, share })
 }
 
-/// Keeps the beginning of a text of too many tokens. A last one that is special ends every text, so it stays.
+/// Cuts a text to at most `most` tokens. A special token at its end closes every text of this tokenizer, so it is
+/// kept.
 fn cut(ids: &mut Vec<TokenId>, most: usize, is_special: impl Fn(TokenId) -> bool) {
     let Some(last) = ids.last().copied().filter(|_| ids.len() > most) else { return };
     ids.truncate(most);

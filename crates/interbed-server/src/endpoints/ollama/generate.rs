@@ -1,4 +1,4 @@
-//! `/api/generate`.
+//! `/api/generate`: texts that continue a prompt.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::json_text::object;
 use crate::openapi::{Part, part};
 use crate::unsupported::Supported;
 
-/// The fields that become the prompt, and those that would and cannot.
+/// The fields from which the prompt is made, and fields that are refused because the server cannot follow them.
 #[derive(Deserialize)]
 struct Fields<'b> {
     prompt: Option<Field<String>>,
@@ -46,12 +46,12 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     respond(&app, arrival, caller, Shape::Response, task).await
 }
 
-/// The fields that it reads.
+/// The fields that `/api/generate` reads.
 pub(crate) fn parts() -> Vec<Part> {
     shared_parts().into_iter().chain([part!(Fields<'_>)]).collect()
 }
 
-/// The messages that a prompt becomes, without their texts, by which their memory is counted.
+/// The messages of a prompt and a system prompt without their texts, for counting their memory.
 const MESSAGE: &str = r#"[{"role":"system","content":""},{"role":"user","content":""}]"#;
 
 fn prepare(app: &App, received: Received) -> Result<Task, ApiError> {
@@ -94,7 +94,7 @@ fn prepare(app: &App, received: Received) -> Result<Task, ApiError> {
     Ok(Task::Answer(Box::new(prepared)))
 }
 
-/// The prompt as a conversation of one message, behind the system's if there is one.
+/// Renders the prompt as a conversation: the system prompt, if there is one, and one message by the user.
 fn conversed(
     app: &App,
     prompt: String,

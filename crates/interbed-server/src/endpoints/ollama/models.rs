@@ -1,4 +1,4 @@
-//! What the model is: `/api/tags`, `/api/ps` and `/api/show`.
+//! `/api/tags`, `/api/ps` and `/api/show`: what the model is.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use crate::openapi::{Part, part};
 use crate::speech::Speech;
 use crate::utc::rfc3339;
 
-/// How long after the start of its server a model is told to leave that never does: the longest duration that
-/// Ollama's clients know.
+/// Time from the server's start until the `expires_at` of a model that never leaves: the longest duration that
+/// Ollama's clients can read.
 const FOR_EVER: Duration = Duration::from_nanos(i64::MAX.cast_unsigned());
 
 /// The fields of `/api/show`.
 #[derive(Deserialize)]
 struct Fields {
     model: Option<Field<String>>,
-    /// The older name for it.
+    /// The older name of `model`.
     name: Option<Field<String>>,
     verbose: Option<Field<bool>>,
 }
 
-/// All names of the one model that is served.
+/// Lists all names of the model.
 pub(crate) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
     let names = app.config.model_names.iter();
     Json(json!({"models": names.map(|name| listed(name, &app.config.model, started(&app))).collect::<Vec<_>>()}))
 }
 
-/// The model in memory.
+/// Lists the model in memory.
 pub(crate) async fn ps(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"models": [in_memory(&app, None)]}))
 }
 
-/// What the model is.
+/// Describes the model.
 pub(crate) async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let received = receive(&app, request).await?;
     let name = named(&app, wanted(received.body.json())?)?;
@@ -67,15 +67,15 @@ pub(crate) fn show_parts() -> Vec<Part> {
     vec![part!(Fields)]
 }
 
-/// The name of the model that a request of `/api/show` asks for.
+/// Returns the name of the model that a request to `/api/show` asks for.
 pub(crate) fn wanted(body: &[u8]) -> Result<Option<String>, ApiError> {
     let fields: Fields = read(body)?;
-    // There is nothing more to tell with it.
+    // `verbose` adds nothing to the answer.
     let _ = sent(fields.verbose);
     Ok(sent(fields.model.or(fields.name)))
 }
 
-/// A model as lists have it. It was changed at `started` if its files do not say when.
+/// Returns a model's entry in a list. `started` is its time of modification if its files have none.
 pub(crate) fn listed(name: &str, facts: &ModelFacts, started: SystemTime) -> Map<String, Value> {
     let name = tagged(name);
     let told = json!({
@@ -89,7 +89,7 @@ pub(crate) fn listed(name: &str, facts: &ModelFacts, started: SystemTime) -> Map
     if let Value::Object(told) = told { told } else { Map::new() }
 }
 
-/// The model in memory, which leaves at this time, or never.
+/// Returns the entry of the model in memory, which leaves at `ends_at`; `None` means never.
 pub(crate) fn in_memory(app: &App, ends_at: Option<SystemTime>) -> Map<String, Value> {
     let facts = &app.config.model;
     let mut model = listed(app.model_name(), facts, started(app));
@@ -112,11 +112,11 @@ fn details(facts: &ModelFacts) -> Value {
     })
 }
 
-/// All that is told of a model.
+/// All facts that `/api/show` tells about a model.
 pub(crate) struct Portrait<'a> {
     pub(crate) name: &'a str,
     pub(crate) facts: &'a ModelFacts,
-    /// The context that this server has, or would have with enough memory.
+    /// Number of tokens of the context that the server has, or would have with enough memory.
     pub(crate) context: usize,
     pub(crate) vocabulary: usize,
     pub(crate) sampling: &'a SamplingParams,
@@ -127,7 +127,7 @@ pub(crate) struct Portrait<'a> {
 }
 
 impl Portrait<'_> {
-    /// What `/api/show` answers to a client that calls the model `name`.
+    /// Returns the answer of `/api/show` to a client that calls the model `name`.
     pub(crate) fn shown(&self, name: &str) -> Value {
         let parameters = self.parameters();
         json!({
@@ -141,7 +141,7 @@ impl Portrait<'_> {
         })
     }
 
-    /// The names of these figures are those of GGUF's metadata.
+    /// Returns facts about the model under the names of GGUF's metadata.
     fn info(&self) -> Map<String, Value> {
         let facts = self.facts;
         let own = |name: &str| format!("{}.{name}", facts.family);
@@ -160,8 +160,8 @@ impl Portrait<'_> {
         figures.into_iter().collect()
     }
 
-    /// What the model can be asked for. Clients take one that makes embeddings for one that does nothing else, so this
-    /// is told only where the model does not chat.
+    /// Returns the tasks that the model can do. Clients assume that a model with `embedding` does nothing else, so
+    /// only models that do not chat list it.
     fn capabilities(&self) -> Vec<&'static str> {
         let chats = self.template.is_some();
         let can = [
@@ -173,7 +173,7 @@ impl Portrait<'_> {
         can.into_iter().filter(|(_, can)| *can).map(|(name, _)| name).collect()
     }
 
-    /// How a request is answered that has no options, a line each.
+    /// Returns the parameters of a request without options, one on each line.
     fn parameters(&self) -> String {
         let sampling = self.sampling;
         let mut lines = String::new();
@@ -204,7 +204,7 @@ fn started(app: &App) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(app.started_at_s)
 }
 
-/// When a model was changed, or this time if its files do not say so.
+/// Returns when a model's files were modified, or `started` if they do not say so.
 pub(crate) fn modified(facts: &ModelFacts, started: SystemTime) -> SystemTime {
     facts.modified.unwrap_or(started)
 }

@@ -1,4 +1,4 @@
-//! What a request of Ollama's asks for besides its prompt: the model, options, the form of the answer, thinking.
+//! The fields of Ollama's requests besides the prompt: the model, options, the answer's format, thinking.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -52,7 +52,7 @@ struct OptionFields {
     frequency_penalty: Option<Field<f32>>,
 }
 
-/// All options of a request. Reading refuses those that would change an answer and are not supported.
+/// All options of a request. Reading them fails for options that would change an answer but are not supported.
 pub(super) struct Options {
     fields: OptionFields,
     told: Supported<OfOptions>,
@@ -66,7 +66,7 @@ impl FromJson<'_> for Options {
     }
 }
 
-/// Options belong to no other API.
+/// Names the fields of other APIs that have no place among the options; there are none.
 struct OfOptions;
 
 impl Api for OfOptions {
@@ -75,14 +75,14 @@ impl Api for OfOptions {
     }
 }
 
-/// What a request asks for besides its prompt.
+/// The settings of a request besides its prompt.
 pub(super) struct Settings {
     pub(super) common: Common,
-    /// What a template knows by which the model thinks or does not.
+    /// The template variables that turn thinking on or off.
     pub(super) kwargs: Map<String, Value>,
-    /// Tokens that prompt and answer may have together, if the request says so.
+    /// Maximum number of tokens of prompt and answer together, if the request sets it.
     context: Option<usize>,
-    /// Whether the model is to go when the answer has ended.
+    /// Whether the model should be unloaded after the answer.
     pub(super) unloads: bool,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn option_parts() -> Vec<Part> {
 }
 
 impl Options {
-    /// Tokens of a context, if these say so.
+    /// Returns the context length that the options ask for, in tokens; `None` without a positive `num_ctx`.
     pub(super) fn context(&self) -> Option<usize> {
         let asked = self.fields.num_ctx.and_then(|Field(tokens)| usize::try_from(tokens).ok());
         asked.filter(|&tokens| tokens > 0)
@@ -105,10 +105,10 @@ impl Options {
 }
 
 impl Settings {
-    /// Reads and checks the fields. `share` grows to what a schema takes. Blocking.
+    /// Reads and checks the fields. `share` grows by the memory that a schema takes. Blocks.
     ///
     /// # Errors
-    /// A field is wrong, or asks for what this model or server does not do.
+    /// A field is invalid, or asks for something that the model or the server cannot do.
     pub(super) fn read(app: &App, body: &[u8], share: &mut Share) -> Result<Self, ApiError> {
         let fields: Fields<'_> = read(body)?;
         let model = named(app, sent(fields.model))?;
@@ -126,10 +126,10 @@ impl Settings {
         Ok(Self { common, kwargs, context, unloads: keep_alive == Some(KeepAlive::NONE) })
     }
 
-    /// Bounds the answer to a prompt of so many tokens.
+    /// Limits the length of the answer to a prompt of `prompt` tokens.
     ///
     /// # Errors
-    /// The context that was asked for is too short for the prompt.
+    /// The context length that the request asks for is too short for the prompt.
     pub(super) fn bound(&mut self, app: &App, prompt: usize) -> Result<(), ApiError> {
         let own = app.engine.limits().max_model_len;
         if let Some(asked) = self.context.filter(|&asked| asked < own && asked <= prompt) {
@@ -143,7 +143,7 @@ impl Settings {
         let unasked = room.min(logprob_tokens_unasked(&self.common, app.memory.answers.bytes())).max(1);
         self.common.params.max_tokens = match self.common.max_tokens {
             None => unasked,
-            // A prompt without room is refused by the engine, which knows why there is none.
+            // The engine refuses prompts that leave no room for an answer; its error message names the limit.
             Some(asked) if room == 0 => asked,
             Some(asked) => asked.min(room),
         };
@@ -175,12 +175,12 @@ fn sample(fields: OptionFields, common: &mut Common) -> Result<(), ApiError> {
         }
     };
     common.text.stop = sent(fields.stop).map_or_else(Vec::new, |Stops(stops)| stops);
-    // Ollama's clients ask for no bound with 0 and less.
+    // Ollama's clients send 0 or a negative number for no limit.
     common.max_tokens = sent(fields.num_predict).and_then(|most| usize::try_from(most).ok()).filter(|&most| most > 0);
     Ok(())
 }
 
-/// What the answer has to be, if anything.
+/// Returns the constraint of the answer's format, if the request sets one.
 fn constraint(format: Option<&RawValue>, share: &mut Share) -> Result<Option<Bond>, ApiError> {
     match format {
         None => Ok(None),
@@ -191,7 +191,7 @@ fn constraint(format: Option<&RawValue>, share: &mut Share) -> Result<Option<Bon
     }
 }
 
-/// What a template knows by which the model thinks, as much as `think` says.
+/// Returns the template variables that turn thinking on or off, or set its level, according to `think`.
 fn thinking(app: &App, think: Option<&RawValue>, model: &str) -> Result<Map<String, Value>, ApiError> {
     let mut kwargs = Map::new();
     let Some(raw) = think.filter(|raw| !is_text(raw, "")) else { return Ok(kwargs) };
