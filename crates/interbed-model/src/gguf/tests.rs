@@ -424,7 +424,7 @@ fn tokenizers_that_cannot_be_are_refused() {
             assert!(error.contains(part), "{error} should name {part}");
         }
     };
-    refused(&|m| m.set("tokenizer.ggml.pre", "viking"), &["viking", "llama-bpe", "qwen2"]);
+    refused(&|m| m.set("tokenizer.ggml.pre", "chameleon"), &["chameleon", "llama-bpe", "qwen2"]);
     refused(&|m| m.set("tokenizer.ggml.model", "t5"), &["\"t5\"", "gpt2"]);
     refused(&|m| m.set("tokenizer.ggml.model", 7u32), &["tokenizer.ggml.model"]);
     refused(&|m| m.set("tokenizer.ggml.token_type", Numbers::from_i32([1])), &["token_type", "one number for each"]);
