@@ -35,7 +35,7 @@ pub(crate) use writer::encode_metadata;
 pub use writer::write_gguf;
 
 pub use split::model_name;
-pub(crate) use split::{ModelPart, check_parts, models_in, open_parts};
+pub(crate) use split::{FilesOfDir, ModelPart, check_parts, models_in, open_parts};
 
 use reader::Reader;
 

@@ -416,6 +416,32 @@ fn parts_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn what_lies_beside_a_model_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |name: &str, pairs: &[(&str, &str)]| {
+        let mut metadata = Metadata::default();
+        pairs.iter().for_each(|&(key, value)| metadata.set(key, value));
+        put(&dir.path().join(name), &metadata, &[]).unwrap();
+    };
+    with("mmproj-F16.gguf", &[("general.type", "mmproj"), ("general.architecture", "clip")]);
+    let alone = Catalog::open(dir.path()).unwrap();
+    assert_eq!(alone.metadata().unwrap().text("general.type"), Ok(Some("mmproj")), "so that messages can name it");
+    put_parts(dir.path());
+    with("adapter.gguf", &[("general.type", "adapter"), ("general.architecture", "llama")]);
+    with("old-projector.gguf", &[("general.architecture", "clip")]);
+    let catalog = Catalog::open(dir.path()).unwrap();
+    assert_eq!((catalog.files().len(), catalog.tensors().len()), (3, 2));
+    assert_eq!(catalog.left_alone(), ["adapter.gguf", "mmproj-F16.gguf", "old-projector.gguf"]);
+    let of_file = Catalog::open(dir.path().join("m-00001-of-00003.gguf")).unwrap();
+    assert!(of_file.left_alone().is_empty());
+    // What says nothing may be a model.
+    with("draft.gguf", &[("general.type", "model")]);
+    write(dir.path(), "damaged.gguf", b"GGUF");
+    let Err(WeightError::Gguf { problem, .. }) = Catalog::open(dir.path()) else { panic!("which of them?") };
+    assert!(matches!(problem, GgufProblem::SeveralModels { count: 3, .. }), "{problem}");
+}
+
+#[test]
 fn vectors_in_blocks_are_refused_when_loading_is_planned() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
