@@ -105,7 +105,8 @@ pub struct Catalog {
 impl Catalog {
     /// Opens a packed store (a file or a block device, of any name), a GGUF file (any one part of a set stands for the
     /// set), or the weights of a directory: `model.safetensors` if it exists, else the shards that
-    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model in the directory, whatever lies beside it.
+    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model in the directory. What
+    /// lies beside that model and is none is left alone.
     ///
     /// # Errors
     /// No weights, a damaged header, an index that does not match its shards, parts that are missing or do not belong
