@@ -16,7 +16,8 @@ use serde::Deserialize;
 use crate::content::{ContentHash, HashedTensor, TensorPart};
 use crate::error::{IndexProblem, WeightError};
 use crate::gguf::{
-    GgufProblem, Metadata, ModelPart, check_parts, gguf_name, hugging_face_name, models_in, open_parts, read_gguf,
+    FilesOfDir, GgufProblem, Metadata, ModelPart, check_parts, gguf_name, hugging_face_name, models_in, open_parts,
+    read_gguf,
 };
 use crate::group::GroupSpec;
 use crate::hashed_file::{HashedDirect, HashedFile};
@@ -98,12 +99,14 @@ pub struct Catalog {
     rearranged: Option<Arc<RearrangedFile>>,
     /// What is read of the files is hashed here, if it is.
     content: Option<Arc<ContentHash>>,
+    left_alone: Vec<String>,
 }
 
 impl Catalog {
     /// Opens a packed store (a file or a block device, of any name), a GGUF file (any one part of a set stands for the
     /// set), or the weights of a directory: `model.safetensors` if it exists, else the shards that
-    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model in the directory.
+    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model in the directory. What
+    /// lies beside that model and is none is left alone.
     ///
     /// # Errors
     /// No weights, a damaged header, an index that does not match its shards, parts that are missing or do not belong
@@ -127,10 +130,13 @@ impl Catalog {
         }
         let Found { safetensors, gguf, has_pickle } = list_weights(dir)?;
         if safetensors.is_empty() {
-            let models = models_in(&gguf);
+            let FilesOfDir { models, others } = models_in(&gguf);
             return match models.as_slice() {
                 [] => Err(WeightError::NoWeights { dir: dir.to_owned(), has_pickle }),
-                [model] => Self::from_gguf(open_parts(model)?),
+                [model] => {
+                    let catalog = Self::from_gguf(open_parts(model)?)?;
+                    Ok(Self { left_alone: others.into_iter().map(|path| file_name(path)).collect(), ..catalog })
+                }
                 [first, second, ..] => {
                     let [first, second] = [first, second].map(|path| file_name(path));
                     let problem = GgufProblem::SeveralModels { count: models.len(), first, second };
@@ -143,6 +149,11 @@ impl Catalog {
             files.push(Arc::new(ExactFile::open(path)?));
         }
         Self::from_files(files)
+    }
+
+    /// Names of GGUF files in the directory that are no models, such as what reads pictures for this one.
+    pub fn left_alone(&self) -> &[String] {
+        &self.left_alone
     }
 
     /// Takes the tensors of all the given safetensors files; their names must be distinct.
@@ -251,7 +262,7 @@ impl Catalog {
                 in_file.insert(name, Arc::clone(&original));
             }
         }
-        Ok(Self { files, tensors, in_file, metadata, store: None, rearranged, content: None })
+        Ok(Self { files, tensors, in_file, metadata, store: None, rearranged, content: None, left_alone: Vec::new() })
     }
 
     /// Opens the shards that an index names.

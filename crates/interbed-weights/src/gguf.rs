@@ -16,6 +16,7 @@ mod names;
 mod reader;
 mod split;
 mod types;
+mod undecoded;
 mod writer;
 
 use std::collections::{BTreeMap, HashSet};
@@ -29,11 +30,12 @@ use crate::safetensors::{ElementType, TensorRecord};
 pub use error::GgufProblem;
 pub use metadata::{Metadata, MetadataValue, Number, Numbers, Texts};
 pub use names::{gguf_name, hugging_face_name};
+pub use undecoded::Undecoded;
 pub(crate) use writer::encode_metadata;
 pub use writer::write_gguf;
 
 pub use split::model_name;
-pub(crate) use split::{ModelPart, check_parts, models_in, open_parts};
+pub(crate) use split::{FilesOfDir, ModelPart, check_parts, models_in, open_parts};
 
 use reader::Reader;
 

@@ -53,6 +53,9 @@ impl Opened {
                 tracing::warn!("the weights have a head and no embedding; the head is used for both");
             }
         }
+        for file in dir.catalog.left_alone() {
+            tracing::info!("{file} is left alone: it is no language model, and models are computed for text alone");
+        }
         let footprint = Footprint::of(Some(&tokenizer));
         Ok(Self { dir, tokenizer: Arc::new(tokenizer), template, footprint })
     }

@@ -5,10 +5,18 @@ use serde_json::Value;
 use super::ConfigProblem;
 use super::fields::Fields;
 
-/// Keys that change no answer: which matrices are quantised is seen in the files, and activations are not rounded,
-/// however a checkpoint's own code rounds them.
-const OF_NO_CONSEQUENCE: [&str; 6] =
-    ["activation_scheme", "dequantize", "ignored_layers", "modules_to_not_convert", "quant_method", "scale_fmt"];
+/// Keys that change no answer: which matrices are quantised is seen in the files, and neither activations nor keys and
+/// values are rounded, however a checkpoint's own code rounds them.
+const OF_NO_CONSEQUENCE: [&str; 8] = [
+    "activation_scheme",
+    "dequantize",
+    "ignored_layers",
+    "kv_cache_scheme",
+    "modules_to_convert",
+    "modules_to_not_convert",
+    "quant_method",
+    "scale_fmt",
+];
 
 /// Refuses quantised weights other than FP8 with a scale for each 128 rows and columns, or for a whole matrix,
 /// and gpt-oss's MXFP4.
@@ -25,8 +33,10 @@ pub(super) fn check_quantization(fields: &Fields<'_>) -> Result<(), ConfigProble
     }
     for (key, value) in quantization.entries() {
         let is_read = match key.as_str() {
-            "fmt" => value.is_null() || value == "e4m3" || value == "float8_e4m3fn",
-            "weight_block_size" => value.is_null() || *value == Value::from(vec![128, 128]),
+            // What is not set asks for nothing.
+            _ if value.is_null() => true,
+            "fmt" => value == "e4m3" || value == "float8_e4m3fn",
+            "weight_block_size" => *value == Value::from(vec![128, 128]),
             key => OF_NO_CONSEQUENCE.contains(&key),
         };
         if !is_read {

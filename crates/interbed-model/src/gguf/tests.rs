@@ -31,7 +31,13 @@ fn shape(architecture: &str) -> Metadata {
 /// The catalog of a file with these pairs and tensors of ones.
 fn catalog(metadata: &Metadata, tensors: &[(&str, &[usize])]) -> Catalog {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.gguf");
+    let path = write(dir.path(), metadata, tensors);
+    // It reads headers only, and the file stays open.
+    Catalog::open(&path).unwrap()
+}
+
+fn write(dir: &std::path::Path, metadata: &Metadata, tensors: &[(&str, &[usize])]) -> std::path::PathBuf {
+    let path = dir.join("model.gguf");
     let meta = |(name, shape): &(&str, &[usize])| TensorMeta {
         name: (*name).to_owned(),
         dtype: DType::F32,
@@ -43,8 +49,7 @@ fn catalog(metadata: &Metadata, tensors: &[(&str, &[usize])]) -> Catalog {
         (0..ones).try_for_each(|_| sink(&1f32.to_le_bytes()))
     })
     .unwrap();
-    // It reads headers only, and the file stays open.
-    Catalog::open(&path).unwrap()
+    path
 }
 
 const EMBEDDING: (&str, &[usize]) = ("token_embd.weight", &[40, 32]);
@@ -307,6 +312,35 @@ fn what_surrounds_a_text_is_as_the_file_says() {
 }
 
 #[test]
+fn texts_that_nobody_needs_may_be_no_utf_8() {
+    /// What becomes no UTF-8 in the file, and is in no vocabulary of bytes.
+    const MARK: &str = "\u{416}";
+    let read = |key: &str, value: MetadataValue| {
+        let mut metadata = vocabulary("gpt-2");
+        metadata.set(key, value);
+        let dir = tempfile::tempdir().unwrap();
+        let path = write(dir.path(), &metadata, &[("token_embd.weight", &[262, 32])]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(2).position(|pair| pair == MARK.as_bytes()).unwrap();
+        bytes[at + 1] = b'(';
+        std::fs::write(&path, bytes).unwrap();
+        let catalog = Catalog::open(&path).unwrap();
+        let gguf = GgufModel::of(&catalog).unwrap();
+        let tokenizer = gguf.tokenizer().map(|_| ()).map_err(|error| error.to_string());
+        gguf.config().map_err(|error| error.to_string()).and(tokenizer)
+    };
+    assert_eq!(read("general.name", MARK.into()), Ok(()));
+    assert_eq!(read("general.tags", ["a", MARK].into_iter().collect::<Texts>().into()), Ok(()));
+    for (key, value) in [
+        ("tokenizer.ggml.tokens", ["a", MARK].into_iter().collect::<Texts>().into()),
+        ("tokenizer.ggml.pre", MetadataValue::from(MARK)),
+    ] {
+        let refusal = read(key, value).unwrap_err();
+        assert!(refusal.contains(key) && refusal.contains("UTF-8"), "{refusal}");
+    }
+}
+
+#[test]
 fn a_key_makes_no_token_special() {
     let mut metadata = vocabulary("gpt-2");
     for key in ["padding", "unknown"] {
@@ -424,7 +458,7 @@ fn tokenizers_that_cannot_be_are_refused() {
             assert!(error.contains(part), "{error} should name {part}");
         }
     };
-    refused(&|m| m.set("tokenizer.ggml.pre", "viking"), &["viking", "llama-bpe", "qwen2"]);
+    refused(&|m| m.set("tokenizer.ggml.pre", "chameleon"), &["chameleon", "llama-bpe", "qwen2"]);
     refused(&|m| m.set("tokenizer.ggml.model", "t5"), &["\"t5\"", "gpt2"]);
     refused(&|m| m.set("tokenizer.ggml.model", 7u32), &["tokenizer.ggml.model"]);
     refused(&|m| m.set("tokenizer.ggml.token_type", Numbers::from_i32([1])), &["token_type", "one number for each"]);

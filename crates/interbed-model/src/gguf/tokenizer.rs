@@ -374,7 +374,7 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
 /// vocabulary that they have the same tokenizer.
 fn strips(metadata: &Metadata) -> Result<bool, String> {
     let text = |key| metadata.text(key).map_err(|problem| problem.to_string());
-    let name = text("general.name")?.unwrap_or_default().to_lowercase();
+    let name = metadata.description("general.name").unwrap_or_default().to_lowercase();
     let is_phi3 = text("general.architecture")? == Some("phi3") && text(MODEL)? == Some("llama");
     Ok(is_phi3 || ["phi-3", "phi3"].iter().any(|part| name.contains(part)))
 }

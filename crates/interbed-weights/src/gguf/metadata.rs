@@ -1,9 +1,11 @@
 //! The metadata of a GGUF file: keys and values.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::error::GgufProblem;
+use super::undecoded::Undecoded;
 
 /// The metadata of a model, by key. Every accessor tells an absent key from one of the wrong kind.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -26,6 +28,8 @@ pub enum MetadataValue {
     Bools(Vec<bool>),
     /// A list of texts.
     Texts(Texts),
+    /// Text that is not UTF-8. A file that only describes itself so can be read; who needs the text gets an error.
+    Undecoded(Undecoded),
 }
 
 /// A number in the width that the file gives it.
@@ -89,6 +93,15 @@ impl Metadata {
             None => Ok(None),
             Some(MetadataValue::Text(text)) => Ok(Some(text)),
             Some(other) => Err(wrong_type(key, "a text", other)),
+        }
+    }
+
+    /// A text that only describes the model, with marks in place of what is not UTF-8; `None` also for what is no text.
+    pub fn description(&self, key: &str) -> Option<Cow<'_, str>> {
+        match self.get(key)? {
+            MetadataValue::Text(text) => Some(Cow::Borrowed(text)),
+            MetadataValue::Undecoded(text) => text.readable(),
+            _ => None,
         }
     }
 
@@ -353,6 +366,7 @@ impl fmt::Display for MetadataValue {
             Self::Numbers(numbers) => write!(f, "a list of {} numbers", numbers.len()),
             Self::Bools(flags) => write!(f, "a list of {} flags", flags.len()),
             Self::Texts(texts) => write!(f, "a list of {} texts", texts.len()),
+            Self::Undecoded(text) => write!(f, "{text}"),
         }
     }
 }

@@ -5,6 +5,7 @@ use interbed_io::RandomAccessFile;
 use super::GGUF_HEADER_BYTES_MAX;
 use super::error::GgufProblem;
 use super::metadata::{MetadataValue, Number, Numbers, Texts};
+use super::undecoded::Undecoded;
 use crate::error::WeightError;
 
 /// Bytes that are read at a time: headers are read in order, and mostly whole.
@@ -135,7 +136,14 @@ impl<'a> Reader<'a> {
     pub(super) fn value(&mut self, key: &str, kind: u32) -> Result<MetadataValue, WeightError> {
         match kind {
             BOOL => self.flag(key).map(MetadataValue::Bool),
-            TEXT => self.text("a metadata value", TEXT_BYTES_MAX).map(MetadataValue::Text),
+            TEXT => {
+                let mut bytes = Vec::new();
+                self.text_bytes("a metadata value", TEXT_BYTES_MAX, &mut bytes)?;
+                Ok(match String::from_utf8(bytes) {
+                    Ok(text) => MetadataValue::Text(text),
+                    Err(error) => MetadataValue::Undecoded(Undecoded::text(error.into_bytes())),
+                })
+            }
             ARRAY => self.list(key),
             _ => {
                 let Some(width) = Number::width(kind) else {
@@ -170,15 +178,16 @@ impl<'a> Reader<'a> {
             TEXT => {
                 // Each has at least its length.
                 self.reserve("a list of texts", len.saturating_mul(8))?;
-                let (mut texts, mut bytes) = (Texts::default(), Vec::new());
+                let (mut texts, mut undecoded, mut bytes) = (Texts::default(), None::<Undecoded>, Vec::new());
                 for _ in 0..len {
-                    let at = self.text_bytes("a list's text", TEXT_BYTES_MAX, &mut bytes)?;
-                    match std::str::from_utf8(&bytes) {
-                        Ok(text) => texts.push(text),
-                        Err(_) => return Err(self.problem(GgufProblem::NotUtf8 { what: "a list's text", at })),
+                    self.text_bytes("a list's text", TEXT_BYTES_MAX, &mut bytes)?;
+                    match (&mut undecoded, std::str::from_utf8(&bytes)) {
+                        (None, Ok(text)) => texts.push(text),
+                        (none @ None, Err(_)) => none.insert(Undecoded::list(texts.iter())).push(&bytes),
+                        (Some(list), _) => list.push(&bytes),
                     }
                 }
-                Ok(MetadataValue::Texts(texts))
+                Ok(undecoded.map_or(MetadataValue::Texts(texts), MetadataValue::Undecoded))
             }
             _ => {
                 let Some(width) = Number::width(kind) else {

@@ -18,6 +18,11 @@ const NUMBER: &str = "split.no";
 /// The key that counts the tensors of all parts.
 const TENSORS: &str = "split.tensors.count";
 
+/// The key that tells models from adapters and the like.
+const TYPE: &str = "general.type";
+/// The key that names the architecture.
+const ARCHITECTURE: &str = "general.architecture";
+
 /// A file of a model, and its header.
 pub(crate) type ModelPart = (Arc<dyn RandomAccessFile>, GgufHeader);
 
@@ -78,11 +83,35 @@ pub fn model_name(path: &Path) -> Option<String> {
     }
 }
 
-/// The files of a directory that begin a model, sorted.
-pub(crate) fn models_in(paths: &[PathBuf]) -> Vec<&PathBuf> {
+/// The GGUF files of a directory, sorted, without later parts of models.
+pub(crate) struct FilesOfDir<'a> {
+    /// Those that begin a model.
+    pub(crate) models: Vec<&'a PathBuf>,
+    /// Those that lie beside a model and are none, such as what reads pictures for it.
+    pub(crate) others: Vec<&'a PathBuf>,
+}
+
+/// Tells models from other files. Headers are read only where there is more than one file.
+pub(crate) fn models_in(paths: &[PathBuf]) -> FilesOfDir<'_> {
     let mut models: Vec<_> = paths.iter().filter(|path| is_first_or_only(path)).collect();
     models.sort();
-    models
+    if models.len() < 2 {
+        return FilesOfDir { models, others: Vec::new() };
+    }
+    let (others, models): (Vec<_>, Vec<_>) = models.into_iter().partition(|path| is_no_model(path));
+    match models.is_empty() {
+        // What there is can be named then.
+        true => FilesOfDir { models: others, others: models },
+        false => FilesOfDir { models, others },
+    }
+}
+
+/// Whether a file says of itself that it is no language model. One that cannot be read says nothing.
+fn is_no_model(path: &Path) -> bool {
+    let Ok((_, header)) = open(path) else { return false };
+    let text = |key| header.metadata.text(key).ok().flatten();
+    // Files of early converters have no type; what reads pictures has an architecture of its own.
+    text(TYPE).is_some_and(|kind| kind != "model") || text(ARCHITECTURE) == Some("clip")
 }
 
 /// Whether a file of this name begins a model, rather than being a later part of one.

@@ -74,9 +74,9 @@ fn header_of(metadata: &Metadata, num_tensors: usize) -> Vec<u8> {
     header
 }
 
-fn write_text(text: &str, out: &mut Vec<u8>) {
-    out.extend((text.len() as u64).to_le_bytes());
-    out.extend(text.as_bytes());
+fn write_text(text: impl AsRef<[u8]>, out: &mut Vec<u8>) {
+    out.extend((text.as_ref().len() as u64).to_le_bytes());
+    out.extend(text.as_ref());
 }
 
 /// The type's number, then the value.
@@ -110,6 +110,13 @@ fn write_value(value: &MetadataValue, out: &mut Vec<u8>) {
         MetadataValue::Texts(texts) => {
             list(TEXT, texts.len(), out);
             texts.iter().for_each(|text| write_text(text, out));
+        }
+        MetadataValue::Undecoded(undecoded) => {
+            match undecoded.is_list() {
+                true => list(TEXT, undecoded.texts().len(), out),
+                false => out.extend(TEXT.to_le_bytes()),
+            }
+            undecoded.texts().for_each(|text| write_text(text, out));
         }
     }
 }

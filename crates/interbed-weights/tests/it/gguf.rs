@@ -185,9 +185,12 @@ fn metadata_of_the_wrong_form_is_refused() {
     assert_eq!(one("k", 13, &[0; 64]), GgufProblem::UnknownValueType { key: "k".into(), kind: 13 });
     assert_eq!(one("k", 9, &list(99, 1, &[0; 64])), GgufProblem::UnknownValueType { key: "k".into(), kind: 99 });
     assert_eq!(one("k", 9, &list(9, 1, &list(0, 1, &[0]))), GgufProblem::NestedArray { key: "k".into() });
-    let not_text = [2u64.to_le_bytes().as_slice(), b"\xC3\x28"].concat();
-    assert!(matches!(one("k", 8, &not_text), GgufProblem::NotUtf8 { .. }));
-    assert!(matches!(one("k", 9, &list(8, 1, &not_text)), GgufProblem::NotUtf8 { .. }));
+    let mut not_text = Builder::new();
+    not_text.pairs.push([NOT_TEXT.as_slice(), &7u32.to_le_bytes(), &[1]].concat());
+    assert!(matches!(not_text.problem(), GgufProblem::NotUtf8 { what: "a metadata key", .. }));
+    let mut not_text = Builder::new();
+    not_text.tensors.push(NOT_TEXT.to_vec());
+    assert!(matches!(not_text.problem(), GgufProblem::NotUtf8 { what: "a tensor's name", .. }));
     let twice = Builder::new().pair("k", 7, &[1]).pair("k", 7, &[1]);
     assert_eq!(twice.problem(), GgufProblem::DuplicateKey { key: "k".into() });
     let aligned = |kind, value: &[u8]| Builder::new().pair("general.alignment", kind, value).problem();
@@ -196,6 +199,39 @@ fn metadata_of_the_wrong_form_is_refused() {
     }
     assert!(matches!(aligned(10, &32u64.to_le_bytes()), GgufProblem::Alignment { .. }));
     assert!(matches!(aligned(8, &text("32")), GgufProblem::Alignment { .. }));
+}
+
+/// Two bytes where a text should be, which are no UTF-8.
+const NOT_TEXT: &[u8; 10] = b"\x02\0\0\0\0\0\0\0\xC3\x28";
+
+#[test]
+fn a_text_that_is_not_utf_8_is_refused_only_where_it_is_needed() {
+    let words = [text("a").as_slice(), NOT_TEXT, &text("b")].concat();
+    let file = Builder::new()
+        .pair("general.name", 8, NOT_TEXT)
+        .pair("general.tags", 9, &list(8, 3, &words))
+        .pair("general.architecture", 8, &text("llama"))
+        .tensor("token_embd.weight", &[4, 2], 0, 0)
+        .data(32);
+    let metadata = file.read().unwrap().metadata;
+    assert_eq!(metadata.text("general.architecture"), Ok(Some("llama")));
+    assert_eq!(metadata.description("general.name").as_deref(), Some("\u{FFFD}("));
+    assert_eq!(metadata.description("general.architecture").as_deref(), Some("llama"));
+    assert_eq!((metadata.description("general.tags"), metadata.description("absent")), (None, None));
+    for (problem, parts) in [
+        (metadata.text("general.name").unwrap_err(), ["general.name", "a text that is not UTF-8"]),
+        (metadata.texts("general.tags").unwrap_err(), ["general.tags", "3 texts that are not all UTF-8"]),
+    ] {
+        let message = problem.to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+    // What is written again is what was read.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("again.gguf");
+    put(&path, &metadata, &[]).unwrap();
+    assert_eq!(read_gguf(catalog_file(&path).as_ref()).unwrap().metadata, metadata);
+    let cut = Builder::new().pair("k", 9, &list(8, 2, NOT_TEXT)).problem();
+    assert!(matches!(cut, GgufProblem::Truncated { .. }), "{cut:?}");
 }
 
 #[test]
@@ -377,6 +413,32 @@ fn parts_that_do_not_fit_are_refused() {
     // One name in two parts.
     put(&part(3), &metadata, &[meta("blk.1.attn_norm.weight", DType::F32, &[4])]).unwrap();
     assert!(matches!(Catalog::open(dir.path()), Err(WeightError::TensorInTwoFiles { .. })));
+}
+
+#[test]
+fn what_lies_beside_a_model_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |name: &str, pairs: &[(&str, &str)]| {
+        let mut metadata = Metadata::default();
+        pairs.iter().for_each(|&(key, value)| metadata.set(key, value));
+        put(&dir.path().join(name), &metadata, &[]).unwrap();
+    };
+    with("mmproj-F16.gguf", &[("general.type", "mmproj"), ("general.architecture", "clip")]);
+    let alone = Catalog::open(dir.path()).unwrap();
+    assert_eq!(alone.metadata().unwrap().text("general.type"), Ok(Some("mmproj")), "so that messages can name it");
+    put_parts(dir.path());
+    with("adapter.gguf", &[("general.type", "adapter"), ("general.architecture", "llama")]);
+    with("old-projector.gguf", &[("general.architecture", "clip")]);
+    let catalog = Catalog::open(dir.path()).unwrap();
+    assert_eq!((catalog.files().len(), catalog.tensors().len()), (3, 2));
+    assert_eq!(catalog.left_alone(), ["adapter.gguf", "mmproj-F16.gguf", "old-projector.gguf"]);
+    let of_file = Catalog::open(dir.path().join("m-00001-of-00003.gguf")).unwrap();
+    assert!(of_file.left_alone().is_empty());
+    // What says nothing may be a model.
+    with("draft.gguf", &[("general.type", "model")]);
+    write(dir.path(), "damaged.gguf", b"GGUF");
+    let Err(WeightError::Gguf { problem, .. }) = Catalog::open(dir.path()) else { panic!("which of them?") };
+    assert!(matches!(problem, GgufProblem::SeveralModels { count: 3, .. }), "{problem}");
 }
 
 #[test]

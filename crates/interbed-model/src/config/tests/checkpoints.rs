@@ -19,7 +19,21 @@ fn fp8_is_read_and_all_else_refused_by_name() {
         quantization[key] = value;
         llama(json!({"quantization_config": quantization}))
     };
-    for (key, value) in [("fmt", json!("float8_e4m3fn")), ("weight_block_size", json!(null)), ("fmt", json!(null))] {
+    for (key, value) in [
+        ("fmt", json!("float8_e4m3fn")),
+        ("weight_block_size", json!(null)),
+        ("fmt", json!(null)),
+        ("activation_scheme", json!("static")),
+        ("dequantize", json!(false)),
+        ("ignored_layers", json!(["lm_head"])),
+        ("kv_cache_scheme", json!(null)),
+        ("kv_cache_scheme", json!("static")),
+        ("modules_to_convert", json!(null)),
+        ("modules_to_convert", json!(["embed_tokens"])),
+        ("modules_to_not_convert", json!(["gate", "e_score_correction_bias", "lm_head"])),
+        ("scale_fmt", json!("float")),
+        ("what_nobody_has_set", json!(null)),
+    ] {
         read(with(key, value));
     }
     for (key, value) in [
@@ -27,7 +41,9 @@ fn fp8_is_read_and_all_else_refused_by_name() {
         ("fmt", json!("e5m2")),
         ("weight_block_size", json!([64, 128])),
         ("weight_block_size", json!("128")),
-        ("kv_cache_scheme", json!({"num_bits": 8})),
+        ("weight_block_size", json!([1, 128])),
+        ("num_bits", json!(4)),
+        ("config_groups", json!({"group_0": {"weights": {"strategy": "channel"}}})),
     ] {
         let message = refusal(with(key, value));
         assert!(message.contains(&format!("quantization_config.{key}")), "{message}");
