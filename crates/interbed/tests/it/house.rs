@@ -98,7 +98,6 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("interbed-model/src/gguf/mixture.rs", "add_to_config", "until families are files"),
     ("interbed-model/src/jinja/expressions.rs", "value_of", "an arm for each kind of expression"),
     ("interbed-model/src/jinja/format.rs", "percent", "Python's conversions, one after the other"),
-    ("interbed-plan/src/plan/mixture.rs", "make", "to be split"),
     ("interbed-server/src/endpoints/responses.rs", "prepare", "to be split"),
     ("interbed-server/src/generate.rs", "submit", "to be split"),
     ("interbed-server/src/metrics.rs", "render", "to be split"),
