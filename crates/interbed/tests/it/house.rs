@@ -100,7 +100,6 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("interbed-model/src/jinja/format.rs", "percent", "Python's conversions, one after the other"),
     ("interbed-server/src/endpoints/responses.rs", "prepare", "to be split"),
     ("interbed-server/src/generate.rs", "submit", "to be split"),
-    ("interbed-server/src/metrics.rs", "render", "to be split"),
     ("interbed-server/src/sampling.rs", "common", "to be split"),
     ("interbed-server/src/tool_calls/body.rs", "go_on", "to be split"),
     ("interbed/src/bench.rs", "run", "to be split"),
