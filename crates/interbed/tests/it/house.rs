@@ -101,7 +101,6 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("interbed-server/src/endpoints/responses.rs", "prepare", "to be split"),
     ("interbed-server/src/generate.rs", "submit", "to be split"),
     ("interbed-server/src/sampling.rs", "common", "to be split"),
-    ("interbed-server/src/tool_calls/body.rs", "go_on", "to be split"),
     ("interbed/src/bench.rs", "run", "to be split"),
     ("interbed/src/bench/experts_report.rs", "write_table", "to be split"),
     ("interbed/src/info.rs", "to_json", "to be split"),
