@@ -8,7 +8,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use interbed_engine::text::{PromptDone, StopCause, TextDelta, TextOptions, TextStream};
-use interbed_engine::{FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId};
+use interbed_engine::{
+    Constraint, FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId,
+};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Form, Piece};
@@ -147,7 +149,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     let answer = app.memory.answers.take(tenant, logprob_bytes(prompts.len(), common)).await?;
     drop(parsed);
     note(app, &log, prompts.len(), prompt_tokens, common);
-    let cache_salt = tenant.cache_salt(common.cache_salt.clone());
+    let template = template(app, tenant, common, constraint);
     // The reader of an answer looks for stop strings itself, as it knows which part is text.
     let options = match &form {
         Some(_) => TextOptions { stop: Vec::new(), ..common.text.clone() },
@@ -158,24 +160,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     let started = Instant::now();
     for prompt in prompts {
         let prompt_tokens = prompt.len();
-        let mut params = common.params.clone();
-        if common.candidates > common.n {
-            // The best choices are selected by log-probabilities.
-            params.logprobs = params.logprobs.or(Some(0));
-        }
-        let request = Request {
-            prompt,
-            params,
-            cache_salt: cache_salt.clone(),
-            priority: common.priority,
-            tenant: tenant.id(),
-            explain_miss: common.cache_report,
-            beam: common.beam,
-            embed: common.embed,
-            // Non-streamed answers are read as they come; only streams may be slowed down by their clients.
-            unread: common.stream.then(|| app.memory.unread.clone()),
-            constraint: constraint.clone(),
-        };
+        let request = Request { prompt, ..template.clone() };
         // An error here drops, and so cancels, the sequences submitted before.
         let submitted = app.engine.submit_many(request, common.candidates);
         for events in submitted.map_err(|error| refusal(error, &app.pace))? {
@@ -216,6 +201,28 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
         share: Some(share),
         answer: Some(answer),
     })
+}
+
+/// What the engine is asked for, but for the prompt.
+fn template(app: &App, tenant: Tenant, common: &Common, constraint: Option<Constraint>) -> Request {
+    let mut params = common.params.clone();
+    if common.candidates > common.n {
+        // The best choices are selected by log-probabilities.
+        params.logprobs = params.logprobs.or(Some(0));
+    }
+    Request {
+        prompt: Vec::new(),
+        params,
+        cache_salt: tenant.cache_salt(common.cache_salt.clone()),
+        priority: common.priority,
+        tenant: tenant.id(),
+        explain_miss: common.cache_report,
+        beam: common.beam,
+        embed: common.embed,
+        // Non-streamed answers are read as they come; only streams may be slowed down by their clients.
+        unread: common.stream.then(|| app.memory.unread.clone()),
+        constraint,
+    }
 }
 
 /// Maximum number of sequences of a request.
