@@ -116,17 +116,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
     read::<Supported<A>>(body)?.tell(&app.notes);
     let mut fields: SharedFields = read(body)?;
     let model = check_name(app, sent(fields.model.take()))?;
-    let n = sent(fields.n).unwrap_or(1);
-    if n == 0 || n > app.config.sequences_max {
-        let message = format!("n is {n}, but must be between 1 and {}", app.config.sequences_max);
-        return Err(ApiError::invalid("n", message));
-    }
-    let best_of = sent(fields.best_of).unwrap_or(n);
-    if best_of < n || best_of > app.config.sequences_max {
-        let message =
-            format!("best_of is {best_of}, but must be between n, which is {n}, and {}", app.config.sequences_max);
-        return Err(ApiError::invalid("best_of", message));
-    }
+    let (n, best_of) = amounts(&fields, app.config.sequences_max)?;
     let stream = sent(fields.stream).unwrap_or(false);
     let beam = beam(&fields, best_of)?;
     for (chosen_at_the_end, name) in [(beam.is_some(), "use_beam_search"), (best_of > n, "best_of")] {
@@ -149,12 +139,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
         let message = format!("cache_salt has {} bytes, but at most {SALT_BYTES_MAX} are allowed", salt.len());
         return Err(ApiError::invalid("cache_salt", message));
     }
-    let priority = sent(fields.priority).unwrap_or(0);
-    let priority = i32::try_from(priority).ok().filter(|_| PRIORITIES.contains(&priority)).ok_or_else(|| {
-        let message =
-            format!("priority is {priority}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
-        ApiError::invalid("priority", message)
-    })?;
+    let priority = priority(sent(fields.priority).unwrap_or(0))?;
     let defaults = if beam.is_some() { &neutral() } else { &app.config.default_sampling };
     let max_tokens = sent(fields.max_completion_tokens.or(fields.max_tokens));
     let (include_stop, skip_special) = (sent(fields.include_stop_str_in_output), sent(fields.skip_special_tokens));
@@ -199,6 +184,28 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
         prompt_logprobs,
         embed: None,
         constraint: None,
+    })
+}
+
+/// How many choices a request asks for, and from how many continuations they are taken.
+fn amounts(fields: &SharedFields, most: usize) -> Result<(usize, usize), ApiError> {
+    let n = sent(fields.n).unwrap_or(1);
+    if n == 0 || n > most {
+        return Err(ApiError::invalid("n", format!("n is {n}, but must be between 1 and {most}")));
+    }
+    let best_of = sent(fields.best_of).unwrap_or(n);
+    if best_of < n || best_of > most {
+        let message = format!("best_of is {best_of}, but must be between n, which is {n}, and {most}");
+        return Err(ApiError::invalid("best_of", message));
+    }
+    Ok((n, best_of))
+}
+
+/// Checks a priority.
+fn priority(sent: i64) -> Result<i32, ApiError> {
+    i32::try_from(sent).ok().filter(|_| PRIORITIES.contains(&sent)).ok_or_else(|| {
+        let message = format!("priority is {sent}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
+        ApiError::invalid("priority", message)
     })
 }
 

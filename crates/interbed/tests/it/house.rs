@@ -99,7 +99,6 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("interbed-model/src/jinja/expressions.rs", "value_of", "an arm for each kind of expression"),
     ("interbed-model/src/jinja/format.rs", "percent", "Python's conversions, one after the other"),
     ("interbed-server/src/endpoints/responses.rs", "prepare", "to be split"),
-    ("interbed-server/src/sampling.rs", "common", "to be split"),
     ("interbed/src/bench.rs", "run", "to be split"),
     ("interbed/src/bench/experts_report.rs", "write_table", "to be split"),
     ("interbed/src/info.rs", "to_json", "to be split"),
