@@ -292,9 +292,9 @@ impl Sequences {
         self.share.take()
     }
 
-    /// Takes over the memory of the answer that [`Sequences::collect`] gathered.
-    pub(crate) fn take_answer(&mut self) -> Option<Share> {
-        self.answer.take()
+    /// Takes over all memory: that of the sequences, and that of the answer that [`Sequences::collect`] gathered.
+    pub(crate) fn take_shares(&mut self) -> Vec<Share> {
+        self.share.take().into_iter().chain(self.answer.take()).collect()
     }
 
     /// Waits until all sequences have ended; returns the `n` best of each prompt, or all in order if there are no other

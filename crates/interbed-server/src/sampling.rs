@@ -75,6 +75,16 @@ struct StreamOptions {
 /// Longest model name if any name is accepted: each chunk of an answer repeats it.
 const MODEL_BYTES_MAX: usize = 256;
 
+/// The fields that the APIs of whole conversations, messages and responses, share.
+#[derive(Deserialize)]
+struct ConversationFields {
+    model: Option<Field<String>>,
+    stream: Option<Field<bool>>,
+    temperature: Option<Field<f32>>,
+    top_p: Option<Field<f32>>,
+    seed: Option<Field<i64>>,
+}
+
 #[derive(Deserialize)]
 struct ModelField {
     model: Option<Field<String>>,
@@ -235,6 +245,18 @@ pub(crate) fn unasked(app: &App) -> Common {
     }
 }
 
+/// Parses and checks the fields that messages and responses share; everything else has its default.
+pub(crate) fn of_conversation(app: &App, body: &[u8]) -> Result<Common, ApiError> {
+    let fields: ConversationFields = read(body)?;
+    let mut common = Common { model: check_name(app, sent(fields.model))?, ..unasked(app) };
+    let params = &mut common.params;
+    params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
+    params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
+    params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
+    common.stream = sent(fields.stream).unwrap_or(false);
+    Ok(common)
+}
+
 /// The token sequences of words that must not be generated, each with and without a space before it.
 fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
@@ -257,6 +279,11 @@ fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Ve
 /// The fields that both completion APIs share.
 pub(crate) fn shared_part() -> Part {
     part!(SharedFields)
+}
+
+/// The fields that messages and responses share.
+pub(crate) fn conversation_part() -> Part {
+    part!(ConversationFields)
 }
 
 /// The field that all APIs share.

@@ -96,7 +96,7 @@ pub(crate) fn whole(
     add_field(&mut body, "prompt_logprobs", prompt_logprobs);
     let body = body.into_bytes();
     // An echo is charged to the sequences' memory; the rest to the answer's own.
-    json(body, [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect())
+    json(body, sequences.take_shares())
 }
 
 /// A JSON response. Its shares of memory are released once the client has read it.

@@ -99,10 +99,10 @@ pub(crate) fn parts() -> Vec<Part> {
     [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
 }
 
-/// Whether a chat has this field.
-pub(crate) fn has_field(name: &str) -> bool {
+/// The endpoint of a field that chats have.
+pub(crate) fn of_chats(name: &str) -> Option<&'static str> {
     static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
-    FIELDS.contains(&name)
+    FIELDS.contains(&name).then_some("/v1/chat/completions")
 }
 
 /// The fields of a conversation, which `/tokenize` reads too.
@@ -155,10 +155,7 @@ pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<
 /// Waits for the memory to prepare a body that may hold a conversation.
 pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
     let ConversationCost { messages, tools, chat_template_kwargs } = read(body.json())?;
-    let costs = [messages, tools, chat_template_kwargs].into_iter().flatten();
-    let values = costs.fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
-    // The parsed ones, and the template's two copies.
-    Preparing::begin(app, body, values.saturating_mul(3))
+    Preparing::conversation(app, body, [messages, tools, chat_template_kwargs])
 }
 
 /// The prompt of the conversation in a body, by the model's template; [`begin`] has reserved the memory. `/tokenize`
@@ -207,7 +204,7 @@ pub(crate) fn turns(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
     }
     let newest = newest_turn(messages.iter().map(|message| message["role"] == "user"));
-    let media = |index| if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
+    let media = |index| Media::of(newest.contains(&index));
     let mut called = None;
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(index, value)| message(index, value, media(index), &mut called));
