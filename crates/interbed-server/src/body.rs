@@ -86,7 +86,7 @@ impl Preparing {
         fields: impl IntoIterator<Item = Option<Field<JsonCost>>>,
     ) -> Result<Self, ApiError> {
         let costs = fields.into_iter().flatten().map(|Field(JsonCost(cost))| cost);
-        // The parsed ones, and the template's two copies.
+        // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
         Self::begin(app, body, costs.fold(0, usize::saturating_add).saturating_mul(3))
     }
 }

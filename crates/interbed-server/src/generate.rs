@@ -150,7 +150,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     drop(parsed);
     note(app, &log, prompts.len(), prompt_tokens, common);
     let template = template(app, tenant, common, constraint);
-    // The reader of an answer looks for stop strings itself, as it knows which part is text.
+    // If the answer is split into pieces, the splitter looks for stop strings, because it knows which part is text.
     let options = match &form {
         Some(_) => TextOptions { stop: Vec::new(), ..common.text.clone() },
         None => common.text.clone(),
@@ -161,7 +161,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     for prompt in prompts {
         let prompt_tokens = prompt.len();
         let request = Request { prompt, ..template.clone() };
-        // An error here drops, and so cancels, the sequences submitted before.
+        // An error drops the sequences that were submitted before, and dropping cancels them.
         let submitted = app.engine.submit_many(request, common.candidates);
         for events in submitted.map_err(|error| refusal(error, &app.pace))? {
             let text = TextStream::new(events, app.tokenizer.clone(), options.clone());
@@ -203,28 +203,6 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     })
 }
 
-/// What the engine is asked for, but for the prompt.
-fn template(app: &App, tenant: Tenant, common: &Common, constraint: Option<Constraint>) -> Request {
-    let mut params = common.params.clone();
-    if common.candidates > common.n {
-        // The best choices are selected by log-probabilities.
-        params.logprobs = params.logprobs.or(Some(0));
-    }
-    Request {
-        prompt: Vec::new(),
-        params,
-        cache_salt: tenant.cache_salt(common.cache_salt.clone()),
-        priority: common.priority,
-        tenant: tenant.id(),
-        explain_miss: common.cache_report,
-        beam: common.beam,
-        embed: common.embed,
-        // Non-streamed answers are read as they come; only streams may be slowed down by their clients.
-        unread: common.stream.then(|| app.memory.unread.clone()),
-        constraint,
-    }
-}
-
 /// Maximum number of sequences of a request.
 pub(crate) fn sequences_max(app: &App) -> usize {
     app.config.sequences_max.min(app.engine.limits().max_waiting.max(1))
@@ -242,6 +220,28 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Resul
         return Err(ApiError::invalid("prompt", message));
     }
     Ok(())
+}
+
+/// The request to the engine, without its prompt.
+fn template(app: &App, tenant: Tenant, common: &Common, constraint: Option<Constraint>) -> Request {
+    let mut params = common.params.clone();
+    if common.candidates > common.n {
+        // The best candidates are chosen by log-probabilities, so the engine must compute them.
+        params.logprobs = params.logprobs.or(Some(0));
+    }
+    Request {
+        prompt: Vec::new(),
+        params,
+        cache_salt: tenant.cache_salt(common.cache_salt.clone()),
+        priority: common.priority,
+        tenant: tenant.id(),
+        explain_miss: common.cache_report,
+        beam: common.beam,
+        embed: common.embed,
+        // Only streams may be slowed down by their clients; other answers are read as they come.
+        unread: common.stream.then(|| app.memory.unread.clone()),
+        constraint,
+    }
 }
 
 impl Sequences {

@@ -95,7 +95,8 @@ pub(crate) fn whole(
     drop(list);
     add_field(&mut body, "prompt_logprobs", prompt_logprobs);
     let body = body.into_bytes();
-    // An echo is charged to the sequences' memory; the rest to the answer's own.
+    // Text that `echo` repeats is charged to the share of the sequences, and the rest of the answer to a share of its
+    // own.
     json(body, sequences.take_shares())
 }
 

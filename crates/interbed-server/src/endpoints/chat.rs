@@ -99,7 +99,7 @@ pub(crate) fn parts() -> Vec<Part> {
     [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
 }
 
-/// The endpoint of a field that chats have.
+/// Returns `/v1/chat/completions` if that endpoint reads a field of this name.
 pub(crate) fn of_chats(name: &str) -> Option<&'static str> {
     static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
     FIELDS.contains(&name).then_some("/v1/chat/completions")

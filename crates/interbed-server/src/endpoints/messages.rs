@@ -319,7 +319,7 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
     let fields: Fields<'_> = read(body.json())?;
     check_thread(fields.thread)?;
     let mut common = of_conversation(app, body.json())?;
-    // Whose request it is changes nothing here, but it must be a text.
+    // The user id changes nothing, but it must be a text.
     let _ = sent(fields.metadata).map(|Object(Metadata { user_id })| user_id);
     common.params.top_k = sent(fields.top_k).map_or(Ok(common.params.top_k), top_k_of)?;
     common.text.stop = sent(fields.stop_sequences).map_or_else(Vec::new, |StopList(stops)| stops);
