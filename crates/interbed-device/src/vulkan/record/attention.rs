@@ -178,7 +178,8 @@ fn tiles_of(
     (tiles, row)
 }
 
-/// Adds the tiles of a span, of `tile_tokens` tokens: `row` is that of its first token, `table` where its addresses begin.
+/// Adds the tiles of a span, of `tile_tokens` tokens: `row` is that of the span's first token, and the span's addresses
+/// begin at `table`.
 fn add_tiles(
     span: &AttentionSpan,
     table: u32,
