@@ -98,9 +98,6 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("interbed-model/src/gguf/mixture.rs", "add_to_config", "until families are files"),
     ("interbed-model/src/jinja/expressions.rs", "value_of", "an arm for each kind of expression"),
     ("interbed-model/src/jinja/format.rs", "percent", "Python's conversions, one after the other"),
-    ("interbed/src/bench.rs", "run", "to be split"),
-    ("interbed/src/bench/experts_report.rs", "write_table", "to be split"),
-    ("interbed/src/info.rs", "to_json", "to be split"),
 ];
 
 #[test]
