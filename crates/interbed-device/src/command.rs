@@ -269,6 +269,12 @@ pub enum Operand {
     },
 }
 
+impl From<Tensor> for Operand {
+    fn from(tensor: Tensor) -> Self {
+        Self::Tensor(tensor)
+    }
+}
+
 impl Operand {
     /// Whether a write to one may change what is read from the other.
     pub fn overlaps(&self, other: &Self) -> bool {
@@ -307,91 +313,83 @@ impl Use {
 impl Command<'_> {
     /// Everything that the command reads and writes, except weights in host memory: barriers are derived from it.
     pub fn uses(&self) -> ArrayVec<Use, ACCESSES_MAX> {
-        let mut uses = ArrayVec::new();
-        let mut add = |place, writes| {
-            let used = Use { place, writes };
-            // Bands of one matrix have the same bias.
-            if !uses.contains(&used) {
-                uses.push(used);
-            }
-        };
-        let of_weights = |weights: &Weights| {
-            let (memory, range) = weights.place();
-            memory.number().map(|memory| Operand::Weights { memory, start: range.start, end: range.end })
-        };
+        let mut uses = Uses(ArrayVec::new());
         match *self {
-            Self::Fill { out, .. } => add(Operand::Tensor(out), true),
-            Self::Gather { out, table, .. } => {
-                of_weights(table).into_iter().for_each(|place| add(place, false));
-                add(Operand::Tensor(out), true);
-            }
-            Self::KeepRows { tensor, .. } => add(Operand::Tensor(tensor), true),
-            Self::Combine { from, out, .. } => {
-                add(Operand::Tensor(from), false);
-                add(Operand::Tensor(out), true);
-            }
-            Self::Norm { x, out, weight, .. } => {
-                of_weights(weight).into_iter().for_each(|place| add(place, false));
-                add(Operand::Tensor(x), false);
-                add(Operand::Tensor(out), true);
-            }
+            Self::Fill { out, .. } => uses.writes(out),
+            Self::Gather { out, table, .. } => uses.reads_weights(table).writes(out),
+            Self::KeepRows { tensor, .. } => uses.writes(tensor),
+            Self::Combine { from, out, .. } => uses.reads(from).writes(out),
+            Self::Norm { x, out, weight, .. } => uses.reads_weights(weight).reads(x).writes(out),
             Self::AddAndNorm { sum, branch, out, weight, .. } => {
-                of_weights(weight).into_iter().for_each(|place| add(place, false));
-                add(Operand::Tensor(sum), true);
-                add(Operand::Tensor(branch), false);
-                add(Operand::Tensor(out), true);
+                uses.reads_weights(weight).writes(sum).reads(branch).writes(out)
             }
-            Self::Add { sum, branch, .. } => {
-                add(Operand::Tensor(sum), true);
-                add(Operand::Tensor(branch), false);
-            }
-            Self::Scale { x, .. } => add(Operand::Tensor(x), true),
-            Self::Discard { tensor } => add(Operand::Tensor(tensor), true),
+            Self::Add { sum, branch, .. } => uses.writes(sum).reads(branch),
+            Self::Scale { x, .. } => uses.writes(x),
+            Self::Discard { tensor } => uses.writes(tensor),
             Self::Products { x, products, .. } => {
-                add(Operand::Tensor(x), false);
+                uses.reads(x);
                 for product in products {
                     let Range { start, end } = product.rows;
-                    add(Operand::Columns { tensor: product.out, start, end }, true);
-                    let read = of_weights(product.weights).into_iter().chain(product.bias.and_then(of_weights));
-                    read.for_each(|place| add(place, false));
+                    uses.writes(Operand::Columns { tensor: product.out, start, end });
+                    uses.reads_weights(product.weights).reads_weights(product.bias);
                 }
+                &mut uses
             }
-            Self::Gate { gate, up, columns: Range { start, end }, .. } => {
-                add(Operand::Columns { tensor: gate, start, end }, true);
-                add(Operand::Columns { tensor: up, start, end }, false);
-            }
+            Self::Gate { gate, up, columns: Range { start, end }, .. } => uses
+                .writes(Operand::Columns { tensor: gate, start, end })
+                .reads(Operand::Columns { tensor: up, start, end }),
             Self::StoreKv { cos, sin, q, k, v, .. } => {
-                add(Operand::Tensor(cos), false);
-                add(Operand::Tensor(sin), false);
-                add(Operand::Tensor(q), true);
-                add(Operand::Tensor(k), true);
-                add(Operand::Tensor(v), false);
-                add(Operand::Kv, true);
+                uses.reads(cos).reads(sin).writes(q).writes(k).reads(v).writes(Operand::Kv)
             }
             Self::Attend { frame, sinks, q, state, out, .. } => {
-                sinks.and_then(of_weights).into_iter().for_each(|place| add(place, false));
-                add(Operand::Tensor(q), false);
+                uses.reads_weights(sinks).reads(q);
                 if frame.is_none() {
-                    add(Operand::Kv, false);
+                    uses.reads(Operand::Kv);
                 }
-                add(Operand::Tensor(state), true);
-                add(Operand::Tensor(out), true);
+                uses.writes(state).writes(out)
             }
-            Self::Best { x, out, .. } => {
-                add(Operand::Tensor(x), false);
-                add(Operand::Tensor(out), true);
-            }
+            Self::Best { x, out, .. } => uses.reads(x).writes(out),
             Self::CopyWeights { ref range, to, at, .. } => {
                 let memory = to.number().expect("copies go to a device's own memory");
-                add(Operand::Weights { memory, start: at, end: at + range.len() }, true);
+                uses.writes(Operand::Weights { memory, start: at, end: at + range.len() })
             }
-            Self::CopyBlocks { .. } => add(Operand::Kv, true),
-            Self::Download { from } => {
-                add(Operand::Tensor(from), false);
-                add(Operand::Host(from), true);
-            }
+            Self::CopyBlocks { .. } => uses.writes(Operand::Kv),
+            Self::Download { from } => uses.reads(from).writes(Operand::Host(from)),
+        };
+        uses.0
+    }
+}
+
+/// The uses of one command, each once.
+struct Uses(ArrayVec<Use, ACCESSES_MAX>);
+
+impl Uses {
+    fn reads(&mut self, place: impl Into<Operand>) -> &mut Self {
+        self.add(place.into(), false)
+    }
+
+    /// The place is written, and may be read as well.
+    fn writes(&mut self, place: impl Into<Operand>) -> &mut Self {
+        self.add(place.into(), true)
+    }
+
+    /// Weights are read, if there are any and they lie in the device's own memory.
+    fn reads_weights<'w>(&mut self, weights: impl Into<Option<&'w Weights>>) -> &mut Self {
+        if let Some((memory, range)) = weights.into().map(Weights::place)
+            && let Some(memory) = memory.number()
+        {
+            self.reads(Operand::Weights { memory, start: range.start, end: range.end });
         }
-        uses
+        self
+    }
+
+    fn add(&mut self, place: Operand, writes: bool) -> &mut Self {
+        let used = Use { place, writes };
+        // Bands of one matrix have the same bias.
+        if !self.0.contains(&used) {
+            self.0.push(used);
+        }
+        self
     }
 }
 

@@ -5,9 +5,9 @@ use std::num::NonZeroUsize;
 
 use arrayvec::ArrayVec;
 use interbed_kernels::{
-    Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, add_and_norm,
-    add_scaled, attention, combine_rows, gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads,
-    rotate_and_store, scale,
+    Activation, Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation,
+    add_and_norm, add_scaled, attention, combine_rows, gated_activation, gather_rows, matmul, matmul_gated, rms_norm,
+    rms_norm_heads, rotate_and_store, scale,
 };
 
 use crate::command::best_of_row;
@@ -159,18 +159,9 @@ impl CpuDevice {
             Command::Scale { x, by } => scale(&mut numbers[x.range()], by),
             Command::Products { x, cols, products, gate } => {
                 let form = prepared.take().filter(|(of, _)| *of == x).map(|(_, form)| form);
-                let (numbers, tokens) = (apart(numbers, with_outs(x, products)), x.len() / cols);
-                let [values, outs @ ..] = numbers;
+                let [values, outs @ ..] = apart(numbers, with_outs(x, products));
                 let mut activations = Activations::resume(values, cols, product, form);
-                let products = bands(products, outs, tokens);
-                match gate {
-                    None => matmul(pool, level, &mut activations, products),
-                    Some(activation) => {
-                        let mut products = products.into_iter();
-                        let pairs = std::iter::from_fn(|| Some([products.next()?, products.next()?]));
-                        matmul_gated(pool, level, activation, &mut activations, pairs);
-                    }
-                }
+                multiply(pool, level, &mut activations, bands(products, outs, x.len() / cols), gate);
                 *prepared = activations.prepared().map(|form| (x, form));
             }
             Command::Gate { gate, up, width, ref columns, activation } => {
@@ -287,6 +278,24 @@ fn widen<'a>(weight: Matrix<'_>, area: &'a mut [f32]) -> &'a [f32] {
 fn apart<const N: usize>(numbers: &mut [f32], tensors: [Tensor; N]) -> [&mut [f32]; N] {
     let ranges = tensors.map(|tensor| tensor.range());
     numbers.get_disjoint_mut(ranges).expect("the tensors of a command lie apart, and in the memory of tensors")
+}
+
+/// Multiplies with all bands. With `gate`, they come in pairs: see [`Command::Products`].
+fn multiply(
+    pool: &Pool,
+    level: Level,
+    activations: &mut Activations<'_>,
+    products: ArrayVec<Product<'_>, PRODUCTS_MAX>,
+    gate: Option<Activation>,
+) {
+    match gate {
+        None => matmul(pool, level, activations, products),
+        Some(activation) => {
+            let mut products = products.into_iter();
+            let pairs = std::iter::from_fn(|| Some([products.next()?, products.next()?]));
+            matmul_gated(pool, level, activation, activations, pairs);
+        }
+    }
 }
 
 /// The activations, then each distinct result of `products`, then empty tensors.

@@ -19,6 +19,7 @@ mod disk_turns;
 mod engine_kind;
 mod error;
 mod exact_file;
+mod fixed_file;
 mod identity;
 mod private_folder;
 mod probe;

@@ -2,16 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use crate::direct_read::{check_request, read_blocks};
-use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, PrivateFolder};
+use crate::fixed_file::FixedFile;
+use crate::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, PrivateFolder};
 
 /// A file that stores a segment of a KV store; in tests, memory that fails on demand.
 pub trait SegmentWrite: DirectWrite {
@@ -26,10 +24,7 @@ pub trait SegmentWrite: DirectWrite {
 /// refuses direct I/O, the pages of the page cache are dropped after each read and each sync.
 #[derive(Debug)]
 pub struct SegmentFile {
-    file: File,
-    path: PathBuf,
-    len: u64,
-    direct: bool,
+    file: FixedFile,
 }
 
 impl SegmentFile {
@@ -40,7 +35,7 @@ impl SegmentFile {
     /// [`IoError::Write`] if the disk has no room.
     pub fn create(folder: &PrivateFolder, name: &str, len: u64) -> Result<Self, IoError> {
         let path = folder.path().join(name);
-        if len == 0 || !len.is_multiple_of(DIRECT_ALIGN as u64) || i64::try_from(len).is_err() {
+        if !FixedFile::can_have(len) {
             let problem = "the length is not a number of blocks";
             return Err(IoError::BadRequest { path, offset: 0, len: 0, needed: 0, problem });
         }
@@ -83,46 +78,28 @@ impl SegmentFile {
 
     /// Turns direct I/O on if a trial read of a block succeeds.
     fn settle(file: File, path: PathBuf, len: u64) -> Result<Self, IoError> {
-        let mut this = Self { file, path, len, direct: false };
-        this.direct = this.set_direct(true).is_ok();
-        if this.direct && len > 0 {
-            let no_memory = || IoError::Open { path: this.path.clone(), source: io::ErrorKind::OutOfMemory.into() };
-            let mut block = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or_else(no_memory)?;
-            if this.read_aligned_at(block.as_mut(), 0, DIRECT_ALIGN).is_err() {
-                this.direct = false;
-                this.set_direct(false).map_err(|source| IoError::Open { path: this.path.clone(), source })?;
-            }
-        }
-        Ok(this)
-    }
-
-    fn set_direct(&self, direct: bool) -> io::Result<()> {
-        let mut flags = fcntl_getfl(&self.file)?;
-        flags.set(OFlags::DIRECT, direct);
-        fcntl_setfl(&self.file, flags).map_err(io::Error::from)
-    }
-
-    fn forget_pages(&self, offset: u64, len: Option<NonZeroU64>) {
-        if !self.direct {
-            // This is only advice: if it is not supported, the pages stay until the system needs the memory.
-            let _ = fadvise(&self.file, offset, len, Advice::DontNeed);
-        }
+        let mut file = FixedFile::new(file, path, len);
+        let mut block = file.block()?;
+        let trial = |file: &FixedFile| match len {
+            0 => Ok(()),
+            _ => file.read_aligned_at(block.as_mut(), 0, DIRECT_ALIGN),
+        };
+        file.try_direct(trial)?;
+        Ok(Self { file })
     }
 }
 
 impl DirectRead for SegmentFile {
     fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     fn len(&self) -> u64 {
-        self.len
+        self.file.len()
     }
 
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError> {
-        read_blocks(&self.file, &self.path, self.len, buf, offset, needed)?;
-        self.forget_pages(offset, NonZeroU64::new(buf.len() as u64));
-        Ok(())
+        self.file.read_aligned_at(buf, offset, needed)
     }
 
     /// Always returns `Ok`, as readers of a segment verify its content.
@@ -131,26 +108,20 @@ impl DirectRead for SegmentFile {
     }
 
     fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.direct.then(|| self.file.as_fd())
+        self.file.direct_fd()
     }
 }
 
 impl DirectWrite for SegmentFile {
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError> {
-        check_request(&self.path, buf, offset, buf.len())?;
-        let fault = |source| IoError::Write { path: self.path.clone(), action: "write to", source };
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
-            return Err(fault(io::ErrorKind::InvalidInput.into()));
-        }
-        self.file.write_all_at(buf, offset).map_err(fault)
+        self.file.write(buf, offset)
     }
 }
 
 impl SegmentWrite for SegmentFile {
     fn sync(&self) -> Result<(), IoError> {
-        let fault = |source| IoError::Write { path: self.path.clone(), action: "sync", source };
-        self.file.sync_data().map_err(fault)?;
-        self.forget_pages(0, None);
+        self.file.sync("sync")?;
+        self.file.forget_pages(0, None);
         Ok(())
     }
 }
@@ -160,6 +131,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::AlignedBuffer;
 
     #[test]
     fn what_is_written_is_there_when_the_file_is_opened_again() {

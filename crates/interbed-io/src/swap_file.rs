@@ -4,16 +4,16 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, statfs};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, statfs};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::direct_read::{check_request, read_blocks};
-use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, DirectWrite, IoError, disk_bytes_free};
+use crate::fixed_file::FixedFile;
+use crate::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, disk_bytes_free};
 
 /// The `statfs` types of file systems that keep files in memory: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -59,11 +59,7 @@ pub enum SwapFileError {
 /// page cache.
 #[derive(Debug)]
 pub struct SwapFile {
-    file: File,
-    /// The directory and a placeholder name, for messages.
-    path: PathBuf,
-    len: u64,
-    direct: bool,
+    file: FixedFile,
 }
 
 impl SwapFile {
@@ -73,12 +69,13 @@ impl SwapFile {
     /// [`SwapFileError`]; nothing is left behind after an error.
     pub fn create(directory: impl AsRef<Path>, len: u64) -> Result<Self, SwapFileError> {
         let directory = directory.as_ref();
-        if len == 0 || !len.is_multiple_of(DIRECT_ALIGN as u64) || i64::try_from(len).is_err() {
+        if !FixedFile::can_have(len) {
             return Err(SwapFileError::BadSize { wanted: len });
         }
         if is_in_memory(directory)? {
             return Err(SwapFileError::InMemory { directory: directory.to_owned() });
         }
+        // A placeholder name, for messages.
         let path = directory.join("(swap)");
         let fault = |action| {
             let path = path.clone();
@@ -100,9 +97,7 @@ impl SwapFile {
             Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room(free)),
             Err(errno) => return Err(fault("reserve room for")(errno.into()).into()),
         }
-        let mut this = Self { file, path: path.clone(), len, direct: false };
-        this.settle_mode()?;
-        Ok(this)
+        Ok(Self::settle(FixedFile::new(file, path.clone(), len))?)
     }
 
     /// Whether files in `directory` use memory rather than disk space.
@@ -113,50 +108,33 @@ impl SwapFile {
         is_in_memory(directory.as_ref())
     }
 
-    /// Turns direct I/O on if a block can be written and read with it.
-    fn settle_mode(&mut self) -> Result<(), IoError> {
-        let no_memory = || IoError::Open { path: self.path.clone(), source: io::ErrorKind::OutOfMemory.into() };
-        let mut block = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or_else(no_memory)?;
-        self.direct = self.set_direct(true).is_ok();
-        if self.direct {
-            let tried = self.write_aligned_at(block.as_slice(), 0);
-            if tried.and_then(|()| self.read_aligned_at(block.as_mut(), 0, DIRECT_ALIGN)).is_ok() {
-                return Ok(());
-            }
-            self.direct = false;
-            self.set_direct(false).map_err(|source| IoError::Open { path: self.path.clone(), source })?;
+    /// Turns direct I/O on if a block can be written and read with it; without it, both must work too.
+    fn settle(mut file: FixedFile) -> Result<Self, IoError> {
+        let mut block = file.block()?;
+        file.try_direct(|file| {
+            file.write(block.as_slice(), 0)?;
+            file.read_aligned_at(block.as_mut(), 0, DIRECT_ALIGN)
+        })?;
+        let this = Self { file };
+        if !this.is_direct() {
+            this.write_aligned_at(block.as_slice(), 0)?;
+            this.read_aligned_at(block.as_mut(), 0, DIRECT_ALIGN)?;
         }
-        self.write_aligned_at(block.as_slice(), 0)?;
-        self.read_aligned_at(block.as_mut(), 0, DIRECT_ALIGN)
-    }
-
-    fn set_direct(&self, direct: bool) -> io::Result<()> {
-        let mut flags = fcntl_getfl(&self.file)?;
-        flags.set(OFlags::DIRECT, direct);
-        fcntl_setfl(&self.file, flags).map_err(io::Error::from)
-    }
-
-    fn forget_pages(&self, offset: u64, len: usize) {
-        if !self.direct {
-            // This is only advice: if it is not supported, the pages stay until the system needs the memory.
-            let _ = fadvise(&self.file, offset, NonZeroU64::new(len as u64), Advice::DontNeed);
-        }
+        Ok(this)
     }
 }
 
 impl DirectRead for SwapFile {
     fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     fn len(&self) -> u64 {
-        self.len
+        self.file.len()
     }
 
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError> {
-        read_blocks(&self.file, &self.path, self.len, buf, offset, needed)?;
-        self.forget_pages(offset, buf.len());
-        Ok(())
+        self.file.read_aligned_at(buf, offset, needed)
     }
 
     /// Always returns `Ok`, as no other process can reach the file.
@@ -165,23 +143,17 @@ impl DirectRead for SwapFile {
     }
 
     fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.direct.then(|| self.file.as_fd())
+        self.file.direct_fd()
     }
 }
 
 impl DirectWrite for SwapFile {
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError> {
-        check_request(&self.path, buf, offset, buf.len())?;
-        let fault = |source| IoError::Write { path: self.path.clone(), action: "write to", source };
-        // Space was reserved for exactly `len` bytes.
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
-            return Err(fault(io::ErrorKind::InvalidInput.into()));
-        }
-        self.file.write_all_at(buf, offset).map_err(fault)?;
-        if !self.direct {
+        self.file.write(buf, offset)?;
+        if !self.is_direct() {
             // Only clean pages can be dropped.
-            self.file.sync_data().map_err(fault)?;
-            self.forget_pages(offset, buf.len());
+            self.file.sync("write to")?;
+            self.file.forget_pages(offset, NonZeroU64::new(buf.len() as u64));
         }
         Ok(())
     }
@@ -234,6 +206,8 @@ fn refuses_nameless(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     #[test]

@@ -88,6 +88,31 @@ pub struct Passes<'r> {
     pub longer: &'r dyn Fn(Bytes) -> Option<(MemoryNeeds, usize)>,
 }
 
+impl Passes<'_> {
+    /// Divides memory for an engine with these `needs`; for longer passes where weights are streamed, if these pay and
+    /// fit. Returns the tokens of a pass too.
+    fn divide(&self, wishes: &Wishes, small: &Shape, needs: &MemoryNeeds) -> Result<(Division, usize), Refusal> {
+        let division = Division::of(wishes, small, needs)?;
+        let computing = Bytes(wishes.gpu_memory.unwrap_or(wishes.memory));
+        if division.streams(small)
+            && let Some((longer, tokens)) = (self.longer)(computing)
+            && let Ok(longer) = Division::of(wishes, small, &longer)
+        {
+            return Ok((longer, tokens));
+        }
+        Ok((division, self.tokens))
+    }
+
+    /// The reason why a pass has so many tokens.
+    fn why(&self, tokens: usize) -> &'static str {
+        match self.given {
+            true => "given, --max-num-batched-tokens",
+            false if tokens > self.usual => "about as many as are computed while weights are read",
+            false => "enough for arithmetic, with little scratch",
+        }
+    }
+}
+
 /// Sequences that decode together: ascending, each number once, 1 among them.
 pub struct Batches(Vec<usize>);
 
@@ -161,20 +186,7 @@ impl Plan {
             gpu_weights: request.gpu_weights.map(|bytes| bytes.0),
         };
         let small = subject.cut(Cut::Bands(BAND_LEAST))?;
-        let mut division = Division::of(&wishes, &small, &needs)?;
-        let mut chunk_tokens = passes.tokens;
-        let computing = Bytes(wishes.gpu_memory.unwrap_or(wishes.memory));
-        if division.streams(&small)
-            && let Some((longer, tokens)) = (passes.longer)(computing)
-            && let Ok(longer) = Division::of(&wishes, &small, &longer)
-        {
-            (division, chunk_tokens) = (longer, tokens);
-        }
-        let chunk_why = match passes.given {
-            true => "given, --max-num-batched-tokens",
-            false if chunk_tokens > passes.usual => "about as many as are computed while weights are read",
-            false => "enough for arithmetic, with little scratch",
-        };
+        let (division, chunk_tokens) = passes.divide(&wishes, &small, &needs)?;
         let smaller = division.device.iter().map(|device| device.units).fold(division.host.units, u64::min);
         let least = |bytes| Ok::<_, Refusal>(subject.cut(Cut::Bands(bytes))?.least_budget());
         let band_bytes = band_bytes(smaller + small.fixed_bytes(), machine.reading.chunk_bytes, least)?;
@@ -221,7 +233,7 @@ impl Plan {
             kv_token,
             prompt_tokens,
             chunk_tokens,
-            chunk_why,
+            chunk_why: passes.why(chunk_tokens),
             bands,
         })
     }

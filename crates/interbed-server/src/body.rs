@@ -18,6 +18,8 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::fields::Field;
+use crate::json_cost::JsonCost;
 use crate::memory::{MemoryPart, PREPARING_BYTES, RENDERED_SLACK, Share};
 use crate::request_log::RequestLog;
 
@@ -75,6 +77,17 @@ impl Preparing {
         let parsed = bytes.saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
         let share = Handle::current().block_on(app.memory.parsed.take(body.share.tenant(), parsed))?;
         Ok(Self { share, rendered_max: bytes.saturating_add(RENDERED_SLACK) })
+    }
+
+    /// Waits for the memory to process a conversation, of which these fields become values. Blocking.
+    pub(crate) fn conversation(
+        app: &App,
+        body: &ReceivedBody,
+        fields: impl IntoIterator<Item = Option<Field<JsonCost>>>,
+    ) -> Result<Self, ApiError> {
+        let costs = fields.into_iter().flatten().map(|Field(JsonCost(cost))| cost);
+        // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
+        Self::begin(app, body, costs.fold(0, usize::saturating_add).saturating_mul(3))
     }
 }
 

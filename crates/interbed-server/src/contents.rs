@@ -18,6 +18,13 @@ pub(crate) enum Media {
     LeftOut,
 }
 
+impl Media {
+    /// For contents of the user's newest turn, or for earlier ones.
+    pub(crate) fn of(is_newest: bool) -> Self {
+        if is_newest { Self::Refused } else { Self::LeftOut }
+    }
+}
+
 /// Kinds of parts that are not text, with a name for messages.
 const MEDIA: [(&str, &str); 12] = [
     ("audio", "sound"),

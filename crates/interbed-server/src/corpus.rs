@@ -44,18 +44,6 @@ fn function(described: &Value) -> Function {
     Function { name, parameters: described["parameters"].clone() }
 }
 
-/// Random numbers from 0 to 1 that depend on a seed alone.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1 << 24) as f32
-    }
-}
-
 /// Samples an answer from random logits, in which closing tokens are more likely; returns it, and whether it ended by
 /// itself. `closings` are texts that close non-JSON parts.
 fn answer(
@@ -64,14 +52,14 @@ fn answer(
     seed: u64,
     closings: &[&str],
 ) -> Result<(String, bool), GrammarError> {
-    let mut random = Random(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut text: Vec<u8> = Vec::new();
     let mut logits = vec![0.0f32; vocabulary.num_tokens()];
     let closes: Vec<bool> = (0..logits.len() as u32)
         .map(|token| vocabulary.text(token).iter().all(|byte| b"\"}],:".contains(byte)))
         .collect();
     for _ in 0..TOKENS_MAX {
-        logits.iter_mut().zip(&closes).for_each(|(logit, &closes)| *logit = random.next() + f32::from(closes) * 0.4);
+        logits.iter_mut().zip(&closes).for_each(|(logit, &closes)| *logit = random.f32() + f32::from(closes) * 0.4);
         for closing in closings.iter().map(|closing| closing.as_bytes()) {
             let begun = (0..closing.len()).rev().find(|&begun| text.ends_with(&closing[..begun])).unwrap_or(0);
             // A closing text has several tokens: once begun, it is likely to be continued.

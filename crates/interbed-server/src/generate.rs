@@ -8,7 +8,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use interbed_engine::text::{PromptDone, StopCause, TextDelta, TextOptions, TextStream};
-use interbed_engine::{FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId};
+use interbed_engine::{
+    Constraint, FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId,
+};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Form, Piece};
@@ -147,7 +149,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     let answer = app.memory.answers.take(tenant, logprob_bytes(prompts.len(), common)).await?;
     drop(parsed);
     note(app, &log, prompts.len(), prompt_tokens, common);
-    let cache_salt = tenant.cache_salt(common.cache_salt.clone());
+    let template = template(app, tenant, common, constraint);
     // If the answer is split into pieces, the splitter looks for stop strings, because it knows which part is text.
     let options = match &form {
         Some(_) => TextOptions { stop: Vec::new(), ..common.text.clone() },
@@ -159,24 +161,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
     let started = Instant::now();
     for prompt in prompts {
         let prompt_tokens = prompt.len();
-        let mut params = common.params.clone();
-        if common.candidates > common.n {
-            // The best candidates are chosen by log-probabilities, so the engine must compute them.
-            params.logprobs = params.logprobs.or(Some(0));
-        }
-        let request = Request {
-            prompt,
-            params,
-            cache_salt: cache_salt.clone(),
-            priority: common.priority,
-            tenant: tenant.id(),
-            explain_miss: common.cache_report,
-            beam: common.beam,
-            embed: common.embed,
-            // Only streams may be slowed down by their clients; other answers are read as they come.
-            unread: common.stream.then(|| app.memory.unread.clone()),
-            constraint: constraint.clone(),
-        };
+        let request = Request { prompt, ..template.clone() };
         // An error drops the sequences that were submitted before, and dropping cancels them.
         let submitted = app.engine.submit_many(request, common.candidates);
         for events in submitted.map_err(|error| refusal(error, &app.pace))? {
@@ -238,6 +223,28 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Resul
     Ok(())
 }
 
+/// The request to the engine, without its prompt.
+fn template(app: &App, tenant: Tenant, common: &Common, constraint: Option<Constraint>) -> Request {
+    let mut params = common.params.clone();
+    if common.candidates > common.n {
+        // The best candidates are chosen by log-probabilities, so the engine must compute them.
+        params.logprobs = params.logprobs.or(Some(0));
+    }
+    Request {
+        prompt: Vec::new(),
+        params,
+        cache_salt: tenant.cache_salt(common.cache_salt.clone()),
+        priority: common.priority,
+        tenant: tenant.id(),
+        explain_miss: common.cache_report,
+        beam: common.beam,
+        embed: common.embed,
+        // Only streams may be slowed down by their clients; other answers are read as they come.
+        unread: common.stream.then(|| app.memory.unread.clone()),
+        constraint,
+    }
+}
+
 impl Sequences {
     /// Waits for the next delta, and returns it with the index of its sequence; `None` when all sequences have ended.
     pub(crate) async fn next(&mut self) -> Option<(usize, Delta)> {
@@ -286,9 +293,9 @@ impl Sequences {
         self.share.take()
     }
 
-    /// Hands over the memory share of the answer that [`Sequences::collect`] has gathered.
-    pub(crate) fn take_answer(&mut self) -> Option<Share> {
-        self.answer.take()
+    /// Takes over all memory: that of the sequences, and that of the answer that [`Sequences::collect`] gathered.
+    pub(crate) fn take_shares(&mut self) -> Vec<Share> {
+        self.share.take().into_iter().chain(self.answer.take()).collect()
     }
 
     /// Waits until all sequences have ended. Returns the `n` best outputs of each prompt, or all outputs in order if

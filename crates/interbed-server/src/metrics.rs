@@ -142,6 +142,20 @@ impl Metrics {
     /// Renders all metrics in Prometheus' text format.
     pub(crate) fn render(&self, model: &str, engine: &EngineStatus, limits: &Limits, is_draining: bool) -> String {
         let mut page = Page::new(model);
+        self.render_requests(&mut page, engine, limits);
+        Self::render_engine(&mut page, engine, is_draining);
+        Self::render_kv(&mut page, engine);
+        page.counter(
+            "interbed:requests_failed_total",
+            "Sequences that failed: a failed pass, numbers that are not finite, or never to fit.",
+            engine.finished.failed,
+        );
+        self.render_responses(&mut page);
+        page.text
+    }
+
+    /// Renders figures about requests, under vLLM's names.
+    fn render_requests(&self, page: &mut Page, engine: &EngineStatus, limits: &Limits) {
         let kv = &engine.kv;
         let usage = kv.blocks_used as f64 / kv.blocks_total.max(1) as f64;
         page.gauge("vllm:num_requests_running", "Sequences in the running set.", engine.running as f64);
@@ -212,7 +226,10 @@ impl Metrics {
         page.head("vllm:cache_config_info", "How KV is divided, as labels.", "gauge");
         let labels = format!("block_size=\"{}\",num_gpu_blocks=\"{}\"", limits.kv_block_tokens, kv.blocks_total);
         page.sample("vllm:cache_config_info", &labels, 1.0);
+    }
 
+    /// Renders figures about the engine's state, and about weights and devices.
+    fn render_engine(page: &mut Page, engine: &EngineStatus, is_draining: bool) {
         let healthy = f64::from(u8::from(engine.health == Health::Ok));
         page.gauge("interbed:healthy", "1 while the engine makes progress or is idle.", healthy);
         page.gauge("interbed:loading", "1 while the model is being loaded.", 0.0);
@@ -224,14 +241,19 @@ impl Metrics {
         );
         page.counter("interbed:steps_total", "Forward passes.", engine.steps);
         if let Some(strips) = &engine.strips {
-            render_strips(&mut page, strips, engine.steps);
+            render_strips(page, strips, engine.steps);
         }
         if let Some(stream) = &engine.stream {
-            render_stream(&mut page, stream, engine.generation_tokens);
+            render_stream(page, stream, engine.generation_tokens);
         }
         if let Some(device) = &engine.device {
-            render_device(&mut page, device);
+            render_device(page, device);
         }
+    }
+
+    /// Renders figures about KV, wherever it is.
+    fn render_kv(page: &mut Page, engine: &EngineStatus) {
+        let kv = &engine.kv;
         page.head("interbed:kv_blocks", "KV blocks, by state.", "gauge");
         for (state, blocks) in [
             ("used", kv.blocks_used),
@@ -268,10 +290,10 @@ impl Metrics {
             page.counter("interbed:swaps_failed_total", "Swaps that failed; their KV was computed again.", swap.failed);
         }
         if let Some(disk) = &engine.kv_disk {
-            render_kv_disk(&mut page, disk);
+            render_kv_disk(page, disk);
         }
         if let Some(remote) = &engine.kv_remote {
-            render_kv_remote(&mut page, remote);
+            render_kv_remote(page, remote);
         }
         let allocation = &kv.allocation_seconds;
         page.buckets(
@@ -286,13 +308,6 @@ impl Metrics {
             "Idle checks that found lost blocks; always 0.",
             engine.leaks_found,
         );
-        page.counter(
-            "interbed:requests_failed_total",
-            "Sequences that failed: a failed pass, numbers that are not finite, or never to fit.",
-            engine.finished.failed,
-        );
-        self.render_responses(&mut page);
-        page.text
     }
 
     /// Renders the metrics that exist before the engine does. `bytes` are the loaded bytes of weights, and the total.

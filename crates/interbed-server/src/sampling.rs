@@ -75,6 +75,16 @@ struct StreamOptions {
 /// Longest model name if any name is accepted: each chunk of an answer repeats it.
 const MODEL_BYTES_MAX: usize = 256;
 
+/// The fields that the APIs of whole conversations, messages and responses, share.
+#[derive(Deserialize)]
+struct ConversationFields {
+    model: Option<Field<String>>,
+    stream: Option<Field<bool>>,
+    temperature: Option<Field<f32>>,
+    top_p: Option<Field<f32>>,
+    seed: Option<Field<i64>>,
+}
+
 #[derive(Deserialize)]
 struct ModelField {
     model: Option<Field<String>>,
@@ -116,17 +126,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
     read::<Supported<A>>(body)?.tell(&app.notes);
     let mut fields: SharedFields = read(body)?;
     let model = check_name(app, sent(fields.model.take()))?;
-    let n = sent(fields.n).unwrap_or(1);
-    if n == 0 || n > app.config.sequences_max {
-        let message = format!("n is {n}, but must be between 1 and {}", app.config.sequences_max);
-        return Err(ApiError::invalid("n", message));
-    }
-    let best_of = sent(fields.best_of).unwrap_or(n);
-    if best_of < n || best_of > app.config.sequences_max {
-        let message =
-            format!("best_of is {best_of}, but must be between n, which is {n}, and {}", app.config.sequences_max);
-        return Err(ApiError::invalid("best_of", message));
-    }
+    let (n, best_of) = amounts(&fields, app.config.sequences_max)?;
     let stream = sent(fields.stream).unwrap_or(false);
     let beam = beam(&fields, best_of)?;
     for (chosen_at_the_end, name) in [(beam.is_some(), "use_beam_search"), (best_of > n, "best_of")] {
@@ -149,12 +149,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
         let message = format!("cache_salt has {} bytes, but at most {SALT_BYTES_MAX} are allowed", salt.len());
         return Err(ApiError::invalid("cache_salt", message));
     }
-    let priority = sent(fields.priority).unwrap_or(0);
-    let priority = i32::try_from(priority).ok().filter(|_| PRIORITIES.contains(&priority)).ok_or_else(|| {
-        let message =
-            format!("priority is {priority}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
-        ApiError::invalid("priority", message)
-    })?;
+    let priority = priority(sent(fields.priority).unwrap_or(0))?;
     let defaults = if beam.is_some() { &neutral() } else { &app.config.default_sampling };
     let max_tokens = sent(fields.max_completion_tokens.or(fields.max_tokens));
     let (include_stop, skip_special) = (sent(fields.include_stop_str_in_output), sent(fields.skip_special_tokens));
@@ -202,6 +197,28 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
     })
 }
 
+/// How many choices a request asks for, and from how many continuations they are taken.
+fn amounts(fields: &SharedFields, most: usize) -> Result<(usize, usize), ApiError> {
+    let n = sent(fields.n).unwrap_or(1);
+    if n == 0 || n > most {
+        return Err(ApiError::invalid("n", format!("n is {n}, but must be between 1 and {most}")));
+    }
+    let best_of = sent(fields.best_of).unwrap_or(n);
+    if best_of < n || best_of > most {
+        let message = format!("best_of is {best_of}, but must be between n, which is {n}, and {most}");
+        return Err(ApiError::invalid("best_of", message));
+    }
+    Ok((n, best_of))
+}
+
+/// Checks a priority.
+fn priority(sent: i64) -> Result<i32, ApiError> {
+    i32::try_from(sent).ok().filter(|_| PRIORITIES.contains(&sent)).ok_or_else(|| {
+        let message = format!("priority is {sent}, but must be from {} to {}", PRIORITIES.start(), PRIORITIES.end());
+        ApiError::invalid("priority", message)
+    })
+}
+
 /// The values for a request that sets no field: one answer, sampled with the model's defaults.
 pub(crate) fn unasked(app: &App) -> Common {
     Common {
@@ -228,6 +245,18 @@ pub(crate) fn unasked(app: &App) -> Common {
     }
 }
 
+/// Parses and checks the fields that messages and responses share; everything else has its default.
+pub(crate) fn of_conversation(app: &App, body: &[u8]) -> Result<Common, ApiError> {
+    let fields: ConversationFields = read(body)?;
+    let mut common = Common { model: check_name(app, sent(fields.model))?, ..unasked(app) };
+    let params = &mut common.params;
+    params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
+    params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
+    params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
+    common.stream = sent(fields.stream).unwrap_or(false);
+    Ok(common)
+}
+
 /// The token sequences of words that must not be generated, each with and without a space before it.
 fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
@@ -250,6 +279,11 @@ fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Ve
 /// The fields that both completion APIs share.
 pub(crate) fn shared_part() -> Part {
     part!(SharedFields)
+}
+
+/// The fields that messages and responses share.
+pub(crate) fn conversation_part() -> Part {
+    part!(ConversationFields)
 }
 
 /// The field that all APIs share.

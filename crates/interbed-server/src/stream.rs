@@ -98,7 +98,7 @@ pub(crate) fn whole(
     let body = body.into_bytes();
     // Text that `echo` repeats is charged to the share of the sequences, and the rest of the answer to a share of its
     // own.
-    json(body, [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect())
+    json(body, sequences.take_shares())
 }
 
 /// Returns a JSON response. The memory shares are released once the body has been sent to the client.

@@ -332,14 +332,12 @@ mod tests {
         loading: Option<String>,
         held: Option<String>,
         is_leaving: bool,
-        seed: u64,
+        random: fastrand::Rng,
     }
 
     impl World {
         fn below(&mut self, bound: u64) -> u64 {
-            // Numbers of Knuth's.
-            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.seed >> 33) % bound
+            self.random.u64(..bound)
         }
 
         fn step(&mut self) {
@@ -435,7 +433,17 @@ mod tests {
         for seed in 0..300 {
             let (now, waiting, leases) = (Instant::now(), BTreeMap::new(), Vec::new());
             let (switch, last, loading, held) = (Switch::new(KEEP, WAIT_MAX), None, None, None);
-            let mut world = World { switch, now, waiting, leases, last, loading, held, is_leaving: false, seed };
+            let mut world = World {
+                switch,
+                now,
+                waiting,
+                leases,
+                last,
+                loading,
+                held,
+                is_leaving: false,
+                random: fastrand::Rng::with_seed(seed),
+            };
             for _ in 0..400 {
                 world.step();
             }

@@ -99,6 +99,19 @@ pub enum What {
 }
 
 impl BenchArgs {
+    /// Returns what is measured on a GPU.
+    fn on_gpu(&self) -> on_gpu::GpuMeasurements<'static> {
+        on_gpu::GpuMeasurements {
+            batch: self.batch.iter().map(|batch| batch.get()).collect(),
+            context: self.context.get(),
+            prompt_tokens: self.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
+            repeat: self.repeat.get(),
+            policies: None,
+            timeline: None,
+            json: self.json,
+        }
+    }
+
     fn prefill_repeat(&self) -> usize {
         self.repeat.get().min(5)
     }
@@ -127,16 +140,8 @@ pub fn run(args: BenchArgs) -> Result<()> {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
     if args.compute.device != DeviceOption::Cpu {
+        let wanted = args.on_gpu();
         let limits = LimitOptions { compute: args.compute, ..args.limits };
-        let wanted = on_gpu::GpuMeasurements {
-            batch: args.batch.iter().map(|batch| batch.get()).collect(),
-            context: args.context.get(),
-            prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
-            repeat: args.repeat.get(),
-            policies: None,
-            timeline: None,
-            json: args.json,
-        };
         return on_gpu::run(&dir, &limits, &wanted);
     }
     let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits, &surroundings)?;

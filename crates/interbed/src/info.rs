@@ -188,19 +188,6 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
         .iter()
         .map(|file| json!({"path": file.path().display().to_string(), "bytes": file.len()}))
         .collect();
-    let budgets: Vec<Value> = memory
-        .budgets
-        .iter()
-        .map(|given| {
-            json!({
-                "memory_bytes": given.budget.0,
-                "kv_tokens": given.kv_tokens,
-                "context": given.context,
-                "sequences": given.sequences,
-                "streamed_weights_bytes": given.streamed.map(|bytes| bytes.0),
-            })
-        })
-        .collect();
     let types: Map<String, Value> =
         dir.weight_types().into_iter().map(|(dtype, bytes)| (dtype.name().to_owned(), bytes.0.into())).collect();
     let tokenizer = tokenizer.map(|tokenizer| {
@@ -250,21 +237,38 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
             "bytes": dir.weight_bytes.0,
             "files": files,
         },
-        "memory": {
-            "least_bytes": memory.least.0,
-            "serve_least_bytes": memory.least_to_serve.0,
-            "scratch_bytes": memory.scratch.0,
-            "kv_dtype": memory.kv_dtype,
-            "kv_bytes_per_token": memory.kv_token.0,
-            "kv_bytes_per_context": memory.kv_context.0,
-            "budgets": budgets,
-        },
+        "memory": memory_json(memory),
     })
 }
 
 /// Returns the bytes of the experts through which one token goes.
 fn of_token(memory: &Memory, mixture: &Mixture) -> Bytes {
     Bytes(memory.experts.0 / mixture.experts as u64 * mixture.chosen as u64)
+}
+
+fn memory_json(memory: &Memory) -> Value {
+    let budgets: Vec<Value> = memory
+        .budgets
+        .iter()
+        .map(|given| {
+            json!({
+                "memory_bytes": given.budget.0,
+                "kv_tokens": given.kv_tokens,
+                "context": given.context,
+                "sequences": given.sequences,
+                "streamed_weights_bytes": given.streamed.map(|bytes| bytes.0),
+            })
+        })
+        .collect();
+    json!({
+        "least_bytes": memory.least.0,
+        "serve_least_bytes": memory.least_to_serve.0,
+        "scratch_bytes": memory.scratch.0,
+        "kv_dtype": memory.kv_dtype,
+        "kv_bytes_per_token": memory.kv_token.0,
+        "kv_bytes_per_context": memory.kv_context.0,
+        "budgets": budgets,
+    })
 }
 
 fn experts(config: &ModelConfig, mixture: &Mixture) -> String {

@@ -1,12 +1,16 @@
 //! What each command does, in plain arithmetic.
 
+mod attention;
+
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use interbed_kernels::{Activation, KvDType, KvLayer, KvPlace, Matrix, RopeStyle, rope};
+use interbed_kernels::{Activation, Matrix};
 
 use crate::command::best_of_row;
-use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Weights};
+use crate::{BandProduct, Command, HostBuffer, PlacedBytes, Tensor, Weights};
+use attention::{attend, store_kv};
 
 /// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
 pub type Operation = Box<dyn FnOnce(&mut DeviceMemory) + Send>;
@@ -79,22 +83,7 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
                 memory.set(tensor.first(kept.len()), &kept);
             })
         }
-        Command::Combine { from, width, places, factors, out } => {
-            let (places, factors) = (places.to_vec(), factors.to_vec());
-            Box::new(move |memory| {
-                let (from, rows) = (memory.get(from), out.len() / width);
-                let each = places.len() / rows.max(1);
-                let row = |places: &[u32], factors: &[f32]| {
-                    let column = |column: usize| {
-                        let terms = places.iter().zip(factors);
-                        terms.map(|(&place, factor)| from[place as usize * width + column] * factor).sum::<f32>()
-                    };
-                    (0..width).map(column).collect::<Vec<f32>>()
-                };
-                let rows = places.chunks_exact(each).zip(factors.chunks_exact(each));
-                memory.set(out, &rows.flat_map(|(places, factors)| row(places, factors)).collect::<Vec<_>>());
-            })
-        }
+        Command::Combine { from, width, places, factors, out } => combine(from, width, places, factors, out),
         Command::Norm { x, weight, epsilon, out } => {
             let weight = weight.clone();
             Box::new(move |memory| {
@@ -115,112 +104,19 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
             let scaled: Vec<_> = memory.get(x).iter().map(|value| value * by).collect();
             memory.set(x, &scaled);
         }),
-        Command::Products { x, cols, products, gate } => {
-            let products: Vec<_> = products.iter().map(OwnProduct::of).collect();
-            Box::new(move |memory| {
-                let x = memory.get(x);
-                products.iter().for_each(|product| product.compute(memory, &x, cols));
-                if let Some(activation) = gate {
-                    for pair in products.chunks_exact(2) {
-                        let width = pair[0].out.len() / (x.len() / cols);
-                        gate_columns(memory, [pair[0].out, pair[1].out], width, &pair[0].rows, activation);
-                    }
-                }
-            })
-        }
+        Command::Products { x, cols, products, gate } => multiply(x, cols, products, gate),
         Command::Gate { gate, up, width, ref columns, activation } => {
             let columns = columns.clone();
             Box::new(move |memory| gate_columns(memory, [gate, up], width, &columns, activation))
         }
         Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
-            let (tokens, heads, head_dim, at) =
-                (tokens_of(sequences), layer.num_kv_heads(), layer.head_dim(), layer.key_offset(0));
-            Box::new(move |memory| {
-                let (cos, sin) = (memory.get(cos), memory.get(sin));
-                for tensor in [q, k] {
-                    let mut values = memory.get(tensor);
-                    let width = values.len() / tokens.len().max(1);
-                    for (token, row) in values.chunks_exact_mut(width.max(1)).enumerate() {
-                        turn(row, head_dim, style, &cos, &sin, [token, tokens.len()]);
-                    }
-                    memory.set(tensor, &values);
-                }
-                for (is_value, tensor) in [(false, k), (true, v)] {
-                    let values = memory.get(tensor);
-                    for (row, token) in values.chunks_exact(heads * head_dim).zip(&tokens) {
-                        let (block, slot) = token.place(token.position, memory.block_size);
-                        for (head, values) in row.chunks_exact(head_dim).enumerate() {
-                            memory.kv.insert((block, slot, at, head, is_value), values.to_vec());
-                        }
-                    }
-                }
-            })
+            store_kv(layer, sequences, style, [cos, sin], [q, k, v])
         }
         Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
-            let (tokens, kv, frame, sinks) = (tokens_of(sequences), layer.kv, frame.cloned(), sinks.cloned());
-            Box::new(move |memory| {
-                let sinks = sinks.map(|sinks| widened(&sinks, 0));
-                let (queries, mut states, mut attended) = (memory.get(q), memory.get(state), memory.get(out));
-                for (index, query) in queries.chunks_exact(kv.head_dim()).enumerate() {
-                    let (token, head) = (&tokens[index / layer.heads], index % layer.heads);
-                    let first = layer.window.map_or(0, |window| (token.position + 1).saturating_sub(window));
-                    let seen = first.max(token.held.start)..(token.position + 1).min(token.held.end);
-                    let kv_head = head / (layer.heads / kv.num_kv_heads());
-                    let at = |position, is_value| {
-                        let (block, slot) = token.place(position, memory.block_size);
-                        match &frame {
-                            Some(frame) => in_frame(frame, &kv, (block, slot, kv_head, is_value)),
-                            None => {
-                                let slot: Slot = (block, slot, kv.key_offset(0), kv_head, is_value);
-                                memory.kv.get(&slot).cloned().unwrap_or_else(|| vec![f32::NAN; kv.head_dim()])
-                            }
-                        }
-                    };
-                    let score = |position| dot(query, &at(position, false)) * layer.scale;
-                    let scores: Vec<_> = seen.clone().map(score).collect();
-                    let values: Vec<_> = seen.map(|position| at(position, true)).collect();
-                    let sums = &mut attended[index * kv.head_dim()..][..kv.head_dim()];
-                    let before = (first < token.held.start).then(|| (states[2 * index], states[2 * index + 1]));
-                    let (greatest, total) = weigh(before, &scores, &values, sums);
-                    match token.held.end > token.position {
-                        true => {
-                            let sink = sinks.as_ref().map_or(0.0, |sinks| (sinks[head] - greatest).exp());
-                            sums.iter_mut().for_each(|sum| *sum /= total + sink);
-                        }
-                        false => states[2 * index..2 * index + 2].copy_from_slice(&[greatest, total]),
-                    }
-                }
-                memory.set(state, &states);
-                memory.set(out, &attended);
-            })
+            attend(layer, frame, sequences, sinks, [q, state, out])
         }
-        Command::CopyWeights { from, ref range, to, at } => {
-            let PlacedBytes::Reference(to) = to else { panic!("copies go to memory that this device gave") };
-            let to = Arc::clone(to);
-            if shares {
-                let (from, range) = (Arc::clone(from), range.clone());
-                let copied = at..at + range.len();
-                Box::new(move |_| to.with(|bytes| bytes[copied].copy_from_slice(&from.as_slice()[range])))
-            } else {
-                let from = from.as_slice()[range.clone()].to_vec();
-                Box::new(move |_| to.with(|bytes| bytes[at..at + from.len()].copy_from_slice(&from)))
-            }
-        }
-        Command::CopyBlocks { copies } => {
-            let copies = copies.to_vec();
-            Box::new(move |memory| {
-                for (source, destination) in copies {
-                    memory.kv.retain(|slot, _| slot.0 != destination || source == destination);
-                    let of_source = memory.kv.iter().filter(|(slot, _)| slot.0 == source);
-                    let copied: Vec<_> = of_source
-                        .map(|(&(_, slot, at, head, is_value), values)| {
-                            ((destination, slot, at, head, is_value), values.clone())
-                        })
-                        .collect();
-                    memory.kv.extend(copied);
-                }
-            })
-        }
+        Command::CopyWeights { from, ref range, to, at } => copy_weights(from, range.clone(), to, at, shares),
+        Command::CopyBlocks { copies } => copy_blocks(copies.to_vec()),
         Command::Discard { tensor } => Box::new(move |memory| memory.numbers[tensor.range()].fill(f32::NAN)),
         Command::Download { from } => Box::new(move |memory| {
             let values = memory.get(from);
@@ -229,55 +125,70 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
     }
 }
 
-/// A token of the batch, and the block table of its sequence.
-struct BatchToken {
-    position: usize,
-    /// Positions of the sequence whose KV is at hand.
-    held: std::ops::Range<usize>,
-    blocks: TokenBlocks,
-}
-
-/// The blocks of a [`BatchToken`]'s sequence.
-#[derive(Clone)]
-enum TokenBlocks {
-    Listed(Vec<u32>),
-    From(u32),
-}
-
-impl BatchToken {
-    /// Block and slot of a position in the token's sequence.
-    fn place(&self, position: usize, block_size: usize) -> (u32, usize) {
-        let logical = (position - self.held.start) / block_size;
-        let block = match &self.blocks {
-            TokenBlocks::Listed(table) => table[logical],
-            TokenBlocks::From(first) => first + logical as u32,
+fn combine(from: Tensor, width: usize, places: &[u32], factors: &[f32], out: Tensor) -> Operation {
+    let (places, factors) = (places.to_vec(), factors.to_vec());
+    Box::new(move |memory| {
+        let (from, rows) = (memory.get(from), out.len() / width);
+        let each = places.len() / rows.max(1);
+        let row = |places: &[u32], factors: &[f32]| {
+            let column = |column: usize| {
+                let terms = places.iter().zip(factors);
+                terms.map(|(&place, factor)| from[place as usize * width + column] * factor).sum::<f32>()
+            };
+            (0..width).map(column).collect::<Vec<f32>>()
         };
-        (block, position % block_size)
+        let rows = places.chunks_exact(each).zip(factors.chunks_exact(each));
+        memory.set(out, &rows.flat_map(|(places, factors)| row(places, factors)).collect::<Vec<_>>());
+    })
+}
+
+fn multiply(x: Tensor, cols: usize, products: &[BandProduct<'_>], gate: Option<Activation>) -> Operation {
+    let products: Vec<_> = products.iter().map(OwnProduct::of).collect();
+    Box::new(move |memory| {
+        let x = memory.get(x);
+        products.iter().for_each(|product| product.compute(memory, &x, cols));
+        if let Some(activation) = gate {
+            for pair in products.chunks_exact(2) {
+                let width = pair[0].out.len() / (x.len() / cols);
+                gate_columns(memory, [pair[0].out, pair[1].out], width, &pair[0].rows, activation);
+            }
+        }
+    })
+}
+
+/// Copies weights to `at` in the device's memory. If the device `shares` host memory, they are read later.
+fn copy_weights(from: &Arc<HostBuffer>, range: Range<usize>, to: &PlacedBytes, at: usize, shares: bool) -> Operation {
+    let PlacedBytes::Reference(to) = to else { panic!("copies go to memory that this device gave") };
+    let to = Arc::clone(to);
+    if shares {
+        let from = Arc::clone(from);
+        let copied = at..at + range.len();
+        Box::new(move |_| to.with(|bytes| bytes[copied].copy_from_slice(&from.as_slice()[range])))
+    } else {
+        let from = from.as_slice()[range].to_vec();
+        Box::new(move |_| to.with(|bytes| bytes[at..at + from.len()].copy_from_slice(&from)))
     }
 }
 
-fn tokens_of(sequences: KvSequences<'_>) -> Vec<BatchToken> {
-    let of_span = |span: &interbed_kernels::AttentionSpan| {
-        let (first, held) = (span.first_position, span.held.clone());
-        let blocks = match &span.place {
-            KvPlace::Listed(table) => {
-                TokenBlocks::Listed(sequences.tables[table.start as usize..table.end as usize].to_vec())
-            }
-            &KvPlace::From(first) => TokenBlocks::From(first),
-        };
-        (first..first + span.tokens).map(move |position| BatchToken {
-            position,
-            held: held.clone(),
-            blocks: blocks.clone(),
-        })
-    };
-    sequences.spans.iter().flat_map(of_span).collect()
+fn copy_blocks(copies: Vec<(u32, u32)>) -> Operation {
+    Box::new(move |memory| {
+        for (source, destination) in copies {
+            memory.kv.retain(|slot, _| slot.0 != destination || source == destination);
+            let of_source = memory.kv.iter().filter(|(slot, _)| slot.0 == source);
+            let copied: Vec<_> = of_source
+                .map(|(&(_, slot, at, head, is_value), values)| {
+                    ((destination, slot, at, head, is_value), values.clone())
+                })
+                .collect();
+            memory.kv.extend(copied);
+        }
+    })
 }
 
 /// A [`BandProduct`] that owns what it needs.
 struct OwnProduct {
     weights: Weights,
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
     bias: Option<Weights>,
     out: Tensor,
 }
@@ -306,7 +217,7 @@ fn gate_columns(
     memory: &mut DeviceMemory,
     [gate, up]: [Tensor; 2],
     width: usize,
-    columns: &std::ops::Range<usize>,
+    columns: &Range<usize>,
     activation: Activation,
 ) {
     for row in (0..gate.len()).step_by(width) {
@@ -362,37 +273,6 @@ fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
         row.iter().zip(weight).map(|(x, weight)| x * factor * weight).collect::<Vec<_>>()
     };
     x.chunks_exact(weight.len()).flat_map(of_row).collect()
-}
-
-fn turn(row: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32], [token, tokens]: [usize; 2]) {
-    let half = cos.len() / tokens;
-    let own = token * half..(token + 1) * half;
-    rope(row, head_dim, style, &cos[own.clone()], &sin[own]);
-}
-
-/// The greatest score and the sum of the weights relative to it, of `scores` and of what was seen `before`; `sums`
-/// become those of the values.
-fn weigh(before: Option<(f32, f32)>, scores: &[f32], values: &[Vec<f32>], sums: &mut [f32]) -> (f32, f32) {
-    let (greatest_before, total_before) = before.unwrap_or((f32::NEG_INFINITY, 0.0));
-    let greatest = scores.iter().copied().fold(greatest_before, f32::max);
-    let weights: Vec<_> = scores.iter().map(|score| (score - greatest).exp()).collect();
-    let shrinking = (greatest_before - greatest).exp();
-    for (d, sum) in sums.iter_mut().enumerate() {
-        let old = before.map_or(0.0, |_| *sum * shrinking);
-        *sum = old + weights.iter().zip(values).map(|(weight, value)| weight * value[d]).sum::<f32>();
-    }
-    let old = before.map_or(0.0, |_| total_before * shrinking);
-    (greatest, old + weights.iter().sum::<f32>())
-}
-
-/// What one head of one token has in a frame; this device knows only [`KvDType::F32`].
-fn in_frame(frame: &KvFrame, kv: &KvLayer, (block, slot, head, is_value): (u32, usize, usize, bool)) -> Vec<f32> {
-    assert_eq!(kv.dtype(), KvDType::F32, "the reference device keeps KV as f32");
-    let kv = kv.alone();
-    let at = block as usize * kv.block_bytes() + kv.key_offset(head) + slot * kv.slot_bytes();
-    let at = if is_value { at + kv.value_offset() } else { at };
-    let (numbers, _) = frame.bytes()[at..at + kv.slot_bytes()].as_chunks::<4>();
-    numbers.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
 fn widened(weights: &Weights, row: usize) -> Vec<f32> {

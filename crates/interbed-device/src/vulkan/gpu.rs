@@ -68,8 +68,6 @@ impl Gpu {
         let mut properties_host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
         let mut properties =
             vk::PhysicalDeviceProperties2::default().push_next(&mut properties_11).push_next(&mut properties_13);
-        let extension = ash::ext::external_memory_host::NAME.as_ptr();
-        let extensions: &[_] = if info.reads_host_memory { &[extension] } else { &[] };
         if info.reads_host_memory {
             properties = properties.push_next(&mut properties_host);
         }
@@ -85,35 +83,7 @@ impl Gpu {
         let (tick_nanoseconds, allocations_max) =
             (f64::from(limits.timestamp_period), limits.max_memory_allocation_count);
 
-        let priority = [1.0];
-        let mut wanted = vec![vk::DeviceQueueCreateInfo::default().queue_family_index(families[0])];
-        if families[1] != families[0] {
-            wanted.push(vk::DeviceQueueCreateInfo::default().queue_family_index(families[1]));
-        }
-        let wanted: Vec<_> = wanted.into_iter().map(|queue| queue.queue_priorities(&priority)).collect();
-        let features = vk::PhysicalDeviceFeatures::default().shader_int64(true).shader_int16(true);
-        let mut features_11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
-        let mut features_12 = vk::PhysicalDeviceVulkan12Features::default()
-            .storage_buffer8_bit_access(true)
-            .shader_int8(true)
-            .timeline_semaphore(true)
-            .buffer_device_address(true)
-            .host_query_reset(resets_queries);
-        let mut features_13 = vk::PhysicalDeviceVulkan13Features::default()
-            .synchronization2(true)
-            .subgroup_size_control(true)
-            .compute_full_subgroups(true)
-            .maintenance4(true)
-            .shader_integer_dot_product(info.has_dot_products);
-        let create = vk::DeviceCreateInfo::default()
-            .queue_create_infos(&wanted)
-            .enabled_features(&features)
-            .enabled_extension_names(extensions)
-            .push_next(&mut features_11)
-            .push_next(&mut features_12)
-            .push_next(&mut features_13);
-        // SAFETY: families and features are those that the GPU was found to have.
-        let device = unsafe { instance.create_device(gpu, &create, None) }.map_err(GpuError::of("start"))?;
+        let device = start(instance, gpu, families, &info, resets_queries)?;
         let mut of_queues = families.to_vec();
         of_queues.dedup();
         // SAFETY: the device was opened with one queue of each of these families.
@@ -255,6 +225,47 @@ impl Gpu {
     pub(super) fn put_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
+}
+
+/// Starts the GPU with one queue of each of these families, and with what kernels need.
+fn start(
+    instance: &ash::Instance,
+    gpu: vk::PhysicalDevice,
+    families: [u32; 2],
+    info: &GpuInfo,
+    resets_queries: bool,
+) -> Result<ash::Device, GpuError> {
+    let priority = [1.0];
+    let mut queues = vec![vk::DeviceQueueCreateInfo::default().queue_family_index(families[0])];
+    if families[1] != families[0] {
+        queues.push(vk::DeviceQueueCreateInfo::default().queue_family_index(families[1]));
+    }
+    let queues: Vec<_> = queues.into_iter().map(|queue| queue.queue_priorities(&priority)).collect();
+    let extension = ash::ext::external_memory_host::NAME.as_ptr();
+    let extensions: &[_] = if info.reads_host_memory { &[extension] } else { &[] };
+    let features = vk::PhysicalDeviceFeatures::default().shader_int64(true).shader_int16(true);
+    let mut features_11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
+    let mut features_12 = vk::PhysicalDeviceVulkan12Features::default()
+        .storage_buffer8_bit_access(true)
+        .shader_int8(true)
+        .timeline_semaphore(true)
+        .buffer_device_address(true)
+        .host_query_reset(resets_queries);
+    let mut features_13 = vk::PhysicalDeviceVulkan13Features::default()
+        .synchronization2(true)
+        .subgroup_size_control(true)
+        .compute_full_subgroups(true)
+        .maintenance4(true)
+        .shader_integer_dot_product(info.has_dot_products);
+    let create = vk::DeviceCreateInfo::default()
+        .queue_create_infos(&queues)
+        .enabled_features(&features)
+        .enabled_extension_names(extensions)
+        .push_next(&mut features_11)
+        .push_next(&mut features_12)
+        .push_next(&mut features_13);
+    // SAFETY: families and features are those that the GPU was found to have.
+    unsafe { instance.create_device(gpu, &create, None) }.map_err(GpuError::of("start"))
 }
 
 impl Drop for Gpu {

@@ -1,5 +1,6 @@
 //! Commands as kernels and copies.
 
+mod attention;
 mod best;
 mod quantise;
 
@@ -7,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ash::vk;
-use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvLayer, RopeStyle, STRETCH};
+use interbed_kernels::{Activation, DType, KvLayer, RopeStyle};
 
 use super::arguments::{Arguments, Put};
 use super::block_tables::BlockTables;
@@ -18,29 +19,17 @@ use super::gpu_queue::GpuQueue;
 use super::host_queue::{HostResult, HostResults};
 use super::integers::Integers;
 use super::kernels::{
-    AttentionPush, AttentionTile, CombinePush, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels,
-    MergePush, NormPush, Number, ProductPush, ProductShape, StoreKvPush, are_neighbours, attention_rows,
+    CombinePush, Elementwise, ElementwisePush, GatherPush, KeepRowsPush, Kernel, Kernels, NormPush, Number,
+    ProductPush, ProductShape, StoreKvPush, are_neighbours,
 };
 use super::kv::GpuKv;
 use super::memory::GpuBuffer;
-use crate::{BandProduct, Command, KvFrame, KvSequences, PlacedBytes, Tensor, Use, Weights};
+use crate::{BandProduct, Command, HostBuffer, KvSequences, PlacedBytes, Tensor, Use, Weights};
 
 pub(super) use best::room_bytes;
 
 /// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
 const GROUPS_MAX: usize = 32_768;
-
-/// Workgroups of attention that keep a large GPU busy.
-const GROUPS_WANTED: usize = 512;
-
-/// Numbers in front of a part's sums: greatest score and total.
-const PART_HEAD: usize = 2;
-
-/// The number by which tiles call their first part.
-const PARTS_FROM: u32 = 2;
-
-/// A window that no position is beyond.
-const WINDOW_MAX: usize = 1 << 30;
 
 /// Bytes of a number in tensors.
 const NUMBER: usize = size_of::<f32>();
@@ -82,27 +71,9 @@ impl Recorder<'_> {
                 self.copy_to_tensor(uses, &put, out);
             }
             Command::Gather { table, rows, multiplier, out } => self.gather(uses, table, rows, multiplier, out)?,
-            Command::KeepRows { tensor, width, rows } => {
-                let numbers = self.put(bytemuck::cast_slice(rows))?;
-                let push =
-                    KeepRowsPush { x: self.address(tensor), numbers, width: width as u32, rows: rows.len() as u32 };
-                let groups = width.div_ceil(self.kernels.threads());
-                self.run(uses, Kernel::KeepRows, &push, [groups, 1])?;
-            }
+            Command::KeepRows { tensor, width, rows } => self.keep_rows(uses, tensor, width, rows)?,
             Command::Combine { from, width, places, factors, out } => {
-                let rows = out.len() / width;
-                let push = CombinePush {
-                    from: self.address(from),
-                    result: self.address(out),
-                    places: self.put(bytemuck::cast_slice(places))?,
-                    factors: self.put(bytemuck::cast_slice(factors))?,
-                    width: width as u32,
-                    rows: rows as u32,
-                    each: (places.len() / rows) as u32,
-                    unused: 0,
-                };
-                let groups = width.div_ceil(self.kernels.threads());
-                self.run(uses, Kernel::Combine, &push, [groups, rows.min(GROUPS_MAX)])?;
+                self.combine(uses, from, width, (places, factors), out)?;
             }
             Command::Norm { x, weight, epsilon, out } => {
                 self.norm(uses, x, None, weight, epsilon, out)?;
@@ -114,22 +85,7 @@ impl Recorder<'_> {
                 self.elementwise(uses, Elementwise::Add, [sum, branch], scale)?;
             }
             Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, [x, x], by)?,
-            Command::Products { x, cols, products, gate } => {
-                let tokens = x.len() / cols;
-                let bytes = self.quantise(x, cols, products)?;
-                let uses: Vec<Use> = uses.iter().copied().chain(bytes).collect();
-                let commands = self.gpu_queue.operation(&uses);
-                for product in products {
-                    self.product(commands, x, cols, tokens, product)?;
-                }
-                if let Some(activation) = gate {
-                    self.gpu_queue.barrier();
-                    for pair in products.chunks_exact(2) {
-                        let (outs, width) = ([pair[0].out, pair[1].out], pair[0].out.len() / tokens);
-                        self.gate(commands, Elementwise::gate(activation), tokens, outs, width, &pair[0].rows)?;
-                    }
-                }
-            }
+            Command::Products { x, cols, products, gate } => self.products(uses, x, cols, products, gate)?,
             Command::Gate { gate, up, width, ref columns, activation } => {
                 let commands = self.gpu_queue.operation(uses);
                 let operation = Elementwise::gate(activation);
@@ -142,22 +98,7 @@ impl Recorder<'_> {
                 self.attend(uses, layer, frame, sequences, sinks, [q, state, out])?;
             }
             Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
-            Command::CopyWeights { from, ref range, to, at } => {
-                let PlacedBytes::Gpu(to) = to else { panic!("copies go to memory that this GPU gave") };
-                if let Some(shared) = GpuBuffer::shared(self.gpu, from) {
-                    let commands = self.gpu_queue.operation(uses);
-                    copy(self.gpu, commands, (shared, range.start), (to, at), range.len());
-                    self.gpu_queue.keep_on_host(Arc::clone(from));
-                    *self.in_place += range.len() as u64;
-                } else {
-                    let from = &from.as_slice()[range.clone()];
-                    let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
-                    let commands = self.gpu_queue.operation(uses);
-                    copy(self.gpu, commands, (&put.buffer, put.offset), (to, at), from.len());
-                    self.gpu_queue.keep(put.buffer);
-                }
-                self.gpu_queue.keep(Arc::clone(to));
-            }
+            Command::CopyWeights { from, ref range, to, at } => self.copy_weights(uses, from, range.clone(), to, at)?,
             Command::CopyBlocks { copies } => {
                 for &(source, destination) in copies {
                     // One after the other: each uses all KV.
@@ -168,16 +109,7 @@ impl Recorder<'_> {
                 }
             }
             Command::Discard { .. } => {}
-            Command::Download { from } => {
-                let known = self.known;
-                let is_read = |(gpu_queue, number): (usize, u64)| number <= known[gpu_queue];
-                let room = self.downloads.room(self.gpu, from, self.submission, is_read)?;
-                let commands = self.gpu_queue.operation(uses);
-                copy(self.gpu, commands, (self.tensors, from.range().start * NUMBER), (&room, 0), from.len() * NUMBER);
-                // The host reads it once it knows that this is done.
-                self.gpu_queue.barrier();
-                self.gpu_queue.keep(room);
-            }
+            Command::Download { from } => self.download(uses, from)?,
         }
         Ok(())
     }
@@ -221,6 +153,36 @@ impl Recorder<'_> {
         self.run(uses, Kernel::Gather(Number::of(table.dtype())), &push, in_rows(rows.len()))
     }
 
+    fn keep_rows(&mut self, uses: &[Use], tensor: Tensor, width: usize, rows: &[u32]) -> Result<(), GpuError> {
+        let numbers = self.put(bytemuck::cast_slice(rows))?;
+        let push = KeepRowsPush { x: self.address(tensor), numbers, width: width as u32, rows: rows.len() as u32 };
+        let groups = width.div_ceil(self.kernels.threads());
+        self.run(uses, Kernel::KeepRows, &push, [groups, 1])
+    }
+
+    fn combine(
+        &mut self,
+        uses: &[Use],
+        from: Tensor,
+        width: usize,
+        (places, factors): (&[u32], &[f32]),
+        out: Tensor,
+    ) -> Result<(), GpuError> {
+        let rows = out.len() / width;
+        let push = CombinePush {
+            from: self.address(from),
+            result: self.address(out),
+            places: self.put(bytemuck::cast_slice(places))?,
+            factors: self.put(bytemuck::cast_slice(factors))?,
+            width: width as u32,
+            rows: rows as u32,
+            each: (places.len() / rows) as u32,
+            unused: 0,
+        };
+        let groups = width.div_ceil(self.kernels.threads());
+        self.run(uses, Kernel::Combine, &push, [groups, rows.min(GROUPS_MAX)])
+    }
+
     fn norm(
         &mut self,
         uses: &[Use],
@@ -259,6 +221,31 @@ impl Recorder<'_> {
         let push = ElementwisePush { a: self.address(a), b: self.address(b), columns, stride, factor, rows: 1 };
         let groups = a.len().div_ceil(self.kernels.threads()).min(GROUPS_MAX);
         self.run(uses, Kernel::Elementwise(operation), &push, [groups, 1])
+    }
+
+    fn products(
+        &mut self,
+        uses: &[Use],
+        x: Tensor,
+        cols: usize,
+        products: &[BandProduct<'_>],
+        gate: Option<Activation>,
+    ) -> Result<(), GpuError> {
+        let tokens = x.len() / cols;
+        let bytes = self.quantise(x, cols, products)?;
+        let uses: Vec<Use> = uses.iter().copied().chain(bytes).collect();
+        let commands = self.gpu_queue.operation(&uses);
+        for product in products {
+            self.product(commands, x, cols, tokens, product)?;
+        }
+        if let Some(activation) = gate {
+            self.gpu_queue.barrier();
+            for pair in products.chunks_exact(2) {
+                let (outs, width) = ([pair[0].out, pair[1].out], pair[0].out.len() / tokens);
+                self.gate(commands, Elementwise::gate(activation), tokens, outs, width, &pair[0].rows)?;
+            }
+        }
+        Ok(())
     }
 
     /// One product; `commands` come after what it depends on.
@@ -390,99 +377,41 @@ impl Recorder<'_> {
         self.run(uses, kernel, &push, in_rows(tokens * heads))
     }
 
-    fn attend(
+    fn copy_weights(
         &mut self,
         uses: &[Use],
-        layer: AttentionLayer,
-        frame: Option<&KvFrame>,
-        sequences: KvSequences<'_>,
-        sinks: Option<&Weights>,
-        [q, state, out]: [Tensor; 3],
+        from: &Arc<HostBuffer>,
+        range: Range<usize>,
+        to: &PlacedBytes,
+        at: usize,
     ) -> Result<(), GpuError> {
-        let (blocks, starts, kv) = match frame {
-            None => {
-                let table = self.block_tables.of(self.gpu, self.kv, sequences)?;
-                self.gpu_queue.keep(Arc::clone(&table.memory));
-                (table.memory.address(), table.starts.clone(), layer.kv)
-            }
-            Some(frame) => {
-                let kv = layer.kv.alone();
-                let first = self.put(frame.bytes())?;
-                let blocks = frame.bytes().len() / kv.block_bytes();
-                let addresses: Vec<_> = (0..blocks).map(|block| first + (block * kv.block_bytes()) as u64).collect();
-                (self.put(bytemuck::cast_slice(&addresses))?, vec![0; sequences.spans.len()], kv)
-            }
-        };
-        let (head_dim, sharing) = (kv.head_dim(), layer.heads / kv.num_kv_heads());
-        let rows = attention_rows(head_dim);
-        let tile_heads = sharing.min(rows);
-        let mut tiles = Vec::new();
-        let mut row = 0;
-        for (span, &table) in sequences.spans.iter().zip(&starts) {
-            tiles_of(span, table, row, rows / tile_heads, layer.window, &mut tiles);
-            row += span.tokens;
+        let PlacedBytes::Gpu(to) = to else { panic!("copies go to memory that this GPU gave") };
+        if let Some(shared) = GpuBuffer::shared(self.gpu, from) {
+            let commands = self.gpu_queue.operation(uses);
+            copy(self.gpu, commands, (shared, range.start), (to, at), range.len());
+            self.gpu_queue.keep_on_host(Arc::clone(from));
+            *self.in_place += range.len() as u64;
+        } else {
+            let from = &from.as_slice()[range];
+            let put = self.arguments.put(self.submission, from.len(), |bytes| bytes.copy_from_slice(from))?;
+            let commands = self.gpu_queue.operation(uses);
+            copy(self.gpu, commands, (&put.buffer, put.offset), (to, at), from.len());
+            self.gpu_queue.keep(put.buffer);
         }
-        let head_tiles = kv.num_kv_heads() * sharing.div_ceil(tile_heads);
-        // Where there are few tiles, the stretches of long contexts are computed side by side, if there is room for
-        // their parts.
-        let most = tiles.iter().map(AttentionTile::stretches).max().unwrap_or(0);
-        let room = self.scratch.len() / NUMBER / (row * layer.heads * (head_dim + PART_HEAD)).max(1);
-        let is_split = tiles.len() * head_tiles < GROUPS_WANTED
-            && (2..=room).contains(&most)
-            && tiles.iter().all(|tile| tile.part == 0 && tile.continued == 0);
-        let counts: Vec<u32> =
-            tiles.iter().flat_map(|tile| std::iter::repeat_n(tile.stretches() as u32, tile.tokens as usize)).collect();
-        let scores: u64 = tiles.iter().map(|tile| u64::from(tile.tokens) * u64::from(tile.end - tile.from)).sum();
-        self.gpu_queue.count_multiply_adds(2 * scores * (layer.heads * head_dim) as u64);
-        if is_split {
-            tiles = tiles.iter().flat_map(AttentionTile::split).collect();
-        }
-        assert!(
-            state.len() == row * layer.heads * ATTENTION_STATE || tiles.iter().all(|t| t.part == 0 && t.continued == 0),
-            "attention that goes on later has a state"
-        );
-        let push = AttentionPush {
-            q: self.address(q),
-            result: self.address(out),
-            state: self.address(state),
-            parts: self.scratch.address(),
-            tiles: self.put(bytemuck::cast_slice(&tiles))?,
-            blocks,
-            sinks: sinks.map_or(Ok(0), |sinks| self.weights(sinks))?,
-            heads: layer.heads as u32,
-            sharing: sharing as u32,
-            tile_heads: tile_heads as u32,
-            block_size: kv.block_size() as u32,
-            first_key: kv.key_offset(0) as u32,
-            head_bytes: (kv.block_size() * kv.slot_bytes()) as u32,
-            to_values: kv.value_offset() as u32,
-            window: layer.window.map_or(0, |window| window.min(WINDOW_MAX) as u32),
-            parts_per_row: most as u32,
-            scale: layer.scale,
-            sink_type: sinks.map_or(0, |sinks| Number::of(sinks.dtype()).get()),
-            unused: 0,
-        };
-        let kernel = Kernel::Attention { dtype: kv.dtype(), head_dim: head_dim as u32 };
-        let groups = [tiles.len(), head_tiles];
-        if !is_split {
-            return self.run(uses, kernel, &push, groups);
-        }
-        let merge = MergePush {
-            parts: push.parts,
-            result: push.result,
-            counts: self.put(bytemuck::cast_slice(&counts))?,
-            sinks: push.sinks,
-            heads: push.heads,
-            parts_per_row: push.parts_per_row,
-            sink_type: push.sink_type,
-            unused: 0,
-        };
+        self.gpu_queue.keep(Arc::clone(to));
+        Ok(())
+    }
+
+    fn download(&mut self, uses: &[Use], from: Tensor) -> Result<(), GpuError> {
+        let known = self.known;
+        let is_read = |(gpu_queue, number): (usize, u64)| number <= known[gpu_queue];
+        let room = self.downloads.room(self.gpu, from, self.submission, is_read)?;
         let commands = self.gpu_queue.operation(uses);
-        // The parts' room is no tensor: who used it before is done first, and they are all there before the merge.
+        copy(self.gpu, commands, (self.tensors, from.range().start * NUMBER), (&room, 0), from.len() * NUMBER);
+        // The host reads it once it knows that this is done.
         self.gpu_queue.barrier();
-        self.kernels.run(commands, kernel, &push, groups)?;
-        self.gpu_queue.barrier();
-        self.kernels.run(commands, Kernel::Merge(head_dim as u32), &merge, [layer.heads, row])
+        self.gpu_queue.keep(room);
+        Ok(())
     }
 
     fn run<P: bytemuck::Pod>(
@@ -535,55 +464,6 @@ impl Recorder<'_> {
 /// So many workgroups, and some beyond, in rows of them.
 fn in_rows(groups: usize) -> [usize; 2] {
     [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)]
-}
-
-impl AttentionTile {
-    /// Stretches that the tile attends to.
-    fn stretches(&self) -> usize {
-        let stretch = STRETCH as u32;
-        (self.end.div_ceil(stretch) - self.from / stretch) as usize
-    }
-
-    /// A tile for each stretch.
-    fn split(&self) -> impl Iterator<Item = Self> + use<> {
-        let (tile, stretch) = (*self, STRETCH as u32);
-        let first = tile.from / stretch;
-        (first..tile.end.div_ceil(stretch)).map(move |number| Self {
-            from: tile.from.max(number * stretch),
-            end: tile.end.min((number + 1) * stretch),
-            part: PARTS_FROM + number - first,
-            ..tile
-        })
-    }
-}
-
-/// The tiles of a span, of `tile_tokens` tokens: `row` is that of its first token, `table` where its addresses begin.
-fn tiles_of(
-    span: &AttentionSpan,
-    table: u32,
-    row: usize,
-    tile_tokens: usize,
-    window: Option<usize>,
-    tiles: &mut Vec<AttentionTile>,
-) {
-    let end = span.first_position + span.tokens;
-    for first in (0..span.tokens).step_by(tile_tokens) {
-        let (position, tokens) = (span.first_position + first, tile_tokens.min(span.tokens - first));
-        let seen = window.map_or(0, |window| (position + 1).saturating_sub(window));
-        let from = seen.max(span.held.start);
-        let to = (position + tokens).min(span.held.end);
-        tiles.push(AttentionTile {
-            token: (row + first) as u32,
-            tokens: tokens as u32,
-            position: position as u32,
-            table,
-            held: span.held.start as u32,
-            from: from.min(to) as u32,
-            end: to as u32,
-            part: u32::from(span.held.end < end),
-            continued: u32::from(seen < span.held.start),
-        });
-    }
 }
 
 /// Records a copy. Whoever calls this keeps both buffers until the submission is done.

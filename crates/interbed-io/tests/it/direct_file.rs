@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DirectFile, DirectRead, FileChange, IoError, aligned_superset};
 
-use crate::scratch::{Random, content, directories, seed};
+use crate::scratch::{content, directories, seed};
 
 const BLOCK: usize = DIRECT_ALIGN;
 
@@ -41,10 +41,10 @@ fn any_range_is_read_by_its_superset() {
             assert_eq!(file.is_direct(), file.direct_fd().is_some());
             assert!(mode == "direct" || !file.is_direct());
             let seed = seed();
-            let mut random = Random::new(seed);
+            let mut random = fastrand::Rng::with_seed(seed);
             for _ in 0..100 {
-                let start = random.below(bytes.len() as u64) as usize;
-                let end = start + random.below((bytes.len() - start) as u64 + 1) as usize;
+                let start = random.usize(..bytes.len());
+                let end = random.usize(start..=bytes.len());
                 assert!(
                     read(&file, start, end).unwrap() == bytes[start..end],
                     "{place}, {mode}, seed {seed}: {start}..{end}"

@@ -11,7 +11,7 @@ use interbed_io::{
 };
 
 use crate::gate::Gate;
-use crate::scratch::{Random, content, directories, seed};
+use crate::scratch::{content, directories, seed};
 
 const BLOCK: usize = DIRECT_ALIGN;
 
@@ -48,14 +48,14 @@ fn random_reads_bring_what_lies_in_the_file() {
         for depth in [1, 3, 8] {
             with_engines(depth, |mut engine| {
                 let seed = seed();
-                let mut random = Random::new(seed);
+                let mut random = fastrand::Rng::with_seed(seed);
                 let mut spans = Vec::new();
                 let blocks = bytes.len().div_ceil(DIRECT_ALIGN) as u64;
                 for _ in 0..200 {
-                    let offset = random.below(blocks) * DIRECT_ALIGN as u64;
-                    let len = DIRECT_ALIGN * (1 + random.below(64) as usize);
+                    let offset = random.u64(..blocks) * DIRECT_ALIGN as u64;
+                    let len = DIRECT_ALIGN * (1 + random.usize(..64));
                     let left = bytes.len() - offset as usize;
-                    let needed = random.below(len.min(left) as u64 + 1) as usize;
+                    let needed = random.usize(..=len.min(left));
                     let tag = spans.len() as u64;
                     spans.push((offset as usize, len, needed));
                     let request = ReadRequest {

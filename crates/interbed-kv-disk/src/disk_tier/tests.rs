@@ -1,4 +1,4 @@
-use interbed_kv::testing::PlainBlocks;
+use interbed_kv::testing::{PlainBlocks, Rng};
 use interbed_kv::{BlockSwap, ChainRoot, Gate, SwapSlot};
 
 use super::*;
@@ -319,12 +319,8 @@ fn a_store_that_is_too_small_is_refused() {
 
 /// Numbers below a limit, that follow from a seed.
 fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut state = seed;
-    move |end| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 11) % end
-    }
+    let mut rng = Rng(seed);
+    move |end| rng.below(end as usize) as u64
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use interbed_kv::testing::PlainBlocks;
+use interbed_kv::testing::{PlainBlocks, Rng};
 use interbed_kv::{ChainRoot, TokenId};
 
 use super::*;
@@ -278,11 +278,8 @@ fn whatever_the_store_does_only_right_blocks_come_and_nothing_is_lost() {
     let mut came = 0;
     for seed in 0..60u64 {
         let shared = FaultyStore::new(seed);
-        let mut random = seed;
-        let mut dice = |end: u32| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) as u32 % end
-        };
+        let mut rng = Rng(seed);
+        let mut dice = |end: u32| rng.below(end as usize) as u32;
         let mut servers: Vec<_> =
             (0..2).map(|_| tier_with(&shared, 1, options(Patience::Fixed(Duration::from_millis(50))))).collect();
         let chains: Vec<_> = (0..4).map(|number| chain(&servers[0], number, 12)).collect();

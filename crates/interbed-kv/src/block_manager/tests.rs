@@ -7,6 +7,7 @@ use crate::{
     contents::ContentId,
     eviction::EvictionKind,
     hash::BlockHash,
+    testing::Rng,
     transfer::{Swap, SwapDirection, SwapOutcome},
 };
 
@@ -36,18 +37,9 @@ fn findable(manager: &BlockManager) -> HashSet<(ContentId, Option<BlockHash>)> {
     manager.cache.findable().into_iter().collect()
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % end as u64) as usize
-    }
-}
-
 /// Random operations; contents are compared before and after each compaction and each end of a swap.
 struct Load {
-    random: Random,
+    random: Rng,
     manager: BlockManager,
     swaps: Vec<Swap>,
     moves: usize,
@@ -132,7 +124,7 @@ fn moves_and_swaps_change_locations_and_no_content() {
     for seed in 0..24 {
         let eviction = EvictionKind::ADAPTIVE;
         let mut load =
-            Load { random: Random(seed), manager: manager(16, eviction), swaps: Vec::new(), moves: 0, failures: 0 };
+            Load { random: Rng(seed), manager: manager(16, eviction), swaps: Vec::new(), moves: 0, failures: 0 };
         (0..4000).for_each(|number| load.step(number));
         assert!(load.moves > 0 && load.failures > 0);
     }

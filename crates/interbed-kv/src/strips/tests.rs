@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::testing::Rng;
 use crate::{BlockManager, ChainRoot, KvConfig, TokenId};
 
 const BLOCK: usize = 4;
@@ -74,7 +75,7 @@ struct World {
     plan: StripPlan,
     running: Vec<Load>,
     next: u64,
-    random: u64,
+    random: Rng,
     /// Blocks that were mapped before a pass rather than beside one.
     mapped_now: usize,
     listed: usize,
@@ -89,15 +90,14 @@ impl World {
             plan: StripPlan::default(),
             running: Vec::new(),
             next: 0,
-            random: seed,
+            random: Rng(seed),
             mapped_now: 0,
             listed: 0,
         }
     }
 
     fn below(&mut self, bound: usize) -> usize {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) as usize % bound
+        self.random.below(bound)
     }
 
     /// Admits a sequence, if there is room.
@@ -115,7 +115,7 @@ impl World {
         let mut spans = Vec::new();
         for load in &mut self.running {
             if load.computed == load.tokens.len() {
-                let token = self.random as u32 % 5;
+                let token = self.random.0 as u32 % 5;
                 if self.manager.append(load.id, &[token]).is_err() {
                     continue;
                 }

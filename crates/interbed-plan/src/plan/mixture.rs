@@ -156,27 +156,9 @@ impl MixturePlan {
             dense_parameters: dense_parameters(&subject.config) as f64,
             head_parameters: subject.config.vocab_size as f64 * subject.config.hidden_size as f64,
             expert_parameters: subject.config.expert_parameters() as f64 * mixture.expected_share(1),
+            sequence_kv: prompt_tokens as f64 * kv_token as f64,
         };
-        progress.begin_steps("simulating", batches.len() as u64);
-        let (mut decode, mut too_many) = (Vec::with_capacity(batches.len()), Vec::new());
-        for &batch in batches {
-            match routings.of_pass(&shape, batch, room)? {
-                Some((needed, read)) => {
-                    let kv = (batch * prompt_tokens) as f64 * kv_token as f64;
-                    decode.push(model.decode(batch, needed, read, kv));
-                }
-                None => too_many.push((batch, (TOKENS_BEFORE as usize + 1) * batch)),
-            }
-            progress.advance(1);
-        }
-        progress.end();
-        if decode.is_empty() {
-            let least = TOKENS_BEFORE + 1;
-            return Err(Refusal::advised(
-                format!("{} is too short: one sequence takes {least} generated tokens", routings.told),
-                "record a longer one: interbed run MODEL --record-routing FILE -n 128",
-            ));
-        }
+        let (decode, too_many) = decodes(&model, &routings, &shape, batches, progress)?;
         let chunk = passes.tokens.min(prompt_tokens);
         let union = mixture.expected_share(chunk) * sizes.bank as f64;
         let prompt = model.prompt(prompt_tokens, chunk, union);
@@ -195,6 +177,37 @@ impl MixturePlan {
             prompt,
         })
     }
+}
+
+/// What is planned of passes that decode: those of the `batches` for which the routing is long enough, and the others,
+/// each with the tokens that it would take.
+type Decodes = (Vec<MixtureDecode>, Vec<(usize, usize)>);
+
+fn decodes(
+    model: &Model,
+    routings: &Routings,
+    shape: &ArenaShape,
+    batches: &[usize],
+    progress: &mut dyn Progress,
+) -> Result<Decodes, Refusal> {
+    progress.begin_steps("simulating", batches.len() as u64);
+    let (mut decodes, mut too_many) = (Vec::with_capacity(batches.len()), Vec::new());
+    for &batch in batches {
+        match routings.of_pass(shape, batch, model.sizes.room)? {
+            Some((needed, read)) => decodes.push(model.decode(batch, needed, read)),
+            None => too_many.push((batch, (TOKENS_BEFORE as usize + 1) * batch)),
+        }
+        progress.advance(1);
+    }
+    progress.end();
+    if decodes.is_empty() {
+        let least = TOKENS_BEFORE + 1;
+        return Err(Refusal::advised(
+            format!("{} is too short: one sequence takes {least} generated tokens", routings.told),
+            "record a longer one: interbed run MODEL --record-routing FILE -n 128",
+        ));
+    }
+    Ok((decodes, too_many))
 }
 
 /// Weights that every decoded token goes through: of an embedding that is not the head too, it reads one row.
@@ -295,15 +308,17 @@ struct Model {
     head_parameters: f64,
     /// Those of the experts of a token.
     expert_parameters: f64,
+    /// Bytes of a sequence's KV.
+    sequence_kv: f64,
 }
 
 impl Model {
     /// A pass that needs and reads so many bytes of experts.
-    fn decode(&self, batch: usize, needed: f64, read: f64, kv: f64) -> MixtureDecode {
+    fn decode(&self, batch: usize, needed: f64, read: f64) -> MixtureDecode {
         let Self { sizes, rates, layers, .. } = self;
         let operations = |parameters: f64| 2.0 * parameters * batch as f64 / rates.flops;
         // What comes from disk crosses memory once more.
-        let dense_bytes = (sizes.dense + sizes.dense_read) as f64 + kv;
+        let dense_bytes = (sizes.dense + sizes.dense_read) as f64 + batch as f64 * self.sequence_kv;
         let dense = (dense_bytes / rates.host).max(operations(self.dense_parameters));
         let experts = ((needed + read) / rates.host).max(operations(self.expert_parameters));
         let (dense_disk, expert_disk) = (sizes.dense_read as f64 / rates.disk, read / rates.disk);

@@ -99,10 +99,10 @@ pub(crate) fn parts() -> Vec<Part> {
     [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
 }
 
-/// Whether `/v1/chat/completions` reads a field of this name.
-pub(crate) fn has_field(name: &str) -> bool {
+/// Returns `/v1/chat/completions` if that endpoint reads a field of this name.
+pub(crate) fn of_chats(name: &str) -> Option<&'static str> {
     static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
-    FIELDS.contains(&name)
+    FIELDS.contains(&name).then_some("/v1/chat/completions")
 }
 
 /// The fields of a conversation, which `/tokenize` reads too.
@@ -156,10 +156,7 @@ pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<
 /// Waits until the memory to prepare `body` is free; the body may hold a conversation.
 pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
     let ConversationCost { messages, tools, chat_template_kwargs } = read(body.json())?;
-    let costs = [messages, tools, chat_template_kwargs].into_iter().flatten();
-    let values = costs.fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
-    // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
-    Preparing::begin(app, body, values.saturating_mul(3))
+    Preparing::conversation(app, body, [messages, tools, chat_template_kwargs])
 }
 
 /// Renders the conversation in a body with the model's template and tokenizes it. [`begin`] has reserved the memory.
@@ -208,7 +205,7 @@ pub(crate) fn turns(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
     }
     let newest = newest_turn(messages.iter().map(|message| message["role"] == "user"));
-    let media = |index| if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
+    let media = |index| Media::of(newest.contains(&index));
     let mut called = None;
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(index, value)| message(index, value, media(index), &mut called));

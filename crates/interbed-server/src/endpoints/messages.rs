@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::blocks::{object_of, refuse, role_of, text_in};
 use crate::body::{Preparing, Received, ReceivedBody, receive};
 use crate::contents::{Media, part_text, text_of};
-use crate::endpoints::chat::{self, Prompt, Rendering, add_effort};
+use crate::endpoints::chat::{Prompt, Rendering, add_effort, of_chats};
 use crate::endpoints::completions::unique_id;
 use crate::error::{ApiError, CONTEXT_EXCEEDED};
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
@@ -30,7 +30,7 @@ use crate::json_text::object;
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
 use crate::outline::{Block, Blocks, Change, Outline};
-use crate::sampling::{Common, Stops, check_name, top_k_of, unasked};
+use crate::sampling::{Common, Stops, conversation_part, of_conversation, top_k_of};
 use crate::schemas::Bond;
 use crate::stream::{self, Events, named};
 use crate::structured::json_constraint;
@@ -46,13 +46,8 @@ const VERSION_KNOWN: &str = "2023-06-01";
 /// The request fields, without those of the conversation.
 #[derive(Deserialize)]
 struct Fields<'b> {
-    model: Option<Field<String>>,
     max_tokens: Option<Field<usize>>,
     stop_sequences: Option<Field<StopList>>,
-    stream: Option<Field<bool>>,
-    temperature: Option<Field<f32>>,
-    top_p: Option<Field<f32>>,
-    seed: Option<Field<i64>>,
     top_k: Option<Field<i64>>,
     metadata: Option<Field<Object<Metadata>>>,
     #[serde(borrow)]
@@ -196,8 +191,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     message["content"] = blocks.into();
     let reason = if is_without_call { json!("end_turn") } else { reason };
     (message["stop_reason"], message["stop_sequence"]) = (reason, sequence);
-    let shares = [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect();
-    Ok(stream::json(message.to_string().into_bytes(), shares))
+    Ok(stream::json(message.to_string().into_bytes(), sequences.take_shares()))
 }
 
 /// Returns a block of a whole answer. `None` for a call that was cut off, whose input is not a complete object.
@@ -234,16 +228,13 @@ struct OfMessages;
 impl Api for OfMessages {
     fn elsewhere(name: &str) -> Option<&'static str> {
         static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
-        if FIELDS.contains(&name) {
-            return None;
-        }
-        chat::has_field(name).then_some("/v1/chat/completions").or_else(|| of_responses(name))
+        if FIELDS.contains(&name) { None } else { of_chats(name).or_else(|| of_responses(name)) }
     }
 }
 
 /// The fields that `/v1/messages` reads.
 pub(crate) fn parts() -> Vec<Part> {
-    vec![part!(Fields<'_>), part!(Conversation)]
+    vec![conversation_part(), part!(Fields<'_>), part!(Conversation)]
 }
 
 /// Writes a refusal in Anthropic's form; `id` is the request's id.
@@ -320,10 +311,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
 /// Waits until the memory to prepare `body` is free.
 fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
     let ConversationCost { messages, system, tools } = read(body.json())?;
-    let costs = [messages, system, tools].into_iter().flatten();
-    let values = costs.fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
-    // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
-    Preparing::begin(app, body, values.saturating_mul(3))
+    Preparing::conversation(app, body, [messages, system, tools])
 }
 
 /// Reads and checks all fields except those of the conversation.
@@ -331,18 +319,12 @@ fn common_of(app: &App, body: &ReceivedBody) -> Result<Common, ApiError> {
     read::<Supported<OfMessages>>(body.json())?.tell(&app.notes);
     let fields: Fields<'_> = read(body.json())?;
     check_thread(fields.thread)?;
-    let model = check_name(app, sent(fields.model))?;
+    let mut common = of_conversation(app, body.json())?;
     // The user id changes nothing, but it must be a text.
     let _ = sent(fields.metadata).map(|Object(Metadata { user_id })| user_id);
-    let mut common = Common { model, ..unasked(app) };
-    let params = &mut common.params;
-    params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
-    params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
-    params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
-    params.top_k = sent(fields.top_k).map_or(Ok(params.top_k), top_k_of)?;
+    common.params.top_k = sent(fields.top_k).map_or(Ok(common.params.top_k), top_k_of)?;
     common.text.stop = sent(fields.stop_sequences).map_or_else(Vec::new, |StopList(stops)| stops);
     common.max_tokens = sent(fields.max_tokens);
-    common.stream = sent(fields.stream).unwrap_or(false);
     Ok(common)
 }
 
@@ -482,7 +464,7 @@ fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<History, ApiEr
     let newest = newest_turn(messages.iter().map(is_turn_of_user));
     for (index, message) in messages.into_iter().enumerate() {
         let path = format!("messages[{index}]");
-        let media = if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
+        let media = Media::of(newest.contains(&index));
         let mut message = object_of(message, &path)?;
         let role = role_of(&message, &path, &["user", "assistant", "system"])?;
         let path = format!("{path}.content");

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::body::discard;
-use crate::endpoints::chat::has_field;
+use crate::endpoints::chat::of_chats;
 use crate::error::ApiError;
 use crate::openapi::{Part, fields_of_all};
 use crate::sampling::check_name;
@@ -134,7 +134,7 @@ fn foreign(name: &str, own: &[&str], other: &[&str], path: &'static str) -> Opti
         _ if own.contains(&name) => None,
         _ if OPTIONS.contains(&name) => Some("options"),
         _ if other.contains(&name) => Some(path),
-        _ => has_field(name).then_some("/v1/chat/completions"),
+        _ => of_chats(name),
     }
 }
 

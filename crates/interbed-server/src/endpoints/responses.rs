@@ -16,7 +16,7 @@ use crate::app::{App, unix_seconds};
 use crate::blocks::{object_of, refuse, role_of, text_in};
 use crate::body::{Preparing, Received, receive};
 use crate::contents::{Media, text_of};
-use crate::endpoints::chat::{self, Prompt, Rendering, add_effort};
+use crate::endpoints::chat::{Prompt, Rendering, add_effort, of_chats};
 use crate::endpoints::completions::unique_id;
 use crate::error::{ApiError, CONTEXT_EXCEEDED};
 use crate::fields::{Field, FromJson, Object, is_text, read, sent, shown};
@@ -26,7 +26,7 @@ use crate::json_cost::{JsonCost, bytes_of};
 use crate::memory::Share;
 use crate::openapi::{Part, fields_of_all, part};
 use crate::outline::{Block, Blocks, Change, Outline};
-use crate::sampling::{Common, check_name, unasked};
+use crate::sampling::{Common, conversation_part, of_conversation};
 use crate::stream::{self, Events, named};
 use crate::structured::{check_strict, json_constraint};
 use crate::tool_choice::{Choice, ToolChoice};
@@ -54,12 +54,7 @@ struct Repeated<'b> {
 /// The request fields, without those of the conversation.
 #[derive(Deserialize)]
 struct Fields<'b> {
-    model: Option<Field<String>>,
     max_output_tokens: Option<Field<usize>>,
-    stream: Option<Field<bool>>,
-    temperature: Option<Field<f32>>,
-    top_p: Option<Field<f32>>,
-    seed: Option<Field<i64>>,
     metadata: Option<Field<Metadata>>,
     #[serde(borrow)]
     text: Option<Field<Object<Text<'b>>>>,
@@ -208,8 +203,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     sequences.collect_with(|delta| drop(writer.changes(delta))).await?;
     drop(writer.last_changes());
     let body = writer.ended(&sequences).to_string().into_bytes();
-    let shares = [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect();
-    Ok(stream::json(body, shares))
+    Ok(stream::json(body, sequences.take_shares()))
 }
 
 /// `/v1/responses/input_tokens`: counts the tokens of the prompt without generating an answer.
@@ -226,37 +220,25 @@ struct OfResponses;
 impl Api for OfResponses {
     fn elsewhere(name: &str) -> Option<&'static str> {
         static FIELDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&parts()));
-        if FIELDS.contains(&name) {
-            return None;
-        }
-        chat::has_field(name).then_some("/v1/chat/completions").or_else(|| of_messages(name))
+        if FIELDS.contains(&name) { None } else { of_chats(name).or_else(|| of_messages(name)) }
     }
 }
 
 /// The fields that `/v1/responses` reads.
 pub(crate) fn parts() -> Vec<Part> {
-    vec![part!(Fields<'_>), part!(Repeated<'_>), part!(Conversation)]
+    vec![conversation_part(), part!(Fields<'_>), part!(Repeated<'_>), part!(Conversation)]
 }
 
 fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let Received { body, .. } = received;
     let ConversationCost { input, tools } = read(body.json())?;
-    let values =
-        [input, tools].into_iter().flatten().fold(0usize, |sum, Field(JsonCost(cost))| sum.saturating_add(cost));
-    // Memory is counted three times: for the parsed values, and for the two copies that the template makes.
-    let mut preparing = Preparing::begin(app, &body, values.saturating_mul(3))?;
+    let mut preparing = Preparing::conversation(app, &body, [input, tools])?;
     read::<Supported<OfResponses>>(body.json())?.tell(&app.notes);
     let fields: Fields<'_> = read(body.json())?;
     check_supported(&fields)?;
     tell_left_out(app, &fields);
-    let model = check_name(app, sent(fields.model))?;
-    let mut common = Common { model, ..unasked(app) };
-    let params = &mut common.params;
-    params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
-    params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
-    params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
+    let mut common = of_conversation(app, body.json())?;
     common.max_tokens = sent(fields.max_output_tokens);
-    common.stream = sent(fields.stream).unwrap_or(false);
     let format = format(sent(fields.text), &mut common, &mut preparing.share)?;
     let choice = ToolChoice::read(fields.tool_choice)?;
     let tool_choice = match &choice.choice {
@@ -420,7 +402,7 @@ fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Ve
             let newest = newest_turn(items.iter().map(|item| item["role"] == "user"));
             for (index, item) in items.into_iter().enumerate() {
                 let path = format!("input[{index}]");
-                let media = if newest.contains(&index) { Media::Refused } else { Media::LeftOut };
+                let media = Media::of(newest.contains(&index));
                 add_item(&mut turns, object_of(item, &path)?, &path, media)?;
             }
         }

@@ -119,13 +119,7 @@ impl Body {
                 Step::Tagged(tagged) => match (tagged.read)(held, named(functions, &tagged.function)) {
                     Parameter::More => return (arguments, Progress::More),
                     Parameter::One { key, value, length } => {
-                        // Of two parameters with the same name, the first one counts.
-                        if !tagged.keys.iter().any(|told| told == key) {
-                            let separator = if tagged.keys.is_empty() { "" } else { "," };
-                            let value = typed(value, named(functions, &tagged.function), key);
-                            arguments.push_str(&format!("{separator}{}:{value}", Value::from(key)));
-                            tagged.keys.push(key.to_owned());
-                        }
+                        arguments.push_str(&tagged.argument(key, value, functions));
                         held.drain(..length);
                     }
                     Parameter::End(length) => {
@@ -166,25 +160,41 @@ impl Body {
                     }
                     *next += 1;
                 }
-                Step::List => {
-                    let begun = held.trim_start();
-                    let (blank, next) = (held.len() - begun.len(), begun.chars().next());
-                    return match next {
-                        None if !ended => (arguments, Progress::More),
-                        // The rest of the list is parsed as if it began here.
-                        Some(',') => {
-                            held.replace_range(..=blank, "[");
-                            (arguments, Progress::Another)
-                        }
-                        Some(']') => {
-                            held.drain(..=blank);
-                            (arguments, Progress::Ended)
-                        }
-                        _ => (arguments, Progress::Ended),
-                    };
-                }
+                Step::List => return (arguments, in_list(held, ended)),
             }
         }
+    }
+}
+
+impl Tagged {
+    /// A parameter as a field of the arguments; empty for one that was reported before, as the first one counts.
+    fn argument(&mut self, key: &str, value: &str, functions: &[Function]) -> String {
+        if self.keys.iter().any(|told| told == key) {
+            return String::new();
+        }
+        let separator = if self.keys.is_empty() { "" } else { "," };
+        let value = typed(value, named(functions, &self.function), key);
+        self.keys.push(key.to_owned());
+        format!("{separator}{}:{value}", Value::from(key))
+    }
+}
+
+/// Consumes from `held` what follows a call in a list.
+fn in_list(held: &mut String, ended: bool) -> Progress {
+    let begun = held.trim_start();
+    let (blank, next) = (held.len() - begun.len(), begun.chars().next());
+    match next {
+        None if !ended => Progress::More,
+        // The rest of the list is parsed as if it began here.
+        Some(',') => {
+            held.replace_range(..=blank, "[");
+            Progress::Another
+        }
+        Some(']') => {
+            held.drain(..=blank);
+            Progress::Ended
+        }
+        _ => Progress::Ended,
     }
 }
 

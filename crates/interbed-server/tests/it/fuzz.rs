@@ -11,15 +11,12 @@ use serde_json::{Value, json};
 use crate::fixture::Server;
 
 /// A sequence of numbers generated from a seed.
-struct Dice(u64);
+struct Dice(fastrand::Rng);
 
 impl Dice {
     /// A number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ (mixed >> 31)) % limit.max(1) as u64) as usize
+        self.0.usize(..limit.max(1))
     }
 
     fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
@@ -130,7 +127,7 @@ async fn bodies_get_an_answer() {
             assert!(seed > first + 100 && answered > 10, "{answered} of {} cases were answered", seed - first);
             return;
         }
-        let mut dice = Dice(seed << 20);
+        let mut dice = Dice(fastrand::Rng::with_seed(seed));
         let (path, mut body) = dice.one(&wholes()).clone();
         for _ in 0..=dice.below(3) {
             damage(&mut dice, &mut body);

@@ -108,11 +108,8 @@ impl Follower {
 
 /// A pseudo-random state.
 fn state(seed: u32, blocks: usize) -> LiveState {
-    let mut random = seed.wrapping_mul(2_654_435_761) | 1;
-    let mut next = move |below: u32| {
-        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (random >> 8) % below
-    };
+    let mut random = fastrand::Rng::with_seed(u64::from(seed));
+    let mut next = move |below: u32| random.u32(..below);
     let uses = |kind| match kind {
         0 => BlockUse::FREE,
         1 => BlockUse::CACHED,

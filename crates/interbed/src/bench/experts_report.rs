@@ -165,6 +165,21 @@ impl ExpertsReport {
         }
         writeln!(out, "  {:<14}{}", "disk", self.settings)?;
         writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
+        self.write_times(out)?;
+        self.write_bytes(out)?;
+        writeln!(out, "\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass")?;
+        writeln!(
+            out,
+            "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
+             these parts of their speeds"
+        )?;
+        if self.lines.iter().any(|line| line.computing.beside_reads) {
+            writeln!(out, "  * computing was measured beside reads: memory does not hold the experts of one token")?;
+        }
+        Ok(())
+    }
+
+    fn write_times(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
             "\n{:>9}{:>7}{:>10}{:>9}{:>9}{:>7}{:>10}{:>7}{:>11}{:>8}{:>9}{:>8}{:>12}",
@@ -201,6 +216,10 @@ impl ExpertsReport {
                 line.read_again
             )?;
         }
+        Ok(())
+    }
+
+    fn write_bytes(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
             "\n{:>9}{:>7}{:>12}{:>11}{:>9}{:>10}{:>8}{:>12}{:>12}{:>9}{:>8}{:>11}",
@@ -236,15 +255,6 @@ impl ExpertsReport {
                 beside.map_or("-".to_owned(), |beside| format!("{:.2}/{:.2}", beside.computing, beside.reading)),
                 if beside_reads { " *" } else { "" }
             )?;
-        }
-        writeln!(out, "\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass")?;
-        writeln!(
-            out,
-            "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
-             these parts of their speeds"
-        )?;
-        if self.lines.iter().any(|line| line.computing.beside_reads) {
-            writeln!(out, "  * computing was measured beside reads: memory does not hold the experts of one token")?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::support::repository;
 use circles::circles;
 use modules::Modules;
+use source::Source;
 
 #[test]
 fn no_files_name_each_other_in_a_circle() {
@@ -83,6 +84,63 @@ fn lines_are_not_too_long() {
         }
     }
     assert!(long.is_empty(), "longer than {LINE_MAX} characters:\n{}", long.join("\n"));
+}
+
+/// Most lines of a function, from its `fn` to its closing brace, without those of tests.
+const FUNCTION_LINES_MAX: usize = 80;
+
+/// Longer functions: the file in `crates`, the name, and why they may be.
+const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
+    ("interbed-model/src/config.rs", "parse_fields", "until families are files"),
+    ("interbed-model/src/config/architecture.rs", "of", "until families are files"),
+    ("interbed-model/src/config/mixture.rs", "read_mixture", "until families are files"),
+    ("interbed-model/src/gguf/config.rs", "config_json", "until families are files"),
+    ("interbed-model/src/gguf/mixture.rs", "add_to_config", "until families are files"),
+    ("interbed-model/src/jinja/expressions.rs", "value_of", "an arm for each kind of expression"),
+    ("interbed-model/src/jinja/format.rs", "percent", "Python's conversions, one after the other"),
+];
+
+#[test]
+fn functions_fit_on_a_page() {
+    let mut long = BTreeMap::new();
+    let (mut functions, parent) = (0, repository().join("crates"));
+    for folder in crates() {
+        for (path, source) in Modules::read(&folder.join("src")).sources() {
+            functions += source.functions.len();
+            let file = path.strip_prefix(&parent).expect("a file of a crate").display().to_string();
+            let too_long = source.functions.iter().filter(|function| function.lines > FUNCTION_LINES_MAX);
+            long.extend(too_long.map(|function| ((file.clone(), function.name.clone()), function.lines)));
+        }
+    }
+    assert!(functions > 1_000, "{functions} functions were read");
+    let known: Vec<_> = LONG_FUNCTIONS.iter().map(|&(file, name, _)| (file.to_owned(), name.to_owned())).collect();
+    let new: Vec<String> = long
+        .iter()
+        .filter(|(function, _)| !known.contains(function))
+        .map(|((file, name), lines)| format!("{file}: `{name}` has {lines} lines"))
+        .collect();
+    assert!(new.is_empty(), "more than {FUNCTION_LINES_MAX} lines; give a step a name:\n{}", new.join("\n"));
+    for function in known {
+        assert!(long.contains_key(&function), "{function:?} is no longer too long: strike it from LONG_FUNCTIONS");
+    }
+}
+
+#[test]
+fn functions_are_measured_from_their_name_to_their_brace() {
+    let lines = |text: &str| -> Vec<(String, usize)> {
+        Source::read(text).functions.into_iter().map(|function| (function.name, function.lines)).collect()
+    };
+    let check = |text: &str, expected: &[(&str, usize)]| {
+        let expected: Vec<_> = expected.iter().map(|&(name, lines)| (name.to_owned(), lines)).collect();
+        assert_eq!(lines(text), expected, "{text}");
+    };
+    check("fn a() {}", &[("a", 1)]);
+    check("/// Lines\n/// before.\n#[inline]\npub const fn a(\n) -> [u8; 2] {\n}\n\n", &[("a", 3)]);
+    check("fn a() {\n  // }\n  \"}\n\";\n  '}'\n}", &[("a", 6)]);
+    check("impl A { fn a() {\n fn b() {\n} if c {\n} } }", &[("a", 4), ("b", 2)]);
+    // Without a body, without a name, or in tests.
+    check("trait T { fn a(&self) -> [u8; 1];\n\n}\ntype F = fn(u8) -> u8;", &[]);
+    check("#[cfg(test)] mod tests {\n fn a() {\n} }\n#[cfg(test)] fn b() {\n}", &[]);
 }
 
 #[test]

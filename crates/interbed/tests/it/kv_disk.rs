@@ -60,7 +60,7 @@ fn whoever_comes_after_a_killed_server_finds_what_was_durable_and_answers_alike(
     let expected: Vec<_> = (0..12).map(|number| answer(&plain, number).unwrap()).collect();
     drop(plain);
     let kills = std::env::var("INTERBED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
-    let (mut least, mut dice) = (0, 1u64);
+    let (mut least, mut random) = (0, fastrand::Rng::with_seed(1));
     for _ in 0..kills {
         let server = start(&directory, &[]);
         assert!(found(&server) >= least, "{} blocks are left of {least}", found(&server));
@@ -82,9 +82,8 @@ fn whoever_comes_after_a_killed_server_finds_what_was_durable_and_answers_alike(
                     }
                 });
             }
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // Long enough for some to be answered, mostly.
-            std::thread::sleep(Duration::from_millis(dice >> 33 & 0x3FF));
+            std::thread::sleep(Duration::from_millis(random.u64(..1024)));
             least += metric(&server, "interbed:kv_disk_durable_blocks_total");
             over.store(true, Ordering::SeqCst);
             server.kill();

@@ -33,16 +33,6 @@ fn taken(server: &Server, directory: &Path) -> Taken {
     }
 }
 
-/// Numbers below a limit, that follow from a seed.
-fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut state = seed;
-    move |end| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 11) % end
-    }
-}
-
 #[test]
 fn a_server_takes_no_more_after_long_than_after_a_while() {
     const LIMIT: u64 = 64 << 20;
@@ -57,14 +47,14 @@ fn a_server_takes_no_more_after_long_than_after_a_while() {
         for client in 0..4u64 {
             let (server, over, answered) = (&server, &over, &answered);
             scope.spawn(move || {
-                let mut random = dice(client);
+                let mut random = fastrand::Rng::with_seed(client);
                 while !over.load(Ordering::SeqCst) {
                     // A conversation of a few turns; some are ones that were had before.
-                    let topic = if random(2) == 0 { random(50) } else { random(1 << 30) };
-                    let mut said = dice(100 + topic);
-                    let mut prompt: Vec<u64> = (0..300).map(|_| said(200) + 5).collect();
-                    for _ in 0..1 + random(4) {
-                        let tokens = 8 + random(24);
+                    let topic = if random.bool() { random.u64(..50) } else { random.u64(..1 << 30) };
+                    let mut said = fastrand::Rng::with_seed(100 + topic);
+                    let mut prompt: Vec<u64> = (0..300).map(|_| said.u64(..200) + 5).collect();
+                    for _ in 0..1 + random.u64(..4) {
+                        let tokens = 8 + random.u64(..24);
                         let body =
                             json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true});
                         let answer = server.ask("POST /v1/completions HTTP/1.1", &body.to_string());
@@ -72,7 +62,7 @@ fn a_server_takes_no_more_after_long_than_after_a_while() {
                         let body: Value = serde_json::from_str(body).unwrap();
                         assert_eq!(body["usage"]["completion_tokens"].as_u64(), Some(tokens), "{body}");
                         answered.fetch_add(1, Ordering::SeqCst);
-                        prompt.extend((0..20).map(|_| said(200) + 5));
+                        prompt.extend((0..20).map(|_| said.u64(..200) + 5));
                     }
                 }
             });

@@ -110,8 +110,7 @@ pub(super) async fn respond(
             with_field(&answer, "logprobs", &list_of(entries))
         }
     };
-    let shares = [sequences.take_share(), sequences.take_answer()].into_iter().flatten().collect();
-    Ok(stream::json(body.into_bytes(), shares))
+    Ok(stream::json(body.into_bytes(), sequences.take_shares()))
 }
 
 /// The content of an answer, or of one part of it.

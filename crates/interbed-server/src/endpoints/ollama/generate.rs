@@ -18,7 +18,6 @@ use crate::body::{Preparing, Received, receive};
 use crate::endpoints::chat::{Prompt, Rendering};
 use crate::error::ApiError;
 use crate::fields::{Field, read, sent, shown};
-use crate::json_cost::JsonCost;
 use crate::json_text::object;
 use crate::openapi::{Part, part};
 use crate::unsupported::Supported;
@@ -56,8 +55,8 @@ const MESSAGE: &str = r#"[{"role":"system","content":""},{"role":"user","content
 
 fn prepare(app: &App, received: Received) -> Result<Task, ApiError> {
     let Received { body, .. } = received;
-    let JsonCost(values) = serde_json::from_str(MESSAGE).unwrap_or_default();
-    let mut preparing = Preparing::begin(app, &body, values.saturating_mul(3))?;
+    let messages = serde_json::from_str(MESSAGE).unwrap_or_default();
+    let mut preparing = Preparing::conversation(app, &body, [Some(Field(messages))])?;
     read::<Supported<OfGenerate>>(body.json())?.tell(&app.notes);
     let mut settings = Settings::read(app, body.json(), &mut preparing.share)?;
     let fields: Fields<'_> = read(body.json())?;

@@ -13,6 +13,8 @@ pub struct Source {
     pub items: BTreeSet<String>,
     /// `pub struct`, `enum`, `union`, `trait` and `type`; `pub(crate)` ones are left out.
     pub public_types: Vec<String>,
+    /// Functions with a body.
+    pub functions: Vec<Function>,
     /// Modules in files of their own that only tests see.
     pub test_modules: Vec<String>,
     /// How often a name occurs outside of `use`.
@@ -29,6 +31,14 @@ pub struct Use {
     pub exported: bool,
 }
 
+/// A function with a body.
+#[derive(Debug)]
+pub struct Function {
+    pub name: String,
+    /// Lines from its `fn` to the brace that closes its body.
+    pub lines: usize,
+}
+
 /// A path as it is written.
 #[derive(Debug, Clone)]
 pub struct Named {
@@ -41,6 +51,7 @@ impl Source {
     pub fn read(text: &str) -> Self {
         let mut source = Self::default();
         let tokens = source.without_tests(&tokens(text));
+        source.functions = functions(text, &tokens);
         let mut within: Vec<(String, usize)> = Vec::new();
         let (mut depth, mut at) = (0, 0);
         while at < tokens.len() {
@@ -144,6 +155,22 @@ impl Source {
         }
         kept
     }
+}
+
+/// The functions among `tokens`, which are parts of `text`.
+fn functions(text: &str, tokens: &[&str]) -> Vec<Function> {
+    let start = |token: &str| token.as_ptr() as usize - text.as_ptr() as usize;
+    let mut functions = Vec::new();
+    for (at, pair) in tokens.array_windows().enumerate() {
+        // A type of functions has no name.
+        let ["fn", name] = *pair else { continue };
+        let last = tokens[..end_of_item(tokens, at)].last().expect("it ends behind its first token");
+        if is_name(name) && *last == "}" {
+            let lines = text[start(pair[0])..start(last)].matches('\n').count() + 1;
+            functions.push(Function { name: name.to_owned(), lines });
+        }
+    }
+    functions
 }
 
 /// Where an item, statement or field that begins `at` has ended.
