@@ -302,6 +302,25 @@ async fn api_keys_are_asked_for_and_separate_caches() {
 }
 
 #[tokio::test]
+async fn paths_without_v1_are_known_and_guarded_alike() {
+    let config = ServerConfig { api_keys: ApiKeys::new(&[ApiKey::new("key")]), ..ServerConfig::default() };
+    let (open, guarded) = (Server::answering("x").await, Server::start(config, answer("x")).await);
+    for (path, body) in [
+        ("/completions", json!({"prompt": "a"})),
+        ("/chat/completions", json!({"messages": [{"role": "user", "content": "a"}]})),
+    ] {
+        let answered = open.post(path, &body).await.ok();
+        assert_eq!(answered["choices"], open.post(&format!("/v1{path}"), &body).await.ok()["choices"]);
+        assert_eq!(guarded.post(path, &body).await.status, 401);
+    }
+    assert_eq!(open.get("/models").await.ok(), open.get("/v1/models").await.ok());
+    assert_eq!(guarded.get("/models").await.status, 401);
+    for path in ["/ping", "/v1/health"] {
+        assert_eq!((open.get(path).await.status, guarded.get(path).await.status), (200, 200));
+    }
+}
+
+#[tokio::test]
 async fn other_names_of_fields_do_what_they_say() {
     let server = Server::answering("x").await;
     server.post("/v1/completions", &json!({"prompt": "a", "repeat_penalty": 1.5, "mirostat": 0})).await.ok();
