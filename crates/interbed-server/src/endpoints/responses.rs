@@ -254,7 +254,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     let params = &mut common.params;
     params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
     params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
-    params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
+    params.seed = sent(fields.seed).filter(|&seed| seed != -1).map_or(params.seed, i64::cast_unsigned);
     common.max_tokens = sent(fields.max_output_tokens);
     common.stream = sent(fields.stream).unwrap_or(false);
     let format = format(sent(fields.text), &mut common, &mut preparing.share)?;

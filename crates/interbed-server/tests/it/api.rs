@@ -330,6 +330,38 @@ async fn other_names_of_fields_do_what_they_say() {
     let some = json!({"prompt": "a", "repeat_penalty": 1.5, "repeat_last_n": 64});
     assert_eq!(server.post("/v1/completions", &some).await.error().1["param"], "repeat_last_n");
     server.post("/v1/completions", &json!({"prompt": "a", "repeat_penalty": 1, "repeat_last_n": 64})).await.ok();
+    let chat = |more: Value| with(json!({"messages": [{"role": "user", "content": "a"}]}), more);
+    let text = |more: Value| with(json!({"prompt": "a"}), more);
+    for (path, body) in [("/v1/completions", text(json!({}))), ("/v1/chat/completions", chat(json!({})))] {
+        let asked = async |more: Value| {
+            server.post(path, &with(body.clone(), more)).await.ok();
+            let request = server.last_request();
+            (request.params.max_tokens, request.prompt.len())
+        };
+        assert_eq!(asked(json!({"n_predict": 3})).await.0, 3);
+        assert_eq!(asked(json!({"n_predict": 3, "max_tokens": 3})).await.0, 3);
+        for most in [json!({"max_tokens": -1}), json!({"max_completion_tokens": -1}), json!({"n_predict": -2})] {
+            let (most, prompt) = asked(most).await;
+            assert_eq!(most, 4096 - prompt);
+        }
+        let both = with(body.clone(), json!({"n_predict": 3, "max_tokens": 4}));
+        assert_eq!(server.post(path, &both).await.error().1["param"], "n_predict");
+        let less = with(body.clone(), json!({"max_tokens": -3}));
+        let (_, error) = server.post(path, &less).await.error();
+        assert!(error["message"].as_str().unwrap().contains("-1 for no limit"), "{error:?}");
+    }
+    let seed = async || {
+        server.post("/v1/completions", &json!({"prompt": "a", "seed": -1})).await.ok();
+        server.last_request().params.seed
+    };
+    assert_ne!(seed().await, seed().await, "-1 is a random seed");
+    // Several prompts share the memory for log-probabilities.
+    server.post("/v1/completions", &json!({"prompt": ["a", "b"], "max_tokens": -1, "logprobs": 20})).await.ok();
+}
+
+fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
 }
 
 #[tokio::test]

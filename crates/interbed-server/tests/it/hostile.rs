@@ -15,7 +15,7 @@ async fn wrong_fields_are_named() {
     let server = Server::answering("x").await;
     for (field, value) in [
         ("max_tokens", json!("many")),
-        ("max_tokens", json!(-1)),
+        ("max_tokens", json!(-3)),
         ("max_tokens", json!(1.5)),
         ("max_tokens", json!(0)),
         ("max_tokens", json!(1_000_000)),
