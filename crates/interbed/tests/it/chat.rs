@@ -20,6 +20,11 @@ fn lines_between_quotes_are_one_message() {
     let args = ["chat", tiny(), "--temperature", "0", "--max-tokens", "6", "--ignore-eos"];
     let one = ended_with_input(&args, b"\"\"\"\nhello\n/bye\n\"\"\"\n/?\n/nothing\n");
     assert_eq!((one.code, one.stdout.lines().count()), (Some(0), 1), "{one:?}");
+    let others =
+        ended_with_input(&args, b"/set system Be terse.\n/set nothink\n/set parameter num_ctx 9\n/show info\n");
+    for part in ["Instructions taken.", "no switch for thinking", "--max-model-len 9", "interbed info MODEL"] {
+        assert!(others.code == Some(0) && others.stderr.contains(part), "{part}: {}", others.stderr);
+    }
     for part in ["/system TEXT", "/clear", "/bye", "There is no /nothing"] {
         assert!(one.stderr.contains(part), "{part}: {}", one.stderr);
     }
