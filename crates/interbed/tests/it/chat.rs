@@ -35,6 +35,21 @@ fn lines_between_quotes_are_one_message() {
 }
 
 #[test]
+fn thinking_is_turned_off_where_the_template_knows_how() {
+    let folder = copy_of_tiny(&["chat_template.jinja"]);
+    let template = "{% if enable_thinking is defined and not enable_thinking %}no {% endif %}{{ messages[0].content }}";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).expect("a template");
+    let model = text(folder.path());
+    let args = ["chat", &model, "--temperature", "0", "--max-tokens", "6", "--ignore-eos"];
+    let off = ended_with_input(&args, b"/set nothink\nhello\n");
+    assert!(off.code == Some(0) && off.stderr.contains("does not think"), "{}", off.stderr);
+    assert_eq!(off.stdout, ended_with_input(&args, b"no hello\n").stdout);
+    let on = ended_with_input(&args, b"/set nothink\n/set think\nhello\n");
+    assert_eq!(on.stdout, ended_with_input(&args, b"hello\n").stdout);
+    assert_ne!(on.stdout, off.stdout);
+}
+
+#[test]
 fn the_conversation_is_kept_and_its_oldest_part_dropped() {
     let args = ["chat", tiny(), "--temperature", "0", "--max-tokens", "4", "--ignore-eos"];
     let line = format!("{}\n", "many words ".repeat(14));
