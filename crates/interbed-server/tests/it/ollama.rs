@@ -168,7 +168,11 @@ async fn what_is_not_done_is_named() {
     let server = Server::answering("x").await;
     let picture = json!([{"role": "user", "content": "a", "images": ["aGk="]}]);
     for (path, more, told) in [
-        (GENERATE, json!({"suffix": "b"}), "suffix is \"b\", but no text is filled in; send raw"),
+        (
+            GENERATE,
+            json!({"suffix": "b"}),
+            "suffix is \"b\", which is not supported; send a prompt with the model's own fill-in-the-middle tokens",
+        ),
         (GENERATE, json!({"images": ["aGk="]}), "images is [\"aGk=\"], but this model reads text alone"),
         (GENERATE, json!({"template": "{{ .Prompt }}"}), "template is \"{{ .Prompt }}\", but the model has its own"),
         (GENERATE, json!({"context": [1, 2]}), "context is [1,2], but this server keeps no contexts"),

@@ -65,11 +65,7 @@ fn prepare(app: &App, received: Received) -> Result<Task, ApiError> {
         ("template", fields.template, "the model has its own; send raw with all of the prompt instead"),
         ("context", fields.context, "this server keeps no contexts; send the conversation to /api/chat instead"),
         ("images", fields.images, "this model reads text alone; leave it out"),
-        (
-            "suffix",
-            fields.suffix,
-            "no text is filled in; send raw and a prompt with the model's fill-in-the-middle tokens",
-        ),
+        ("suffix", fields.suffix, "this server does not fill in between texts; leave it out"),
     ] {
         if let Some(value) = value.filter(|value| !matches!(value.get(), r#""""# | "[]" | "null" | "false")) {
             return refuse(name, format!("is {}, but {next}", shown(value.get())));
