@@ -75,8 +75,8 @@ const NEXT: [(&str, &str); 12] = [
     ("regex", "send structured_outputs {\"regex\": \"...\"} instead"),
     (
         "suffix",
-        "send a prompt with the model's own fill-in-the-middle tokens to /v1/completions, or with raw to /api/generate; \
-         for Qwen2.5-Coder it is <|fim_prefix|>BEFORE<|fim_suffix|>AFTER<|fim_middle|>",
+        "send a prompt with the model's own fill-in-the-middle tokens to /v1/completions, or with raw to \
+         /api/generate; for Qwen2.5-Coder it is <|fim_prefix|>BEFORE<|fim_suffix|>AFTER<|fim_middle|>",
     ),
     ("thinking_budget_tokens", THOUGHTLESS),
     ("thinking_token_budget", THOUGHTLESS),
