@@ -8,8 +8,19 @@ const PART_MAX: usize = 96;
 const REVISION_MAX: usize = 255;
 
 /// Prefixes of names that are ignored.
-const HOSTS: [&str; 6] =
-    ["https://huggingface.co/", "https://hf.co/", "https://www.huggingface.co/", "huggingface.co/", "hf.co/", "hf:"];
+const HOSTS: [&str; 8] = [
+    "https://huggingface.co/",
+    "https://hf.co/",
+    "https://www.huggingface.co/",
+    "http://huggingface.co/",
+    "huggingface.co/",
+    "hf.co/",
+    "hf://",
+    "hf:",
+];
+
+/// The words between a model's name and a revision in addresses of the Hub's pages and files.
+const PAGES: [&str; 4] = ["resolve", "blob", "raw", "tree"];
 
 /// File extensions: a text with one of these names a file, not a model.
 const FILE_ENDINGS: [&str; 5] = [".gguf", ".safetensors", ".interbed", ".json", ".bin"];
@@ -48,12 +59,39 @@ pub enum NameProblem {
 }
 
 impl HubName {
-    /// Parses `org/name`, `org/name:TAG` or `org/name@REV`, with an optional prefix `hf.co/` or `huggingface.co/`;
+    /// Parses `org/name`, `org/name:TAG` or `org/name@REV`, with an optional prefix `hf.co/` or `huggingface.co/`, and
+    /// addresses of GGUF files: `org/name/FILE.gguf`, and `https://huggingface.co/org/name/resolve/REV/FILE.gguf`;
     /// `None` if the text has another form. Callers first check whether a file of that name exists.
     pub fn read(text: &str) -> Option<Self> {
         let host = HOSTS.iter().find_map(|host| text.strip_prefix(host));
         let is_on_host = host.is_some();
         let (owner, rest) = host.unwrap_or(text).split_once('/')?;
+        // Revisions and tags may have slashes, too.
+        let has_address = |(model, address): &(&str, &str)| !address.is_empty() && !model.contains([':', '@']);
+        match rest.split_once('/').filter(has_address) {
+            Some((model, address)) => Self::of_address(owner, model, address, is_on_host),
+            None => Self::of_name(owner, rest, is_on_host),
+        }
+    }
+
+    /// Reads what follows a model's name in the address of a file or a page of the model.
+    fn of_address(owner: &str, model: &str, address: &str, is_on_host: bool) -> Option<Self> {
+        let address = address.split(['?', '#']).next()?.trim_end_matches('/');
+        let (page, rest) = address.split_once('/').unwrap_or((address, ""));
+        let (revision, file) = match PAGES.contains(&page) && is_on_host {
+            true => rest.split_once('/').map_or((Some(rest), None), |(revision, file)| (Some(revision), Some(file))),
+            false => (None, Some(address)),
+        };
+        // `main` is what a name without a revision means.
+        let revision = revision.filter(|revision| *revision != "main").map(str::to_owned);
+        let is_gguf = file.is_none_or(|file| file.to_ascii_lowercase().ends_with(".gguf") && is_tag(file));
+        let is_name = is_part(owner) && is_part(model) && revision.as_deref().is_none_or(is_revision);
+        let tag = file.map(str::to_owned);
+        (is_gguf && is_name).then(|| Self { owner: owner.to_owned(), model: model.to_owned(), revision, tag })
+    }
+
+    /// Reads a model's name without its owner, with a revision and a tag behind it.
+    fn of_name(owner: &str, rest: &str, is_on_host: bool) -> Option<Self> {
         let end = rest.find([':', '@']).unwrap_or(rest.len());
         let (model, mut more) = rest.split_at(end);
         // A name copied from a browser may end with a slash.

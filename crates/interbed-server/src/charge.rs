@@ -1,5 +1,6 @@
 //! Estimates the memory that the sequences of a request hold until the last one has ended; see [`crate::memory`].
 
+use crate::app::App;
 use crate::memory::{ECHO_LOGPROB_BYTES, LOGPROB_BYTES};
 use crate::sampling::Common;
 use crate::schemas::Bond;
@@ -67,7 +68,7 @@ pub(crate) fn bytes_prepared(common: &Common) -> usize {
 /// Maximum number of tokens for the beams of a search after a prompt of `prompt_tokens`, if the client sets no limit
 /// and all requests together have `limit` bytes. Without such a bound, one search could keep all later requests
 /// waiting. `common.max_tokens` is still 0.
-pub(crate) fn beam_tokens_unasked(prompt_tokens: usize, common: &Common, limit: usize) -> usize {
+fn beam_tokens_unasked(prompt_tokens: usize, common: &Common, limit: usize) -> usize {
     let left = limit.saturating_sub(bytes_held(1, prompt_tokens, 0, common));
     left / UNASKED_PART / beam_step_bytes(common).max(1)
 }
@@ -86,6 +87,20 @@ pub(crate) fn logprob_tokens_unasked(common: &Common, limit: usize) -> usize {
         0 => usize::MAX,
         step => limit / UNASKED_ANSWER_PART / common.n.max(1) / step,
     }
+}
+
+/// Maximum number of tokens of each answer to `prompts` prompts of at most `prompt_tokens` tokens, if the client sets
+/// no limit: what the context and the memory for requests have room for. `common.max_tokens` is still 0.
+pub(crate) fn tokens_unasked(app: &App, common: &Common, prompts: usize, prompt_tokens: usize) -> usize {
+    let (limits, prompts) = (app.engine.limits(), prompts.max(1));
+    let room = match common.beam {
+        None => limits.max_model_len.saturating_sub(prompt_tokens),
+        Some(beam) => {
+            let memory = beam_tokens_unasked(prompt_tokens, common, app.memory.held.bytes());
+            beam.max_tokens(prompt_tokens, limits).min(memory / prompts)
+        }
+    };
+    room.min(logprob_tokens_unasked(common, app.memory.answers.bytes() / prompts)).max(1)
 }
 
 fn logprob_step_bytes(common: &Common) -> usize {
@@ -116,6 +131,7 @@ mod tests {
             params: SamplingParams { max_tokens: 0, ..SamplingParams::default() },
             text: TextOptions::default(),
             max_tokens: None,
+            unlimited: false,
             n,
             candidates,
             beam: width.map(|width| BeamParams { width, ..BeamParams::default() }),

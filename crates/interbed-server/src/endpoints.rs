@@ -36,6 +36,7 @@ use crate::error::ApiError;
 use crate::load_progress::LoadProgress;
 use crate::metrics::Metrics;
 use crate::openapi::Operation;
+use crate::other_paths;
 use crate::request_id::{ANSWERED_ID, REQUEST_ID, request_id};
 use crate::request_log::{Listener, RequestLog};
 
@@ -306,10 +307,14 @@ async fn in_its_form(request: Request, next: Next) -> Response {
 }
 
 async fn unknown_route(request: Request) -> ApiError {
+    let path = request.uri().path();
+    if let Some(instead) = other_paths::instead(path) {
+        return ApiError::not_found(format!("there is no {path} here: {instead}"));
+    }
     let paths = guarded().into_iter().chain(open()).map(|(path, _)| path);
     // Each route with a variable part also has a form without one, so the message still names it.
     let paths: Vec<_> = paths.filter(|path| !path.contains('{')).collect();
-    ApiError::not_found(format!("there is no {}; this server has {}", request.uri().path(), paths.join(", ")))
+    ApiError::not_found(format!("there is no {path}; this server has {}", paths.join(", ")))
 }
 
 async fn wrong_method(method: Method, request: Request) -> ApiError {

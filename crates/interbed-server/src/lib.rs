@@ -40,6 +40,7 @@ mod metrics;
 mod model_facts;
 mod notes;
 mod openapi;
+mod other_paths;
 mod outline;
 mod pace;
 mod patience;

@@ -27,6 +27,7 @@ use crate::door::Doorway;
 use crate::endpoints::NoRoom;
 use crate::guests::{Guest, Peer, household};
 use crate::holding_body::holding;
+use crate::other_paths;
 use crate::patience::Patience;
 use crate::tls::Tls;
 
@@ -305,6 +306,7 @@ async fn answer(
     peer: Option<Peer>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
+    other_paths::rename(request.uri_mut());
     peer.into_iter().for_each(|peer| _ = request.extensions_mut().insert(peer));
     let busy = guest.begin();
     let is_kept = guest.is_kept();

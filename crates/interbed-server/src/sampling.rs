@@ -33,8 +33,10 @@ struct SharedFields {
     model: Option<Field<String>>,
     n: Option<Field<usize>>,
     best_of: Option<Field<usize>>,
-    max_tokens: Option<Field<usize>>,
-    max_completion_tokens: Option<Field<usize>>,
+    max_tokens: Option<Field<MostTokens>>,
+    max_completion_tokens: Option<Field<MostTokens>>,
+    /// llama.cpp's name for `max_tokens`.
+    n_predict: Option<Field<MostTokens>>,
     min_tokens: Option<Field<usize>>,
     temperature: Option<Field<f32>>,
     top_k: Option<Field<i64>>,
@@ -99,6 +101,8 @@ pub(crate) struct Common {
     pub(crate) text: TextOptions,
     /// Maximum number of tokens of an answer, if the request sets a limit.
     pub(crate) max_tokens: Option<usize>,
+    /// Whether the request says that an answer may be as long as the context allows.
+    pub(crate) unlimited: bool,
     /// Choices per prompt.
     pub(crate) n: usize,
     /// Continuations per prompt from which the choices are taken: at least as many as choices; for a beam search,
@@ -151,7 +155,9 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
     }
     let priority = priority(sent(fields.priority).unwrap_or(0))?;
     let defaults = if beam.is_some() { &neutral() } else { &app.config.default_sampling };
-    let max_tokens = sent(fields.max_completion_tokens.or(fields.max_tokens));
+    let most = most_tokens(&fields)?;
+    let max_tokens = most.and_then(MostTokens::limit);
+    let unlimited = most.is_some() && max_tokens.is_none();
     let (include_stop, skip_special) = (sent(fields.include_stop_str_in_output), sent(fields.skip_special_tokens));
     let cache_report = sent(fields.cache_report).unwrap_or(false);
     let truncation = sent(fields.truncate_prompt_tokens.take());
@@ -182,6 +188,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
         params,
         text,
         max_tokens,
+        unlimited,
         n,
         candidates,
         beam,
@@ -230,6 +237,7 @@ pub(crate) fn unasked(app: &App) -> Common {
             ..TextOptions::default()
         },
         max_tokens: None,
+        unlimited: false,
         n: 1,
         candidates: 1,
         beam: None,
@@ -252,7 +260,7 @@ pub(crate) fn of_conversation(app: &App, body: &[u8]) -> Result<Common, ApiError
     let params = &mut common.params;
     params.temperature = sent(fields.temperature).unwrap_or(params.temperature);
     params.top_p = sent(fields.top_p).unwrap_or(params.top_p);
-    params.seed = sent(fields.seed).map_or(params.seed, i64::cast_unsigned);
+    params.seed = sent(fields.seed).filter(|&seed| seed != -1).map_or(params.seed, i64::cast_unsigned);
     common.stream = sent(fields.stream).unwrap_or(false);
     Ok(common)
 }
@@ -313,11 +321,30 @@ pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<String, Api
     }
 }
 
+/// The most tokens of an answer, by any of the names that it has.
+///
+/// # Errors
+/// Two names have different values.
+fn most_tokens(fields: &SharedFields) -> Result<Option<MostTokens>, ApiError> {
+    match (sent(fields.max_completion_tokens.or(fields.max_tokens)), sent(fields.n_predict)) {
+        (Some(MostTokens(one)), Some(MostTokens(other))) if one != other => {
+            let message = format!("n_predict is {other}, but max_tokens, its other name, is {one}; send one of them");
+            Err(ApiError::invalid("n_predict", message))
+        }
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
 /// The parameters of a beam search of this width. The engine refuses other fields that it cannot honour.
 fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiError> {
     let wanted = sent(fields.use_beam_search).unwrap_or(false);
     let length_penalty = sent(fields.length_penalty);
     let early_stopping = sent(fields.early_stopping).map(|EarlyStopping(early)| early);
+    if wanted && fields.n.is_none() && fields.best_of.is_none() {
+        let message = "use_beam_search is true, but nothing says how many beams there are; send best_of, such as 4, or \
+                       an n above 1";
+        return Err(ApiError::invalid("use_beam_search", message));
+    }
     if wanted {
         let (length_penalty, early_stopping) = (length_penalty.unwrap_or(1.0), early_stopping.unwrap_or(false));
         return Ok(Some(BeamParams { width, length_penalty, early_stopping }));
@@ -364,7 +391,7 @@ fn params(fields: SharedFields, defaults: &SamplingParams) -> Result<SamplingPar
         presence_penalty: sent(fields.presence_penalty).unwrap_or(defaults.presence_penalty),
         frequency_penalty: sent(fields.frequency_penalty).unwrap_or(defaults.frequency_penalty),
         logit_bias: sent(fields.logit_bias).map_or_else(Vec::new, |LogitBias(biases)| biases),
-        seed: sent(fields.seed).map_or_else(random, i64::cast_unsigned),
+        seed: sent(fields.seed).filter(|&seed| seed != -1).map_or_else(random, i64::cast_unsigned),
         ignore_eos: sent(fields.ignore_eos).unwrap_or(false),
         stop_token_ids: sent(fields.stop_token_ids).map_or_else(Vec::new, |TokenList(ids)| ids),
         allowed_token_ids: sent(fields.allowed_token_ids).map_or_else(Vec::new, |TokenList(ids)| ids),
@@ -383,6 +410,27 @@ pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
         Err(_) => {
             let message = format!("top_k is {sent}, but must be at least 1, or 0 or -1 for all tokens");
             Err(ApiError::invalid("top_k", message))
+        }
+    }
+}
+
+/// The most tokens of an answer. -1 is no limit, and so is -2, by which llama.cpp means the end of the context.
+#[derive(Clone, Copy)]
+struct MostTokens(i64);
+
+impl MostTokens {
+    /// The limit; `None` if there is none.
+    fn limit(self) -> Option<usize> {
+        usize::try_from(self.0).ok()
+    }
+}
+
+impl FromJson<'_> for MostTokens {
+    const EXPECTED: &'static str = i64::EXPECTED;
+    fn from_json(raw: &RawValue) -> Result<Self, String> {
+        match i64::from_json(raw)? {
+            number @ -2.. => Ok(Self(number)),
+            number => Err(format!("is {number}, but must not be negative, unless it is -1 for no limit")),
         }
     }
 }

@@ -44,6 +44,10 @@ struct Fields<'b> {
     guided_regex: Option<Field<String>>,
     guided_choice: Option<Field<Choices>>,
     guided_grammar: Option<Field<String>>,
+    // llama.cpp's names for the same.
+    grammar: Option<Field<String>>,
+    #[serde(borrow)]
+    json_schema: Option<&'b RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -172,7 +176,12 @@ fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSourc
         disable_additional_properties: None,
     }));
     outputs.refuse_options()?;
-    for (name, raw) in [("structured_outputs.json", outputs.json), ("guided_json", fields.guided_json)] {
+    let schemas = [
+        ("structured_outputs.json", outputs.json),
+        ("guided_json", fields.guided_json),
+        ("json_schema", fields.json_schema),
+    ];
+    for (name, raw) in schemas {
         // An empty text sets no constraint.
         if let Some(raw) = raw.filter(|raw| !is_text(raw, "")) {
             asked.push((name.to_owned(), GrammarSource::JsonSchema(schema(raw, name, share)?)));
@@ -186,6 +195,7 @@ fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSourc
         ("guided_regex", sent(fields.guided_regex).map(GrammarSource::Regex)),
         ("structured_outputs.grammar", sent(outputs.grammar).map(GrammarSource::of_grammar)),
         ("guided_grammar", sent(fields.guided_grammar).map(GrammarSource::of_grammar)),
+        ("grammar", sent(fields.grammar).map(GrammarSource::of_grammar)),
         ("structured_outputs.choice", sent(outputs.choice).map(|Choices(texts)| GrammarSource::Choice(texts))),
         ("guided_choice", sent(fields.guided_choice).map(|Choices(texts)| GrammarSource::Choice(texts))),
     ];

@@ -14,8 +14,9 @@ use serde_json::value::RawValue;
 use crate::fields::shown;
 use crate::notes::Notes;
 
-/// Fields that no endpoint supports. The values `null`, `false`, empty texts and lists ask for nothing.
-const NOWHERE: [&str; 33] = [
+/// Fields that no endpoint supports, except for those that the endpoint itself reads. The values `null`, `false`, empty
+/// texts and lists ask for nothing.
+const NOWHERE: [&str; 34] = [
     "_debug_render_only",
     "audio",
     "chat_template",
@@ -25,6 +26,7 @@ const NOWHERE: [&str; 33] = [
     "function_call",
     "functions",
     "grammar",
+    "grammar_lazy",
     "guided_decoding_backend",
     "guided_whitespace_pattern",
     "json_schema",
@@ -49,6 +51,35 @@ const NOWHERE: [&str; 33] = [
     "thinking_budget_tokens",
     "thinking_token_budget",
     "vllm_xargs",
+];
+
+/// Fields that chats and completions read, because they are llama.cpp's names of other fields.
+const OTHER_NAMES: [&str; 3] = ["grammar", "json_schema", "n_predict"];
+
+/// What to do about a field that has no entry in [`NEXT`].
+const LEAVE_OUT: &str = "leave it out";
+
+/// What to send instead of a field.
+const THOUGHTLESS: &str = "send chat_template_kwargs {\"enable_thinking\": false} for no thinking, or leave it out";
+
+/// What to do about fields that are not supported.
+const NEXT: [(&str, &str); 12] = [
+    ("ebnf", "send structured_outputs {\"grammar\": \"...\"} instead"),
+    ("enable_thinking", "send it within chat_template_kwargs, as {\"enable_thinking\": false}"),
+    ("function_call", "send tool_choice instead"),
+    ("functions", "send tools instead"),
+    ("lora", "merge the adapter into the weights, and serve these"),
+    ("n_predict", "send num_predict among the options"),
+    ("n_probs", "send logprobs with the number instead, or in a chat \"logprobs\": true with top_logprobs"),
+    ("reasoning_budget", THOUGHTLESS),
+    ("regex", "send structured_outputs {\"regex\": \"...\"} instead"),
+    (
+        "suffix",
+        "send a prompt with the model's own fill-in-the-middle tokens to /v1/completions, or with raw to \
+         /api/generate; for Qwen2.5-Coder it is <|fim_prefix|>BEFORE<|fim_suffix|>AFTER<|fim_middle|>",
+    ),
+    ("thinking_budget_tokens", THOUGHTLESS),
+    ("thinking_token_budget", THOUGHTLESS),
 ];
 
 /// Log text for fields about how a model is loaded.
@@ -153,6 +184,11 @@ fn is_0(number: f64) -> bool {
 pub(crate) trait Api {
     /// The endpoint that supports the field, if this API does not.
     fn elsewhere(name: &str) -> Option<&'static str>;
+
+    /// Whether this API reads the field, although most do not support it.
+    fn reads(_name: &str) -> bool {
+        false
+    }
 }
 
 pub(crate) struct Chats;
@@ -162,6 +198,10 @@ impl Api for Chats {
         let here = OF_COMPLETIONS.contains(&name).then_some("/v1/completions");
         here.or_else(|| of_messages(name)).or_else(|| of_responses(name))
     }
+
+    fn reads(name: &str) -> bool {
+        OTHER_NAMES.contains(&name)
+    }
 }
 
 pub(crate) struct Completions;
@@ -170,6 +210,10 @@ impl Api for Completions {
     fn elsewhere(name: &str) -> Option<&'static str> {
         let here = OF_CHATS.contains(&name).then_some("/v1/chat/completions");
         here.or_else(|| of_messages(name)).or_else(|| of_responses(name))
+    }
+
+    fn reads(name: &str) -> bool {
+        OTHER_NAMES.contains(&name)
     }
 }
 
@@ -213,6 +257,8 @@ impl<'de, A: Api> Deserialize<'de> for Supported<A> {
                     let name = name.as_str();
                     if let Some(place) = Of::elsewhere(name) {
                         map.next_value_seed(Nothing { name, place: Some(place) })?;
+                    } else if Of::reads(name) {
+                        map.next_value::<IgnoredAny>()?;
                     } else if NOWHERE.contains(&name) || NUMBERS.iter().any(|(number, _)| *number == name) {
                         map.next_value_seed(Nothing { name, place: None })?;
                     } else if let Some(place) = TOLD.iter().position(|(told, _)| *told == name) {
@@ -246,7 +292,10 @@ impl<'de> DeserializeSeed<'de> for Nothing<'_> {
             _ if asks_for_nothing(self.name, value.get()) => Ok(()),
             Some(_) if DEFAULTS.contains(&(self.name, value.get())) => Ok(()),
             Some(place) => Err(D::Error::custom(format!("is a field of {place}; leave it out here"))),
-            None => Err(D::Error::custom(format!("is {}, which is not supported; leave it out", shown(value.get())))),
+            None => {
+                let next = NEXT.iter().find(|(name, _)| *name == self.name).map_or(LEAVE_OUT, |(_, next)| next);
+                Err(D::Error::custom(format!("is {}, which is not supported; {next}", shown(value.get()))))
+            }
         }
     }
 }
@@ -318,7 +367,8 @@ mod tests {
             ("xtc_probability", "0.1"),
             ("xtc_probability", r#""0""#),
             ("top_n_sigma", "1"),
-            ("n_predict", "7"),
+            ("n_probs", "7"),
+            ("grammar_lazy", "true"),
             ("samplers", r#"["top_k"]"#),
         ] {
             let body = format!(r#"{{"{param}": {value}}}"#);
@@ -335,6 +385,17 @@ mod tests {
             let body = format!(r#"{{"{param}": {value}}}"#);
             refused(param, read::<Supported<Chats>>(body.as_bytes()).map(drop).expect_err(&body));
             refused(param, read::<Supported<Completions>>(body.as_bytes()).map(drop).expect_err(&body));
+        }
+        for (param, value, next) in [
+            ("suffix", r#""}""#, "<|fim_suffix|>"),
+            ("n_probs", "5", "top_logprobs"),
+            ("enable_thinking", "false", "chat_template_kwargs"),
+            ("regex", r#""a+""#, "structured_outputs"),
+            ("typical_p", "0.9", LEAVE_OUT),
+        ] {
+            let body = format!(r#"{{"{param}": {value}}}"#);
+            let told = read::<Supported<Completions>>(body.as_bytes()).map(drop).expect_err(&body).message;
+            assert!(told.contains(next), "{told}");
         }
         refused("echo", read::<Supported<Chats>>(br#"{"echo": true}"#).map(drop).expect_err("a chat"));
         let body = br#"{"continue_final_message": true}"#;

@@ -27,6 +27,7 @@ use serde_json::json;
 use crate::audience::{Audience, Surroundings};
 use crate::device_option::DeviceOption;
 use crate::footprint::Footprint;
+use crate::gpu;
 use crate::hub;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
@@ -139,9 +140,11 @@ pub fn run(args: BenchArgs) -> Result<()> {
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
-    if args.compute.device != DeviceOption::Cpu {
+    let asked = LimitOptions { compute: args.compute.clone(), ..args.limits.clone() };
+    let device = gpu::settled(&dir, &asked);
+    if device != DeviceOption::Cpu {
         let wanted = args.on_gpu();
-        let limits = LimitOptions { compute: args.compute, ..args.limits };
+        let limits = LimitOptions { compute: ComputeOptions { device, ..args.compute }, ..args.limits };
         return on_gpu::run(&dir, &limits, &wanted);
     }
     let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits, &surroundings)?;

@@ -1,6 +1,7 @@
 //! `interbed chat`: a conversation with a model.
 
 mod conversation;
+mod habits;
 mod lines;
 mod screen;
 
@@ -11,7 +12,7 @@ use anyhow::Result;
 use clap::Args;
 use interbed_engine::SamplingParams;
 use interbed_model::chat_template::ChatTemplate;
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use crate::answer::{Question, Stats, answer};
 use crate::audience::Audience;
@@ -24,13 +25,17 @@ use crate::opened::Opened;
 use crate::options::{ComputeOptions, ExpertCountsOption, ModelOptions};
 use crate::prompt::{PromptLimits, encode};
 use crate::report::report;
-use crate::sampling::{SamplingOptions, model_defaults};
+use crate::sampling::{self, SamplingOptions, model_defaults};
 use conversation::{ChatTurn, Conversation};
+use habits::ForeignCommand;
 use lines::{Input, Lines};
 use screen::Screen;
 
 /// Number of tokens that are kept free for an answer; a quarter of the context if that is less.
 const ANSWER_ROOM: usize = 256;
+
+/// Variable of chat templates that says whether the model thinks.
+const THINKING: &str = "enable_thinking";
 
 const HELP: &str = "\
 /?             this list, as /help
@@ -87,8 +92,8 @@ pub fn run(args: ChatArgs) -> Result<()> {
     let template = opened.chat_template()?;
     let tokenizer = opened.tokenizer.clone();
     let loaded = load::load(opened, &limits, Audience::Person(&tokenizer), MAX_WAITING)?;
-    load::report::sampling(&loaded.generation);
     let params = args.sampling.over(model_defaults(&loaded.generation))?;
+    sampling::tell(&loaded.generation, &params);
     let mut lines = Lines::open()?;
     let interactive = lines.are_typed();
     let mut chat = Chat {
@@ -99,6 +104,7 @@ pub fn run(args: ChatArgs) -> Result<()> {
         params,
         sampling: args.sampling,
         last: None,
+        variables: Map::new(),
         interactive,
         width: None,
     };
@@ -133,6 +139,8 @@ struct Chat {
     params: SamplingParams,
     sampling: SamplingOptions,
     last: Option<Stats>,
+    /// Further variables of the template, such as one that turns thinking off.
+    variables: Map<String, Value>,
     interactive: bool,
     /// Width in columns of the terminal to which answers are written.
     width: Option<usize>,
@@ -156,18 +164,35 @@ impl Chat {
                 self.conversation.turns.clear();
                 eprintln!("The conversation begins anew.");
             }
-            "system" => {
-                let text = text.trim();
-                self.conversation.system = (!text.is_empty()).then(|| text.to_owned());
-                eprintln!("{}", if text.is_empty() { "No instructions now." } else { "Instructions taken." });
-            }
+            "system" => self.instruct(text.trim()),
             "stats" => match &self.last {
                 Some(stats) => eprintln!("{stats}"),
                 None => eprintln!("There has been no answer yet."),
             },
-            _ => eprintln!("There is no /{name}; /? lists the commands."),
+            _ => match habits::meaning(name, text) {
+                Some(ForeignCommand::System(text)) => self.instruct(&text),
+                Some(ForeignCommand::Thinking(thinks)) => self.think(thinks),
+                Some(ForeignCommand::Told(text)) => eprintln!("{text}"),
+                None => eprintln!("There is no /{name}; /? lists the commands."),
+            },
         }
         Ok(Next::Go)
+    }
+
+    /// Replaces the instructions.
+    fn instruct(&mut self, text: &str) {
+        self.conversation.system = (!text.is_empty()).then(|| text.to_owned());
+        eprintln!("{}", if text.is_empty() { "No instructions now." } else { "Instructions taken." });
+    }
+
+    /// Turns thinking on or off, if the template knows how.
+    fn think(&mut self, thinks: bool) {
+        if !self.template.source().contains(THINKING) {
+            eprintln!("The model's template has no switch for thinking.");
+            return;
+        }
+        self.variables.insert(THINKING.to_owned(), thinks.into());
+        eprintln!("{}", if thinks { "The model may think." } else { "The model does not think." });
     }
 
     fn say(&mut self, message: &str) -> Result<()> {
@@ -228,7 +253,7 @@ impl Chat {
         let context = self.loaded.engine.handle().limits().max_model_len;
         let room = PromptLimits { context, memory: self.loaded.request_bytes };
         let prompt = loop {
-            let text = self.template.render(&self.conversation.messages(), None, true, &Map::new())?;
+            let text = self.template.render(&self.conversation.messages(), None, true, &self.variables)?;
             // The template writes the special tokens itself.
             let prompt = encode(&self.loaded.tokenizer, &text, false, room);
             let fits = prompt.as_ref().is_ok_and(|prompt| prompt.len() <= limit);

@@ -55,12 +55,9 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
             return Ok(None);
         }
         DeviceOption::Vulkan(number) => number,
-        DeviceOption::Auto => match choose(dir, limits) {
-            Ok(number) => number,
-            Err(why) => {
-                report!("device         cpu  {why}");
-                return Ok(None);
-            }
+        DeviceOption::Auto => match settled(dir, limits) {
+            DeviceOption::Vulkan(number) => number,
+            DeviceOption::Cpu | DeviceOption::Auto => return Ok(None),
         },
     };
     check(limits)?;
@@ -139,6 +136,20 @@ pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)>
     };
     let info = Vulkan::load().and_then(|vulkan| vulkan.gpus()).map_err(to_input)?.into_iter().nth(number);
     Ok((number, info.ok_or_else(|| to_input(GpuError::NotFound { number }))?))
+}
+
+/// Returns the device that the options choose: instead of `auto` a GPU, or the processor, after a report why.
+pub fn settled(dir: &ModelDir, limits: &LimitOptions) -> DeviceOption {
+    if limits.compute.device != DeviceOption::Auto {
+        return limits.compute.device;
+    }
+    choose(dir, limits).map_or_else(
+        |why| {
+            report!("device         cpu  {why}");
+            DeviceOption::Cpu
+        },
+        DeviceOption::Vulkan,
+    )
 }
 
 /// Returns the number of the GPU that `--device auto` chooses, or why it chooses none.

@@ -6,8 +6,10 @@
 
 mod commands;
 mod environment;
+mod hints;
 mod memory;
 mod models;
+mod refusals;
 mod sampling;
 mod server;
 
@@ -18,6 +20,7 @@ use std::path::Path;
 use clap::{Arg, Command};
 
 use crate::failure::Advised;
+use refusals::Refusals;
 
 /// An option of another program, with its translation.
 pub struct Habit {
@@ -34,10 +37,6 @@ impl Habit {
         Self { typed, takes, meaning }
     }
 }
-
-/// Hint for users who give sampling options to a server.
-const BY_REQUEST: &str = "requests say it in their JSON, such as {\"temperature\": 0.7, \"top_k\": 40, \"max_tokens\": \
-                          256}; what they leave out comes from the model's generation_config.json or GGUF file";
 
 /// Whether a value follows an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +91,14 @@ pub struct Translated {
 pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translated> {
     let mut words = args.into_iter().peekable();
     let mut done = Translated { args: words.next().into_iter().collect(), notes: Vec::new() };
-    let mut place = Place { root, command: root, name: "interbed".into(), model_at: 1, has_model: false };
+    let mut place = Place {
+        root,
+        command: root,
+        name: "interbed".into(),
+        model_at: 1,
+        has_model: false,
+        refused: Refusals::default(),
+    };
     // The first words are the command, and for some commands a subcommand.
     while let Some(word) = words.peek().and_then(|word| word.to_str()) {
         if let Some(found) = place.command.find_subcommand(word) {
@@ -134,6 +140,7 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
             continue;
         }
         let Some((habit, typed, attached)) = habit_of(&word) else {
+            place.note_unknown(&word);
             done.args.push(word);
             continue;
         };
@@ -145,14 +152,17 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
         match habit.meaning.for_value(value.as_deref(), own).and_then(|meaning| place.for_options(meaning)) {
             None => done.args.push(word),
             Some(meaning) => {
-                place.take(&mut done, &typed, value, habit.takes, meaning)?;
+                if let Err(error) = place.take(&mut done, &typed, value, habit.takes, meaning) {
+                    // What was refused before is told, too.
+                    return Err(place.refused.told(&place.name).unwrap_or(error));
+                }
                 if takes_next {
                     words.next();
                 }
             }
         }
     }
-    Ok(done)
+    place.refused.told(&place.name).map_or(Ok(done), Err)
 }
 
 /// Returns notes for the user about environment variables that other programs read and Interbed does not.
@@ -187,6 +197,8 @@ struct Place<'r> {
     model_at: usize,
     /// Whether MODEL has been given already.
     has_model: bool,
+    /// The options that the command does not have.
+    refused: Refusals,
 }
 
 /// An option that takes several values in vLLM.
@@ -200,6 +212,16 @@ impl Place<'_> {
     /// Whether the command has the option `typed`, or all commands have it.
     fn has(&self, typed: &str) -> bool {
         has_option(self.command, typed) || has_option(self.root, typed)
+    }
+
+    /// Notes an option that neither the command nor any of the tables has. It is told if other options are refused;
+    /// otherwise the parser refuses it, and may tell a similar one.
+    fn note_unknown(&mut self, word: &OsStr) {
+        let Some(text) = word.to_str().filter(|text| text.starts_with("--")) else { return };
+        let name = text.split('=').next().unwrap_or(text);
+        if self.has_command() && !self.has(name) && !matches!(name, "--" | "--help" | "--version") {
+            self.refused.add_unknown(name.to_owned());
+        }
     }
 
     /// Returns the meaning for the current command; `None` if no entry applies to it.
@@ -236,7 +258,10 @@ impl Place<'_> {
         (is_whole && has_option(self.command, "--port")).then(|| (value.to_owned(), words))
     }
 
-    /// Applies the meaning of an option with this value.
+    /// Applies the meaning of an option with this value, or notes that it is refused.
+    ///
+    /// # Errors
+    /// The option has no command before it or no value behind it, or contradicts another one.
     fn take(
         &mut self,
         done: &mut Translated,
@@ -246,9 +271,9 @@ impl Place<'_> {
         meaning: Meaning,
     ) -> anyhow::Result<()> {
         let shown = value.as_ref().map_or_else(|| typed.to_owned(), |value| format!("{typed} {value}"));
-        let refused = |hint: &str| Err(Advised::input(format!("`{}` has no {shown}", self.name), hint));
         if let Meaning::Instead(hint) = meaning {
-            return refused(hint);
+            self.refused.add(shown, hint);
+            return Ok(());
         }
         if !self.has_command() {
             return Err(Advised::input(
@@ -268,8 +293,8 @@ impl Place<'_> {
                 done.notes.push(format!("{shown} is {ours}{valued} here"));
                 done.args.extend(value.map(OsString::from));
             }
-            Meaning::OursOr(_, hint) if has_option(self.command, "--host") => return refused(hint),
-            Meaning::Ours(ours) | Meaning::OursOr(ours, _) => return refused(&self.where_it_is(ours)),
+            Meaning::OursOr(_, hint) if has_option(self.command, "--host") => self.refused.add(shown, hint),
+            Meaning::Ours(ours) | Meaning::OursOr(ours, _) => self.refused.add(shown, &self.where_it_is(ours)),
             Meaning::Model => {
                 let value = value.unwrap_or_default();
                 done.notes.push(format!("{shown} is the argument {value} here"));
@@ -278,7 +303,7 @@ impl Place<'_> {
                 self.has_model = true;
             }
             Meaning::Words(words) if !words.iter().take(1).all(|first| self.has(first)) => {
-                return refused(&self.where_it_is(words[0]));
+                self.refused.add(shown, &self.where_it_is(words[0]));
             }
             Meaning::Words(words) => {
                 say(&mut done.args, words, &shown)?;

@@ -88,7 +88,7 @@ pub struct Fetched {
 pub fn full_name(text: &str) -> Result<Option<String>> {
     let long = short_names::find(text)?;
     let text = long.as_deref().unwrap_or(text);
-    let Some(HubName { owner, model, revision, tag }) = HubName::read(text) else { return Ok(None) };
+    let Some(HubName { owner, model, revision, tag }) = name_in(text) else { return Ok(None) };
     let revision = revision.map_or_else(String::new, |revision| format!("@{revision}"));
     let tag = tag.map_or_else(String::new, |tag| format!(":{tag}"));
     Ok(Some(format!("hf.co/{owner}/{model}{tag}{revision}")))
@@ -110,7 +110,7 @@ pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
         let mut names = gguf_names(&hub, &format!("{}{at}", model.name));
         names.insert(0, format!("{}{at}", model.name));
         for name in names {
-            let Some(path) = HubName::read(&name).and_then(|name| Some(hub.find_here(&name).ok()?.path())) else {
+            let Some(path) = name_in(&name).and_then(|name| Some(hub.find_here(&name).ok()?.path())) else {
                 continue;
             };
             // A name without a tag is left out if it stands for a single GGUF file, because that file is listed under
@@ -126,7 +126,7 @@ pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
 
 /// Returns the names of a model's GGUF files that are in the cache.
 fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
-    let Some(read) = HubName::read(name) else { return Vec::new() };
+    let Some(read) = name_in(name) else { return Vec::new() };
     let Some(commit) = hub.cache().commit(&read, read.revision()) else { return Vec::new() };
     let (files, _) = hub.cache().files(&read, &commit);
     let paths: Vec<&str> = files.keys().map(String::as_str).collect();
@@ -142,7 +142,7 @@ fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
 /// Returns the path of a model in the cache by its name on the Hub or its short name; `None` for other texts.
 pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
     let long = short_names::find(name).ok()?;
-    let name = HubName::read(long.as_deref().unwrap_or(name))?;
+    let name = name_in(long.as_deref().unwrap_or(name))?;
     let hub = open(&HubOptions { offline: true, ..options.clone() }).ok()?;
     Some(hub.find_here(&name).ok()?.path())
 }
@@ -169,7 +169,7 @@ pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
 /// gave that.
 pub fn names_of(model: Option<&Path>) -> Vec<String> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Vec::new() };
-    let long = |text: &str| HubName::read(text).map(|name| name.repository());
+    let long = |text: &str| name_in(text).map(|name| name.repository());
     match short_names::find(text) {
         Ok(Some(model)) => long(&model).into_iter().chain([text.to_owned()]).collect(),
         _ => long(text).into_iter().collect(),
@@ -184,10 +184,10 @@ pub fn names_of(model: Option<&Path>) -> Vec<String> {
 pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
     let Some(text) = model.to_str() else { return Ok(None) };
     if let Some(model) = short_names::find(text)? {
-        return Ok(HubName::read(&model).map(|name| (name, true)));
+        return Ok(name_in(&model).map(|name| (name, true)));
     }
     check(Some(model))?;
-    Ok(HubName::read(text).map(|name| {
+    Ok(name_in(text).map(|name| {
         let is_whole = name.revision.is_none() && name.tag.is_none();
         (name, is_whole)
     }))
@@ -199,7 +199,7 @@ pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
 /// The text is such a word or prompt; the message says what the user may have meant.
 pub fn check(model: Option<&Path>) -> Result<()> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Ok(()) };
-    if short_names::find(text)?.is_some() || HubName::read(text).is_some() {
+    if short_names::find(text)?.is_some() || name_in(text).is_some() {
         return Ok(());
     }
     let cache = HubCache::new(settings(&HubOptions::default())?.cache);
@@ -221,6 +221,14 @@ fn open(options: &HubOptions) -> Result<Hub> {
     Ok(Hub::open(&settings(options)?)?)
 }
 
+/// Returns the Hub name that a text means; `None` if it is none. The address of a file is none if its first part is a
+/// folder here: then it is the path of a file that is missing.
+fn name_in(text: &str) -> Option<HubName> {
+    let is_file = text.ends_with(".gguf") && !text.contains([':', '@']);
+    let is_path = is_file && Path::new(text).components().next().is_some_and(|first| Path::new(&first).is_dir());
+    HubName::read(text).filter(|_| !is_path)
+}
+
 /// Returns the Hub name that `model` means; `None` if `model` is a path. An existing file or folder takes precedence.
 fn named(model: Option<&Path>, options: &HubOptions) -> Result<Option<HubName>> {
     check(model)?;
@@ -229,7 +237,7 @@ fn named(model: Option<&Path>, options: &HubOptions) -> Result<Option<HubName>> 
     if let (Some(short), Some(long)) = (text, &long) {
         report!("{short} is {long}");
     }
-    let name = long.as_deref().or(text).and_then(HubName::read);
+    let name = long.as_deref().or(text).and_then(name_in);
     match (name, &options.revision) {
         (Some(name), revision) => Ok(Some(name.at(revision.as_deref())?)),
         (None, None) => Ok(None),

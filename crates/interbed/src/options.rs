@@ -71,8 +71,9 @@ pub struct LimitOptions {
     #[arg(long, help_heading = MEMORY, hide_short_help = true)]
     pub overcommit: bool,
 
-    /// Most tokens of prompt and answer together. Without it: the model's context, as far as memory allows
-    #[arg(long, value_name = "TOKENS", value_parser = count::<POSITIONS_MAX>, help_heading = MEMORY)]
+    /// Most tokens of prompt and answer together; 2k is 2000, 2K is 2048. Without it: the model's context, as far as
+    /// memory allows
+    #[arg(long, value_name = "TOKENS", value_parser = tokens::<POSITIONS_MAX>, help_heading = MEMORY)]
     pub max_model_len: Option<NonZeroUsize>,
 
     /// Compute threads. Without it: the cores that this process may use
@@ -89,10 +90,10 @@ pub struct LimitOptions {
           hide_short_help = true)]
     pub max_num_seqs: NonZeroUsize,
 
-    /// Tokens of one pass, prompt chunks and decodes together. More is faster for long prompts, and makes those who are
-    /// decoding wait longer. Without it: 512; where weights are streamed 1024, as far as memory allows, for there a
-    /// pass waits for the disk, however many tokens it has
-    #[arg(long, value_name = "TOKENS", value_parser = count::<BATCHED_TOKENS_MAX>, help_heading = ENGINE,
+    /// Tokens of one pass, prompt chunks and decodes together; 2k is 2000, 2K is 2048. More is faster for long prompts,
+    /// and makes those who are decoding wait longer. Without it: 512; where weights are streamed 1024, as far as memory
+    /// allows, for there a pass waits for the disk, however many tokens it has
+    #[arg(long, value_name = "TOKENS", value_parser = tokens::<BATCHED_TOKENS_MAX>, help_heading = ENGINE,
           hide_short_help = true)]
     pub max_num_batched_tokens: Option<NonZeroUsize>,
 
@@ -539,9 +540,36 @@ pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
 }
 
+/// Parses a number of tokens from 1 to `MAX`. A `k` behind it is a thousand, a `K` 1024; `m` and `M` are the squares of
+/// these.
+///
+/// # Errors
+/// The text is anything else; the message says what is expected.
+fn tokens<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
+    let text = text.trim();
+    let units = [('k', 1000), ('K', 1 << 10), ('m', 1_000_000), ('M', 1 << 20)];
+    let unit = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(*unit)?, *factor)));
+    let (number, factor) = unit.unwrap_or((text, 1));
+    let tokens = number.parse::<usize>().ok().and_then(|number| number.checked_mul(factor)).and_then(NonZeroUsize::new);
+    tokens
+        .filter(|tokens| tokens.get() <= MAX)
+        .ok_or_else(|| format!("expected a whole number from 1 to {MAX}, where 2k is 2000 and 2K is 2048"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousands_of_tokens_are_read_as_vllm_does() {
+        let read = |text: &str| tokens::<{ 1 << 20 }>(text).map(NonZeroUsize::get).ok();
+        for (text, count) in [("2k", 2000), ("4K", 4096), (" 512 ", 512), ("1m", 1_000_000), ("1M", 1 << 20)] {
+            assert_eq!(read(text), Some(count), "{text}");
+        }
+        for wrong in ["", "0", "k", "0k", "-1", "2M", "1.5k", "4KB", "99999999999999999999k"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn times_and_rates_are_read() {

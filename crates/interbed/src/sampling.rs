@@ -10,6 +10,7 @@ use interbed_model::generation_config::GenerationConfig;
 
 use crate::load::Loaded;
 use crate::options::count;
+use crate::report::report;
 use crate::seed::random_seed;
 
 /// Maximum number of stop strings.
@@ -46,8 +47,8 @@ pub struct SamplingOptions {
           hide_short_help = true)]
     pub repetition_penalty: Option<f32>,
 
-    /// Chooses the draws: the same seed gives the same text
-    #[arg(long, value_name = "N")]
+    /// Chooses the draws: the same seed gives the same text; -1 takes a random one
+    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 
     /// Text that ends generation and is left out; may be given several times
@@ -120,8 +121,42 @@ pub fn model_defaults(generation: &GenerationConfig) -> SamplingParams {
     }
 }
 
+/// Reports the sampling parameters that are used with a GGUF file that has none.
+pub fn tell(generation: &GenerationConfig, used: &SamplingParams) {
+    if let Some(line) = told(generation, used) {
+        report!("{line}");
+    }
+}
+
+fn told(generation: &GenerationConfig, used: &SamplingParams) -> Option<String> {
+    if *generation != GenerationConfig::llama_cpp() {
+        return None;
+    }
+    let usual = model_defaults(generation);
+    let parts = |params: &SamplingParams| {
+        let SamplingParams { temperature, top_k, top_p, min_p, repetition_penalty, .. } = params;
+        let penalty =
+            if *repetition_penalty == 1.0 { String::new() } else { format!(", penalty {repetition_penalty}") };
+        let top_k = top_k.unwrap_or(0);
+        format!("temperature {temperature}, top_k {top_k}, top_p {top_p}, min_p {min_p}{penalty}")
+    };
+    let how = match parts(used) == parts(&usual) {
+        true => "sampling as llama.cpp does by default, for the file gives none",
+        false => "sampling as options say, and else as llama.cpp does by default, for the file gives none",
+    };
+    Some(format!("{how}: {}", parts(used)))
+}
+
 fn all_if_0(top_k: usize) -> Option<usize> {
     (top_k > 0).then_some(top_k)
+}
+
+/// Parses `--seed`; -1 becomes a random seed.
+fn seed(text: &str) -> Result<u64, String> {
+    match text.trim() {
+        "-1" => Ok(random_seed()),
+        text => text.parse().map_err(|_| "expected a whole number, or -1 for a random one".to_owned()),
+    }
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
@@ -157,7 +192,23 @@ mod tests {
         }
         assert!(top_p("0").is_err() && top_p("1").is_ok() && top_p("1.1").is_err());
         assert!(min_p("0").is_ok() && min_p("-0.1").is_err());
+        assert_eq!((seed("7"), seed("-2").is_err(), seed("x").is_err()), (Ok(7), true, true));
+        assert!(seed("-1").is_ok_and(|one| seed("-1").is_ok_and(|other| one != other)));
         assert!(repetition_penalty("0").is_err() && repetition_penalty("1.1").is_ok());
+    }
+
+    #[test]
+    fn the_sampling_that_is_used_is_told_where_the_file_says_none() {
+        let usual = model_defaults(&GenerationConfig::llama_cpp());
+        let line = |used: &SamplingParams| told(&GenerationConfig::llama_cpp(), used).expect("a line");
+        let text = line(&usual);
+        assert!(text.ends_with("gives none: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05"), "{text}");
+        let text = line(&SamplingParams { temperature: 0.3, top_k: None, ..usual.clone() });
+        assert!(
+            text.contains("options") && text.ends_with("temperature 0.3, top_k 0, top_p 0.95, min_p 0.05"),
+            "{text}"
+        );
+        assert_eq!(told(&GenerationConfig::default(), &usual), None);
     }
 
     #[test]

@@ -38,6 +38,7 @@ use crate::options::{
 };
 use crate::printable::is_command;
 use crate::report::report;
+use crate::sampling::{self, model_defaults};
 use address::{bind, cannot_listen};
 use announcement::Announcement;
 use configure::{ANY_NAME, base_config, config};
@@ -108,9 +109,9 @@ pub struct ServeArgs {
     #[arg(long, default_value_t = 8000, help_heading = "Server")]
     pub port: u16,
 
-    /// Key that clients must send; may be given several times. Without any, everybody is served
+    /// Key that clients must send; several with commas, or given several times. Without any, everybody is served
     #[arg(long, value_name = "KEY", env = "INTERBED_API_KEY", hide_env_values = true, help_heading = "Server",
-          value_parser = NonEmptyStringValueParser::new())]
+          value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
 
     /// File of keys that clients may send, one a line; a name may follow, which logs tell, and # begins a comment. It
@@ -310,7 +311,7 @@ fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
     report!("Listening on {address}; /health tells how far the model is loaded");
     limits.watch = Some(door.progress());
     let loaded = load::load(opened, &limits, Audience::Clients, args.max_waiting)?;
-    load::report::sampling(&loaded.generation);
+    sampling::tell(&loaded.generation, &model_defaults(&loaded.generation));
     let config = config(base, &loaded);
     let (name, announcement) = (config.model_names[0].clone(), Announcement::of(&config, address));
     door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());

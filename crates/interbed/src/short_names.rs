@@ -1,10 +1,13 @@
 //! Short names of models, as users of Ollama type them, and the models on the Hub that they stand for.
 
+mod sizes;
+
 use crate::failure::Advised;
 use crate::spelling::distance;
 
 /// The table of short names. A row has a name, its tags, a model on the Hub, and the repository of its quantised files
-/// if that is another one. If the model cannot be computed, the row has `-`, and then what to use instead.
+/// if that is another one. If the model cannot be computed, the row has `-`, and then what to use instead; or the size
+/// of the tag latest and a reason, to which the error adds models of about the asked size.
 const TABLE: &str = include_str!("short_names.txt");
 
 /// The tag that a name without a tag means.
@@ -22,8 +25,8 @@ const LETTERS_MAX: usize = 2;
 /// Minimum number of letters of a name for which similar names are looked up.
 const LETTERS_LEAST: usize = 5;
 
-/// Parts of tags that say what a model was trained for. Such parts are ignored, because all models in the table were
-/// trained for conversations.
+/// Parts of tags that say what a model was trained for. Such a part is ignored if the name on the Hub says the same:
+/// `qwen3:8b-instruct` is not the model of `qwen3:8b`, which thinks.
 const TRAINED_FOR: [&str; 3] = ["instruct", "it", "chat"];
 
 struct Row {
@@ -49,6 +52,23 @@ impl Row {
         self.tags.split(',').filter_map(behind).min_by_key(|rest| rest.len())
     }
 
+    /// Whether the model's name on the Hub says that it was trained for this.
+    fn is_trained_for(&self, what: &str) -> bool {
+        let repository = self.model.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        repository.split(['/', '-']).any(|part| part == what)
+    }
+
+    /// Returns what to use instead of a model that cannot be computed, for the size that `tag` begins with.
+    fn instead(&self, tag: &str) -> String {
+        let (size, why) = self.rest.split_once(' ').unwrap_or((self.rest, ""));
+        let Some(usual) = sizes::millions(size) else { return self.rest.to_owned() };
+        let why = if why.is_empty() { String::new() } else { format!("{why}; ") };
+        match sizes::of_about(names(), sizes::millions(tag).unwrap_or(usual)).as_slice() {
+            [one, other] => format!("{why}models of about its size are {one} and {other}"),
+            others => format!("{why}a model of about its size is {}", others.join(", ")),
+        }
+    }
+
     /// Returns the names of the row's model, one for each tag.
     fn names(&self) -> impl Iterator<Item = String> {
         let name = self.name;
@@ -68,8 +88,8 @@ pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     let rows: Vec<Row> = rows().filter(|row| row.name == name).collect();
     let Some(first) = rows.first() else { return Ok(None) };
     if !first.is_computed() {
-        let instead = first.rest;
-        return Err(Advised::input(format!("{text} is of an architecture that Interbed does not compute"), instead));
+        let message = format!("{text} is of an architecture that Interbed does not compute");
+        return Err(Advised::input(message, first.instead(&tag)));
     }
     // A tag may be a size, a quantisation, or both.
     let by_size = rows.iter().filter_map(|row| Some((row, row.behind(&tag)?))).min_by_key(|(_, rest)| rest.len());
@@ -77,7 +97,8 @@ pub fn find(text: &str) -> anyhow::Result<Option<String>> {
         Some((row, rest)) => (Some(row), rest),
         None => (rows.iter().find(|row| row.behind(LATEST).is_some()), tag.as_str()),
     };
-    let parts: Vec<&str> = rest.split('-').filter(|part| !part.is_empty() && !TRAINED_FOR.contains(part)).collect();
+    let is_said = |part: &str| TRAINED_FOR.contains(&part) && row.is_some_and(|row| row.is_trained_for(part));
+    let parts: Vec<&str> = rest.split('-').filter(|part| !part.is_empty() && !is_said(part)).collect();
     let model = match (row, parts.as_slice()) {
         (Some(row), []) => Some(row.model.to_owned()),
         (Some(row), [quantisation]) => with_quantisation(row, quantisation),
@@ -128,8 +149,10 @@ pub fn near(text: &str) -> Vec<String> {
 /// Returns the name that differs from `text` only in its separators and in the parts that say what the model was
 /// trained for.
 pub fn spelled_otherwise(text: &str) -> Option<String> {
-    let typed = letters(text);
-    names().find(|name| letters(name) == typed)
+    let (typed, all_typed) = (letters(text), all_letters(text));
+    let mut names = names().filter(|name| letters(name) == typed).collect::<Vec<_>>().into_iter();
+    // What a model was trained for tells some names apart.
+    names.clone().find(|name| all_letters(name) == all_typed).or_else(|| names.next())
 }
 
 /// Returns all short names of models that can be computed.
@@ -137,10 +160,15 @@ fn names() -> impl Iterator<Item = String> {
     rows().filter(Row::is_computed).flat_map(|row| row.names().collect::<Vec<_>>())
 }
 
-/// Returns a name without separators between its parts.
+/// Returns a name without separators between its parts, and without the parts that say what the model was trained for.
 fn letters(name: &str) -> String {
     let lower = without_library(name).to_ascii_lowercase();
     lower.split(['-', '_', ':']).filter(|part| !TRAINED_FOR.contains(part)).collect()
+}
+
+/// Returns a name without separators between its parts.
+fn all_letters(name: &str) -> String {
+    without_library(name).to_ascii_lowercase().split(['-', '_', ':']).collect()
 }
 
 /// Returns the digits of a name: versions and sizes are not treated as typing errors.
@@ -215,7 +243,32 @@ mod tests {
         assert_eq!(found("smollm2:135m"), Some("HuggingFaceTB/SmolLM2-135M-Instruct".into()));
         assert_eq!(found("smollm2:135m-instruct-q8_0"), Some("bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0".into()));
         assert_eq!(found("registry.ollama.ai/library/smollm2:135m"), found("smollm2:135m"));
-        assert!(refused("gemma3:4b").contains("qwen3:4b"), "{}", refused("gemma3:4b"));
+        for (name, instead) in [
+            ("gemma3", "models of about its size are qwen3:4b and llama3.2:3b"),
+            ("gemma3:4b", "models of about its size are qwen3:4b and llama3.2:3b"),
+            ("gemma3:270m", "models of about its size are smollm2:360m and smollm2:135m"),
+            ("gemma3:27b-it-qat", "models of about its size are qwen3:30b and qwen3:32b"),
+            ("qwen2.5vl:72b", "models are computed for text alone; models of about its size are llama3."),
+            ("nomic-embed-text", "Qwen/Qwen3-Embedding-0.6B"),
+        ] {
+            assert!(refused(name).contains(instead), "{}", refused(name));
+        }
+    }
+
+    #[test]
+    fn a_model_that_thinks_is_none_that_only_instructs() {
+        let found = |text: &str| find(text).expect("no error").expect("a model");
+        let instruct = "unsloth/Qwen3-30B-A3B-Instruct-2507-GGUF";
+        assert_eq!(found("qwen3:30b-instruct"), format!("{instruct}:Q4_K_M"));
+        assert_eq!(found("qwen3:30b-a3b-instruct-2507-q8_0"), format!("{instruct}:Q8_0"));
+        assert_eq!(found("qwen3:4b-thinking"), "unsloth/Qwen3-4B-Thinking-2507-GGUF:Q4_K_M");
+        assert_eq!(found("qwen3:4b"), "unsloth/Qwen3-4B-GGUF:Q4_K_M");
+        for none in ["qwen3:8b-instruct", "qwen3:14b-chat", "qwen3:instruct", "smollm3:3b-instruct"] {
+            assert!(find(none).is_err(), "{none}");
+        }
+        for instructed in ["llama3.2:1b-instruct", "llama2:7b-chat", "mistral:instruct", "phi4-mini:3.8b-instruct"] {
+            assert!(find(instructed).is_ok_and(|found| found.is_some()), "{instructed}");
+        }
     }
 
     #[test]
@@ -234,6 +287,7 @@ mod tests {
     fn names_that_are_spelled_otherwise_are_near_and_others_are_not() {
         for (typed, expect) in [
             ("qwen3-30b-a3b", &["qwen3:30b-a3b"][..]),
+            ("qwen3-30b-instruct", &["qwen3:30b-instruct"]),
             ("llama3-8b", &["llama3:8b"]),
             ("llama-3-8b", &["llama3:8b"]),
             ("SmolLM2-135M-Instruct", &["smollm2:135m"]),

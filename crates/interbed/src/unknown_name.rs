@@ -19,6 +19,16 @@ pub fn refusal(text: &str, cache: &HubCache) -> Option<anyhow::Error> {
             format!("a prompt goes behind the model, or behind --prompt: interbed run MODEL {text:?}"),
         ));
     }
+    if let Some((scheme, _)) = text.split_once("://") {
+        let next = match scheme {
+            "http" | "https" | "hf" => {
+                "of addresses, those of models and GGUF files on huggingface.co are read; fetch other files, such as \
+                 by `curl -LO`, and give their path"
+            }
+            _ => "copy the model to a disk here, such as by `aws s3 cp` or `gcloud storage cp`, and give its path",
+        };
+        return Some(Advised::input(format!("{text} is no model, and no address that is read"), next));
+    }
     if !is_plain(text) {
         return None;
     }
@@ -77,6 +87,11 @@ mod tests {
         assert!(
             told("What is a vaccine?").expect("it is refused").contains("interbed run MODEL \"What is a vaccine?\"")
         );
+        for address in ["s3://bucket/model", "gs://bucket/model.gguf"] {
+            assert!(told(address).expect(address).contains("give its path"), "{address}");
+        }
+        let other = "https://example.org/model.gguf";
+        assert!(told(other).expect(other).contains("huggingface.co"), "{other}");
         for path in ["./name", "../name", "/a/b", "org/name", "model.gguf", "C:/model", "a b/c", ".", ""] {
             assert_eq!(told(path), None, "{path}");
         }

@@ -11,9 +11,15 @@ fn read(text: &str) -> Option<(String, Option<String>, Option<String>)> {
 #[test]
 fn names_are_read() {
     let plain = |name: &str| Some((name.to_owned(), None, None));
-    for text in
-        ["org/name", "hf.co/org/name", "huggingface.co/org/name", "https://huggingface.co/org/name/", "hf:org/name"]
-    {
+    for text in [
+        "org/name",
+        "hf.co/org/name",
+        "huggingface.co/org/name",
+        "https://huggingface.co/org/name/",
+        "hf:org/name",
+        "hf://org/name",
+        "https://huggingface.co/org/name/tree/main",
+    ] {
         assert_eq!(read(text), plain("org/name"), "{text}");
     }
     let with = |revision: Option<&str>, tag: Option<&str>| {
@@ -26,6 +32,39 @@ fn names_are_read() {
     assert_eq!(read("hf.co/Org_1/na.me-2:Q8_0@v1"), with(Some("v1"), Some("Q8_0")));
     assert_eq!(read("Org_1/na.me-2:sub/file-Q8_0.gguf"), with(None, Some("sub/file-Q8_0.gguf")));
     assert_eq!(HubName::read("org/name").unwrap().revision(), "main");
+}
+
+#[test]
+fn addresses_of_files_are_read() {
+    let file = |revision: Option<&str>, file: &str| {
+        Some(("org/name".to_owned(), revision.map(str::to_owned), Some(file.to_owned())))
+    };
+    for text in [
+        "https://huggingface.co/org/name/resolve/main/x-Q4_K_M.gguf",
+        "https://huggingface.co/org/name/resolve/main/x-Q4_K_M.gguf?download=true",
+        "https://hf.co/org/name/blob/main/x-Q4_K_M.gguf",
+        "hf://org/name/x-Q4_K_M.gguf",
+        "org/name/x-Q4_K_M.gguf",
+    ] {
+        assert_eq!(read(text), file(None, "x-Q4_K_M.gguf"), "{text}");
+    }
+    let deep = "https://huggingface.co/org/name/blob/v1/sub/x-00001-of-00002.gguf";
+    assert_eq!(read(deep), file(Some("v1"), "sub/x-00001-of-00002.gguf"));
+    assert_eq!(read("hf.co/org/name/tree/v1"), Some(("org/name".to_owned(), Some("v1".to_owned()), None)));
+    for text in [
+        "https://huggingface.co/org/name/resolve/main/model.safetensors",
+        "https://huggingface.co/org/name/blob/../x.gguf",
+        "https://huggingface.co/org/name/resolve/main/../x.gguf",
+        "https://huggingface.co/datasets/org/name",
+        "https://example.org/org/name/x.gguf",
+        "org/name/sub/",
+        "./org/name/x.gguf",
+        "/org/name/x.gguf",
+        "../org/name/x.gguf",
+        "s3://bucket/x.gguf",
+    ] {
+        assert_eq!(read(text), None, "{text}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::answer::{Called, Form, Piece, Whole};
 use crate::app::{App, unix_seconds};
 use crate::blocks::refuse;
 use crate::body::{Preparing, Received, ReceivedBody, receive};
-use crate::charge::{beam_tokens_unasked, logprob_tokens_unasked};
+use crate::charge::tokens_unasked;
 use crate::contents::{Media, text_of};
 use crate::endpoints::completions::{stop_reason, unique_id};
 use crate::error::ApiError;
@@ -127,16 +127,8 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
         truncation.apply(&mut prompt, app.tokenizer.bos_id(), app.engine.limits(), common.max_tokens.unwrap_or(1));
     }
     // The engine refuses prompts that leave no room for an answer; its error message names the limit.
-    let limits = app.engine.limits();
-    let room = match common.beam {
-        None => limits.max_model_len.saturating_sub(prompt.len()),
-        Some(beam) => {
-            let memory = beam_tokens_unasked(prompt.len(), &common, app.memory.held.bytes());
-            beam.max_tokens(prompt.len(), limits).min(memory)
-        }
-    };
-    let room = room.min(logprob_tokens_unasked(&common, app.memory.answers.bytes()));
-    common.params.max_tokens = common.max_tokens.unwrap_or(room.max(1));
+    let unasked = tokens_unasked(app, &common, 1, prompt.len());
+    common.params.max_tokens = common.max_tokens.unwrap_or(unasked);
     Ok((common, prompt, preparing.share, form))
 }
 

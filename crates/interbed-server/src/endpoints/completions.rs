@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, unix_seconds};
 use crate::body::{Preparing, Received, receive};
+use crate::charge::tokens_unasked;
 use crate::error::ApiError;
 use crate::fields::{Field, FromJson, entries, read, sent, shown, token_ids};
 use crate::generate::{Asked, Delta, Output, submit};
@@ -110,14 +111,19 @@ fn prepare(app: &App, received: Received) -> Result<PreparedPrompts, ApiError> {
             let message = "echo repeats the whole prompt, which truncate_prompt_tokens cuts; leave one of them out";
             return Err(ApiError::invalid("truncate_prompt_tokens", message));
         }
-        let (bos, answer) = (app.tokenizer.bos_id(), common.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT));
+        let unasked = if common.unlimited { 1 } else { MAX_TOKENS_DEFAULT };
+        let (bos, answer) = (app.tokenizer.bos_id(), common.max_tokens.unwrap_or(unasked));
         prompts.iter_mut().for_each(|prompt| truncation.apply(&mut prompt.ids, bos, app.engine.limits(), answer));
     }
 
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let room = app.engine.limits().max_model_len.saturating_sub(longest);
-    common.params.max_tokens = common.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT.min(room).max(1));
     common.params.logprobs = logprobs;
+    common.params.max_tokens = match common.max_tokens {
+        Some(asked) => asked,
+        None if common.unlimited => tokens_unasked(app, &common, prompts.len(), longest),
+        None => MAX_TOKENS_DEFAULT.min(room).max(1),
+    };
     if echo {
         // A request with `max_tokens` 0 is computed only for the log-probabilities of its prompt, even if it asks for
         // none.

@@ -50,7 +50,7 @@ pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
         "start `interbed serve` with a GGUF file or a folder of safetensors, and send what a Modelfile would say as \
          options and system",
     ),
-    ("/api/delete", "`interbed models` lists what the cache holds; remove a model with its folder"),
+    ("/api/delete", "`interbed rm NAME` removes a model from the cache, and `interbed list` lists what it holds"),
     ("/api/experimental/{*path}", "this server searches and fetches nothing"),
     ("/api/me", "this server has no accounts, but keys"),
     (

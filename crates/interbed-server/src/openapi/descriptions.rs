@@ -1,7 +1,7 @@
 //! Descriptions of fields, one sentence each. A field has the same meaning in every API.
 
 /// All descriptions, in the order of the names.
-const FIELDS: [(&str, &str); 89] = [
+const FIELDS: [(&str, &str); 92] = [
     (
         "add_generation_prompt",
         "Whether the template begins the assistant's answer; true unless a message is continued.",
@@ -27,6 +27,7 @@ const FIELDS: [(&str, &str); 89] = [
     ("encoding_format", "How vectors are written."),
     ("format", "What the answer has to be: \"json\", or a JSON schema."),
     ("frequency_penalty", "Subtracted from logits for each time that a token was generated; from -2 to 2."),
+    ("grammar", "Another name of structured_outputs.grammar."),
     ("guided_choice", "Another name of structured_outputs.choice."),
     ("guided_grammar", "Another name of structured_outputs.grammar."),
     ("guided_json", "Another name of structured_outputs.json."),
@@ -38,6 +39,7 @@ const FIELDS: [(&str, &str); 89] = [
     ("input", "What is to be answered or embedded: a text, or a list."),
     ("insecure", "Not supported: models are fetched from servers with certificates alone."),
     ("instructions", "What comes first in the conversation, as the system's message."),
+    ("json_schema", "Another name of structured_outputs.json."),
     (
         "keep_alive",
         "How long the model is to stay in memory: seconds, or a duration such as \"5m\"; less than 0 is for ever. A \
@@ -46,15 +48,16 @@ const FIELDS: [(&str, &str); 89] = [
     ("length_penalty", "The power of its length by which a beam's log-probability is divided."),
     ("logit_bias", "Added to logits, by token ids; from -100 to 100."),
     ("logprobs", "Log-probabilities of the tokens: whether, in chats; with how many of the likeliest, in completions."),
-    ("max_completion_tokens", "Most tokens of an answer."),
+    ("max_completion_tokens", "Most tokens of an answer; -1 for as many as the context has room for."),
     ("max_output_tokens", "Most tokens of an answer."),
-    ("max_tokens", "Most tokens of an answer."),
+    ("max_tokens", "Most tokens of an answer; in chats and completions -1 for as many as the context has room for."),
     ("messages", "The conversation."),
     ("metadata", "Whose request it is, or texts that the answer repeats."),
     ("min_p", "Drops tokens that are less likely than this share of the likeliest; from 0 to 1."),
     ("min_tokens", "Tokens before which nothing ends the answer."),
     ("model", "The model, by a name that the server has."),
     ("n", "Answers to each prompt."),
+    ("n_predict", "Another name of max_tokens."),
     ("name", "An older name for `model`."),
     (
         "options",
@@ -80,7 +83,7 @@ const FIELDS: [(&str, &str); 89] = [
     ("repetition_penalty", "Divides logits of tokens that occurred in prompt or answer; above 0."),
     ("response_format", "The form of the answer."),
     ("return_token_strs", "Whether the tokens' spellings are returned too."),
-    ("seed", "Makes an answer repeatable."),
+    ("seed", "Makes an answer repeatable; -1 is a random one."),
     ("skip_special_tokens", "Whether special tokens have no text."),
     ("stop", "Texts that end an answer: one, or a list."),
     ("stop_sequences", "Texts that end an answer."),

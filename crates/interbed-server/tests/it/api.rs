@@ -302,6 +302,25 @@ async fn api_keys_are_asked_for_and_separate_caches() {
 }
 
 #[tokio::test]
+async fn paths_without_v1_are_known_and_guarded_alike() {
+    let config = ServerConfig { api_keys: ApiKeys::new(&[ApiKey::new("key")]), ..ServerConfig::default() };
+    let (open, guarded) = (Server::answering("x").await, Server::start(config, answer("x")).await);
+    for (path, body) in [
+        ("/completions", json!({"prompt": "a"})),
+        ("/chat/completions", json!({"messages": [{"role": "user", "content": "a"}]})),
+    ] {
+        let answered = open.post(path, &body).await.ok();
+        assert_eq!(answered["choices"], open.post(&format!("/v1{path}"), &body).await.ok()["choices"]);
+        assert_eq!(guarded.post(path, &body).await.status, 401);
+    }
+    assert_eq!(open.get("/models").await.ok(), open.get("/v1/models").await.ok());
+    assert_eq!(guarded.get("/models").await.status, 401);
+    for path in ["/ping", "/v1/health"] {
+        assert_eq!((open.get(path).await.status, guarded.get(path).await.status), (200, 200));
+    }
+}
+
+#[tokio::test]
 async fn other_names_of_fields_do_what_they_say() {
     let server = Server::answering("x").await;
     server.post("/v1/completions", &json!({"prompt": "a", "repeat_penalty": 1.5, "mirostat": 0})).await.ok();
@@ -311,6 +330,38 @@ async fn other_names_of_fields_do_what_they_say() {
     let some = json!({"prompt": "a", "repeat_penalty": 1.5, "repeat_last_n": 64});
     assert_eq!(server.post("/v1/completions", &some).await.error().1["param"], "repeat_last_n");
     server.post("/v1/completions", &json!({"prompt": "a", "repeat_penalty": 1, "repeat_last_n": 64})).await.ok();
+    let chat = |more: Value| with(json!({"messages": [{"role": "user", "content": "a"}]}), more);
+    let text = |more: Value| with(json!({"prompt": "a"}), more);
+    for (path, body) in [("/v1/completions", text(json!({}))), ("/v1/chat/completions", chat(json!({})))] {
+        let asked = async |more: Value| {
+            server.post(path, &with(body.clone(), more)).await.ok();
+            let request = server.last_request();
+            (request.params.max_tokens, request.prompt.len())
+        };
+        assert_eq!(asked(json!({"n_predict": 3})).await.0, 3);
+        assert_eq!(asked(json!({"n_predict": 3, "max_tokens": 3})).await.0, 3);
+        for most in [json!({"max_tokens": -1}), json!({"max_completion_tokens": -1}), json!({"n_predict": -2})] {
+            let (most, prompt) = asked(most).await;
+            assert_eq!(most, 4096 - prompt);
+        }
+        let both = with(body.clone(), json!({"n_predict": 3, "max_tokens": 4}));
+        assert_eq!(server.post(path, &both).await.error().1["param"], "n_predict");
+        let less = with(body.clone(), json!({"max_tokens": -3}));
+        let (_, error) = server.post(path, &less).await.error();
+        assert!(error["message"].as_str().unwrap().contains("-1 for no limit"), "{error:?}");
+    }
+    let seed = async || {
+        server.post("/v1/completions", &json!({"prompt": "a", "seed": -1})).await.ok();
+        server.last_request().params.seed
+    };
+    assert_ne!(seed().await, seed().await, "-1 is a random seed");
+    // Several prompts share the memory for log-probabilities.
+    server.post("/v1/completions", &json!({"prompt": ["a", "b"], "max_tokens": -1, "logprobs": 20})).await.ok();
+}
+
+fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
 }
 
 #[tokio::test]

@@ -95,6 +95,10 @@ async fn beam_search_goes_by_the_model_alone() {
     server.post("/v1/chat/completions", &chat).await.ok();
     assert_eq!(server.last_request().beam, Some(BeamParams { width: 3, ..BeamParams::default() }));
 
+    let (_, error) = server.post("/v1/completions", &beam(json!({}))).await.error();
+    assert_eq!(error["param"], "use_beam_search");
+    assert!(error["message"].as_str().unwrap().contains("best_of"), "{error:?}");
+
     for (param, more) in [
         ("temperature", json!({"temperature": 0.5})),
         ("top_p", json!({"top_p": 0.5})),
@@ -111,7 +115,9 @@ async fn beam_search_goes_by_the_model_alone() {
         ("best_of", json!({"n": 9})),
         ("length_penalty", json!({"length_penalty": 11})),
     ] {
-        let (status, error) = server.post("/v1/completions", &beam(more.clone())).await.error();
+        let mut body = beam(json!({"best_of": 2}));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, error) = server.post("/v1/completions", &body).await.error();
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{more}");
     }
 }

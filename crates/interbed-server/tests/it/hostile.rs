@@ -15,7 +15,7 @@ async fn wrong_fields_are_named() {
     let server = Server::answering("x").await;
     for (field, value) in [
         ("max_tokens", json!("many")),
-        ("max_tokens", json!(-1)),
+        ("max_tokens", json!(-3)),
         ("max_tokens", json!(1.5)),
         ("max_tokens", json!(0)),
         ("max_tokens", json!(1_000_000)),
@@ -149,6 +149,19 @@ async fn unknown_routes_methods_and_models() {
     let server = Server::answering("x").await;
     let (status, error) = server.get("/v1/nothing").await.error();
     assert_eq!((status, &error["code"]), (404, &json!("not_found")));
+    for (path, instead) in [
+        ("/completion", "/v1/completions"),
+        ("/slots", "/metrics"),
+        ("/props", "/model_info"),
+        ("/infill", "fill-in-the-middle"),
+        ("/apply-template", "/tokenize"),
+        ("/embedding", "/v1/embeddings"),
+    ] {
+        for reply in [server.get(path).await, server.post(path, &json!({})).await] {
+            let (status, error) = reply.error();
+            assert_eq!((status, error["message"].as_str().unwrap().contains(instead)), (404, true), "{error:?}");
+        }
+    }
     let (status, error) = server.get("/v1/completions").await.error();
     assert_eq!((status, error["message"].as_str().unwrap().contains("send POST")), (405, true), "{error:?}");
     let (status, error) = server.post("/v1/models/interbed", &json!({})).await.error();

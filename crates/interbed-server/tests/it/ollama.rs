@@ -117,6 +117,7 @@ async fn without_a_prompt_the_model_is_there() {
     for (path, keep_alive) in [(CHAT, json!(0)), (GENERATE, json!("0s"))] {
         let (status, told) = refused(&server.post(path, &json!({"keep_alive": keep_alive})).await);
         assert!(status == 400 && told.contains("keep_alive asks for nothing but to unload"), "{told}");
+        assert!(told.contains("start it without a MODEL"), "{told}");
     }
     assert!(server.engine.requests().is_empty());
     // A request that asks to unload the model is answered, and the model stays.
@@ -167,7 +168,11 @@ async fn what_is_not_done_is_named() {
     let server = Server::answering("x").await;
     let picture = json!([{"role": "user", "content": "a", "images": ["aGk="]}]);
     for (path, more, told) in [
-        (GENERATE, json!({"suffix": "b"}), "suffix is \"b\""),
+        (
+            GENERATE,
+            json!({"suffix": "b"}),
+            "suffix is \"b\", which is not supported; send a prompt with the model's own fill-in-the-middle tokens",
+        ),
         (GENERATE, json!({"images": ["aGk="]}), "images is [\"aGk=\"], but this model reads text alone"),
         (GENERATE, json!({"template": "{{ .Prompt }}"}), "template is \"{{ .Prompt }}\", but the model has its own"),
         (GENERATE, json!({"context": [1, 2]}), "context is [1,2], but this server keeps no contexts"),

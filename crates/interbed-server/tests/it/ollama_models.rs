@@ -187,7 +187,7 @@ async fn other_paths_of_ollamas_say_what_there_is_instead() {
     for (line, told) in [
         ("POST /api/create", "GGUF"),
         ("POST /api/copy", "--served-model-name"),
-        ("DELETE /api/delete", "interbed models"),
+        ("DELETE /api/delete", "interbed rm NAME"),
         ("POST /api/push", "Hub"),
         ("POST /api/pull", "interbed serve ORG/NAME"),
         ("POST /api/pull", "without a MODEL"),

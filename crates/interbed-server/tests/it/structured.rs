@@ -32,6 +32,8 @@ async fn each_form_binds_the_answer() {
         ("guided_regex", json!("[ab]+c"), "abac", "ca"),
         ("guided_choice", json!(["yes", "no"]), "no", "non"),
         ("guided_grammar", json!(lark), "a12", "12"),
+        ("grammar", json!("root ::= \"a\" [0-9]+"), "a12", "12"),
+        ("json_schema", schema.clone(), "{\"a\": 1}", "{\"a\": null}"),
     ] {
         for (path, prompt, content) in [
             ("/v1/completions", "prompt", json!("a")),

@@ -21,6 +21,7 @@ use super::{median, on_gpu, timed_pass};
 use crate::audience::{Audience, Surroundings};
 use crate::device_option::DeviceOption;
 use crate::footprint::Footprint;
+use crate::gpu;
 use crate::hub;
 use crate::load::{Runnable, load_weights};
 use crate::model_dir::ModelDir;
@@ -95,8 +96,10 @@ pub fn run(args: StreamArgs) -> Result<()> {
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
-    if args.compute.device != DeviceOption::Cpu {
-        let limits = LimitOptions { compute: args.compute, ..args.limits };
+    let asked = LimitOptions { compute: args.compute.clone(), ..args.limits.clone() };
+    let device = gpu::settled(&dir, &asked);
+    if device != DeviceOption::Cpu {
+        let limits = LimitOptions { compute: ComputeOptions { device, ..args.compute }, ..args.limits };
         let wanted = on_gpu::GpuMeasurements {
             batch: args.batch.iter().map(|batch| batch.get()).collect(),
             context: CONTEXT,

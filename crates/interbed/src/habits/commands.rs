@@ -16,7 +16,11 @@ pub const OF_BENCH: &[(&str, &str)] =
 
 /// Commands of other programs that have no equivalent in Interbed, with hints at what to use instead.
 pub const COMMANDS: &[(&str, &str)] = &[
-    ("stop", "a model is in memory as long as its process: end that with Ctrl-C, or with `systemctl stop interbed`"),
+    (
+        "stop",
+        "a server without a MODEL unloads one that is sent to /api/generate as {\"model\": \"NAME\", \
+         \"keep_alive\": 0}; a server of one model keeps it: end that with Ctrl-C, or with `systemctl stop interbed`",
+    ),
     (
         "create",
         "no Modelfile is read: give the model's path, `--system TEXT` for instructions, and sampling as options \
@@ -44,7 +48,11 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("llama-server", SERVE),
     ("api", SERVE),
     ("start", SERVE),
-    ("launch", SERVE),
+    (
+        "launch",
+        "start `interbed serve MODEL`, and then the agent with ANTHROPIC_BASE_URL=http://127.0.0.1:8000 (claude) or \
+         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 (others)",
+    ),
     ("cli", RUN),
     ("generate", RUN),
     ("llama-cli", RUN),

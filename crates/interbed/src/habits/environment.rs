@@ -60,7 +60,9 @@ const VARIABLES: &[Variable] = &[
     Variable { name: "LLAMA_ARG_HF_REPO", instead: &[("--memory", MODEL)] },
 ];
 
-const MODELS: &str = "HF_HUB_CACHE says in which folder models are kept";
+const MODELS: &str = "HF_HUB_CACHE says in which folder fetched models are kept, in huggingface_hub's layout; Ollama's \
+                      own files are not listed there, and a GGUF file is given by its path: interbed serve \
+                      DIR/FILE.gguf";
 
 const MODEL: &str = "MODEL on the command line, or INTERBED_MODEL, is the model";
 

@@ -3,6 +3,7 @@
 use super::Habit;
 use super::Meaning::{self, Already, ByValue, Instead, Model};
 use super::Takes::{Nothing, Perhaps, Value};
+use super::hints::TEMPLATE;
 
 const NO_LORA: &str = "adapters are not loaded: merge them into the weights first, such as with peft's \
                        merge_and_unload()";
@@ -24,37 +25,34 @@ const QUANTISED: &[(&str, Meaning)] = &[
     ("bitsandbytes", Instead(STORED)),
 ];
 
+const FOLDERS: &str = "a folder of GGUF files is not listed: `interbed serve DIR/FILE.gguf` serves one of them. \
+                       Without a MODEL the server has the models that `interbed pull` fetched, in the folder that \
+                       HF_HUB_CACHE names";
+
 /// The options, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(&["-m", "--model", "--model-path"], Value, Model),
     Habit::of(&["-hf", "-hfr", "--hf-repo"], Value, Model),
     Habit::of(&["-hff", "--hf-file"], Value, Instead("write the file behind the model's name: ORG/NAME:FILE.gguf")),
     Habit::of(&["-hft", "--hf-token"], Value, Instead("set HF_TOKEN, which the list of processes does not show")),
-    Habit::of(
-        &["-mu", "--model-url"],
-        Value,
-        Instead("give a name on the Hub (ORG/NAME), or fetch the file and give its path"),
-    ),
+    Habit::of(&["-mu", "--model-url"], Value, Model),
     Habit::of(&["--download-dir"], Value, Instead("set HF_HUB_CACHE to the folder; huggingface_hub uses it too")),
     Habit::of(
         &["--local-dir"],
         Value,
         Instead("models are kept in the cache of huggingface_hub: set HF_HUB_CACHE to the folder"),
     ),
-    Habit::of(
-        &["--models-dir", "--models-preset"],
-        Value,
-        Instead("set HF_HUB_CACHE to the folder of models that were fetched by name"),
-    ),
+    Habit::of(&["--models-dir", "--models-preset"], Value, Instead(FOLDERS)),
     Habit::of(&["--models-max"], Value, Instead("one model is in memory at a time: leave it out")),
     Habit::of(
-        &["--modelfile", "--template", "--parameters", "--license"],
+        &["--modelfile", "--parameters", "--license"],
         Nothing,
         Instead(
-            "`interbed show MODEL` tells what there is to tell, with --json for scripts; a chat template is in the \
-                 model's chat_template.jinja or tokenizer_config.json",
+            "`interbed show MODEL` tells what there is to tell, with --json for scripts; `interbed serve` answers \
+             /api/show with the chat template",
         ),
     ),
+    Habit::of(&["--template"], Nothing, Instead(TEMPLATE)),
     Habit::of(&["--override-kv"], Value, Instead("what a model's files say of it is taken as it is: correct the file")),
     Habit::of(&["--force"], Nothing, Already("nothing is asked before it is done")),
     Habit::of(&["--check-tensors"], Nothing, Instead("`interbed verify MODEL` checks all weights")),

@@ -1,16 +1,16 @@
 //! Options of other programs about prompts, answers and sampling.
 
-use super::BY_REQUEST;
 use super::Habit;
 use super::Meaning::{self, Already, Besides, ByOption, ByValue, Instead, Ours, OursOr, Words};
 use super::Takes::{Nothing, Perhaps, Value};
+use super::hints::{BY_REQUEST, TEMPLATE};
 
 const NO_SAMPLER: &str = "Interbed has no such sampler; --temperature, --top-k, --top-p, --min-p and \
                           --repetition-penalty are there";
 
 const NO_DRAFT: &str = "no second model guesses at tokens: leave it out";
 
-const TEMPLATE: &str = "the template is the model's own: put it into its directory as chat_template.jinja";
+const THOUGHTLESS: &str = "requests to `interbed serve` say chat_template_kwargs {\"enable_thinking\": false}";
 
 const SCHEMAS: &str = "answers keep to schemas and grammars in `interbed serve`: requests say response_format or \
                        structured_outputs";
@@ -20,9 +20,14 @@ const PROMPT: &str = "requests bring prompts; `interbed run MODEL --prompt TEXT`
 const PROMPT_IN_CHAT: Meaning =
     Instead("`interbed run MODEL --prompt TEXT` answers one prompt; messages of a chat are typed, or piped in");
 
+const DECODED: &str = "--repeat N says how many passes are measured, each of one token, and --context N from which \
+                       length on";
+
 const PROMPT_LENGTH: &str = "--prompt-tokens N says how long the prompt is that is measured";
 
 const SYSTEM: &str = "requests bring it as their first message, with the role \"system\"";
+
+const THOUGHT: &str = "answers have their thinking in a field of its own";
 
 const THINKING: &str = "a model's thinking is printed as it comes; answers of `interbed serve` have it apart, in a \
                         field of its own";
@@ -74,33 +79,21 @@ pub static HABITS: &[Habit] = &[
         ByValue(&[
             ("-1", Already("without --max-tokens an answer ends by itself")),
             ("-2", Already("without --max-tokens an answer ends by itself, or where the context is full")),
-            (
-                "*",
-                ByOption(&[
-                    (
-                        "--sweep",
-                        Instead("--repeat N says how many passes are measured, --context N from which length on"),
-                    ),
-                    ("*", OursOr("--max-tokens", BY_REQUEST)),
-                ]),
-            ),
+            ("*", ByOption(&[("--repeat", Instead(DECODED)), ("*", OursOr("--max-tokens", BY_REQUEST))])),
         ]),
     ),
     Habit::of(&["--temp", "--temperature"], Value, OursOr("--temperature", BY_REQUEST)),
-    Habit::of(
-        &["-s", "--seed"],
-        Value,
-        ByValue(&[
-            ("-1", Instead("--seed N chooses the draws; `interbed chat` takes a new one without it")),
-            ("*", OursOr("--seed", BY_REQUEST)),
-        ]),
-    ),
+    Habit::of(&["-s", "--seed"], Value, OursOr("--seed", BY_REQUEST)),
     Habit::of(&["--top-k"], Value, OursOr("--top-k", BY_REQUEST)),
     Habit::of(&["--top-p"], Value, OursOr("--top-p", BY_REQUEST)),
     Habit::of(&["--min-p"], Value, OursOr("--min-p", BY_REQUEST)),
     Habit::of(&["--repeat-penalty", "--repetition-penalty"], Value, OursOr("--repetition-penalty", BY_REQUEST)),
     Habit::of(&["--stop"], Value, OursOr("--stop", BY_REQUEST)),
-    Habit::of(&["-r", "--reverse-prompt"], Value, OursOr("--stop", BY_REQUEST)),
+    Habit::of(&["-r"], Value, ByOption(&[("--repeat", Ours("--repeat")), ("*", OursOr("--stop", BY_REQUEST))])),
+    Habit::of(&["--reverse-prompt"], Value, OursOr("--stop", BY_REQUEST)),
+    Habit::of(&["--repetitions"], Value, Ours("--repeat")),
+    Habit::of(&["--n-prompt"], Value, Ours("--prompt-tokens")),
+    Habit::of(&["-gp", "-pg", "--n-gen"], Value, Instead(DECODED)),
     Habit::of(&["--ignore-eos"], Nothing, OursOr("--ignore-eos", BY_REQUEST)),
     Habit::of(
         &["--presence-penalty", "--frequency-penalty", "-l", "--logit-bias"],
@@ -171,9 +164,22 @@ pub static HABITS: &[Habit] = &[
         Instead("`interbed serve` has --keep-alive; `interbed run` has its model as long as it runs"),
     ),
     Habit::of(
-        &["--reasoning-format", "--reasoning-budget"],
+        &["--reasoning-format"],
         Value,
-        Instead("thinking comes apart from the text, as the model's template writes it"),
+        ByValue(&[
+            ("auto", Already(THOUGHT)),
+            ("deepseek", Already(THOUGHT)),
+            ("*", Instead("answers have their thinking in a field of its own: leave it out")),
+        ]),
+    ),
+    Habit::of(
+        &["--reasoning-budget"],
+        Value,
+        ByValue(&[
+            ("0", Instead(THOUGHTLESS)),
+            ("-1", Already("a model thinks as long as it does")),
+            ("*", Instead("a model thinks as long as it does, within max_tokens: leave it out")),
+        ]),
     ),
     Habit::of(&["--reasoning-parser"], Value, Already("how a model thinks is seen from its template")),
     Habit::of(&["--enable-reasoning"], Nothing, Already("how a model thinks is seen from its template")),
@@ -235,10 +241,7 @@ pub static HABITS: &[Habit] = &[
     Habit::of(
         &["-rea", "--reasoning"],
         Perhaps(&["on", "off", "auto"]),
-        ByValue(&[
-            ("off", Instead("requests to `interbed serve` say chat_template_kwargs {\"enable_thinking\": false}")),
-            ("*", Already("a model thinks as its chat template says")),
-        ]),
+        ByValue(&[("off", Instead(THOUGHTLESS)), ("*", Already("a model thinks as its chat template says"))]),
     ),
     Habit::of(
         &[

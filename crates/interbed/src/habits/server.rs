@@ -1,7 +1,7 @@
 //! Options of other programs about servers.
 
 use super::Habit;
-use super::Meaning::{Already, ByValue, Instead, Ours, Words};
+use super::Meaning::{Already, ByOption, ByValue, Instead, Ours, Words};
 use super::Takes::{Nothing, Perhaps, Value};
 
 const LOGS: &str = "logs go to stderr: --quiet for none, RUST_LOG=debug for more, --log-format json for collectors";
@@ -20,7 +20,7 @@ pub static HABITS: &[Habit] = &[
     Habit::of(
         &["--no-webui"],
         Nothing,
-        Instead("the live page at / asks for a key where there are keys: --api-key-file FILE"),
+        Already("the live page at / stays, and asks for a key where there are keys: --api-key-file FILE"),
     ),
     Habit::of(&["--metrics"], Nothing, Already("/metrics is always there")),
     Habit::of(&["--no-slots"], Nothing, Already("there is no /slots")),
@@ -40,7 +40,46 @@ pub static HABITS: &[Habit] = &[
         Instead(LOGS),
     ),
     Habit::of(&["--log-disable"], Nothing, Words(&["--quiet"])),
-    Habit::of(&["--disable-log-requests", "--disable-log-stats", "--no-enable-log-requests"], Nothing, Instead(LOGS)),
+    Habit::of(
+        &[
+            "--disable-log-requests",
+            "--disable-log-stats",
+            "--no-enable-log-requests",
+            "--disable-uvicorn-access-log",
+            "--no-log-requests",
+        ],
+        Nothing,
+        Already(LOGS),
+    ),
+    Habit::of(&["--enable-server-load-tracking"], Nothing, Already("/metrics always counts what runs and waits")),
+    Habit::of(
+        &["--uds"],
+        Value,
+        Instead("it listens on TCP alone: --host 127.0.0.1 --port N, with a proxy such as socat for a socket"),
+    ),
+    Habit::of(
+        &["--host", "--port"],
+        Value,
+        ByOption(&[("--url", Instead("--url http://HOST:PORT says which server"))]),
+    ),
+    Habit::of(
+        &["--url", "--base-url", "--server"],
+        Value,
+        ByOption(&[
+            (
+                "--host",
+                Instead("--host and --port say where it listens; /metrics and `interbed ps --url` ask a server"),
+            ),
+            (
+                "*",
+                Instead(
+                    "it loads its model itself; a server is asked by any client of OpenAI's API, and by `interbed ps \
+                     --url URL` for what it has loaded",
+                ),
+            ),
+        ]),
+    ),
+    Habit::of(&["--completion-bash"], Nothing, Instead("`interbed completions bash` prints completions for bash")),
     Habit::of(
         &["--log-stats-interval"],
         Value,

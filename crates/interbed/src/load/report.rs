@@ -1,7 +1,6 @@
 //! Reports on stderr about how memory was divided.
 
 use interbed_engine::{MemoryNeeds, MemoryPlan};
-use interbed_model::generation_config::GenerationConfig;
 
 use crate::device_option::DeviceOption;
 use crate::model_dir::ModelDir;
@@ -57,16 +56,6 @@ fn context_note(has: usize, wanted: usize, asked: bool, more: &str) -> Option<St
             "note: KV memory holds a context of {has} tokens, not the {wanted} {of_what}; give more {more} for more"
         )
     })
-}
-
-/// Reports the default sampling parameters of a GGUF file that has none.
-pub fn sampling(generation: &GenerationConfig) {
-    if *generation == GenerationConfig::llama_cpp() {
-        report!(
-            "sampling as llama.cpp does by default, for the file gives none: temperature 0.8, top_k 40, top_p 0.95, \
-             min_p 0.05"
-        );
-    }
 }
 
 #[cfg(test)]

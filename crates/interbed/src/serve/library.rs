@@ -27,7 +27,7 @@ use crate::model_facts::model_facts;
 use crate::opened::Opened;
 use crate::options::LimitOptions;
 use crate::report::report;
-use crate::sampling::model_defaults;
+use crate::sampling::{self, model_defaults};
 use crate::small_files;
 
 /// Time for which a list of the models is used before it is read again.
@@ -133,7 +133,7 @@ impl CacheLibrary {
         let mut opened = Opened::open(Some(&path))?;
         opened.footprint = Footprint::in_server(&opened.tokenizer);
         let loaded = load::load(opened, &limits, Audience::Clients, self.max_waiting)?;
-        load::report::sampling(&loaded.generation);
+        sampling::tell(&loaded.generation, &model_defaults(&loaded.generation));
         let config = config(ServerConfig { model_names: names, ..self.base.clone() }, &loaded);
         let (engine, tokenizer, template) = (loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
         Ok(ServedModel { config, engine, tokenizer, template, keeper: Box::new(loaded) })

@@ -20,6 +20,11 @@ fn lines_between_quotes_are_one_message() {
     let args = ["chat", tiny(), "--temperature", "0", "--max-tokens", "6", "--ignore-eos"];
     let one = ended_with_input(&args, b"\"\"\"\nhello\n/bye\n\"\"\"\n/?\n/nothing\n");
     assert_eq!((one.code, one.stdout.lines().count()), (Some(0), 1), "{one:?}");
+    let others =
+        ended_with_input(&args, b"/set system Be terse.\n/set nothink\n/set parameter num_ctx 9\n/show info\n");
+    for part in ["Instructions taken.", "no switch for thinking", "--max-model-len 9", "interbed info MODEL"] {
+        assert!(others.code == Some(0) && others.stderr.contains(part), "{part}: {}", others.stderr);
+    }
     for part in ["/system TEXT", "/clear", "/bye", "There is no /nothing"] {
         assert!(one.stderr.contains(part), "{part}: {}", one.stderr);
     }
@@ -27,6 +32,21 @@ fn lines_between_quotes_are_one_message() {
     let open = ended_with_input(&args, b"\"\"\"\nhello\n");
     assert_eq!((open.code, open.stdout.as_str()), (Some(2), ""), "{}", open.stderr);
     assert!(open.stderr.contains("in its line 1") && open.stderr.contains("hint: end"), "{}", open.stderr);
+}
+
+#[test]
+fn thinking_is_turned_off_where_the_template_knows_how() {
+    let folder = copy_of_tiny(&["chat_template.jinja"]);
+    let template = "{% if enable_thinking is defined and not enable_thinking %}no {% endif %}{{ messages[0].content }}";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).expect("a template");
+    let model = text(folder.path());
+    let args = ["chat", &model, "--temperature", "0", "--max-tokens", "6", "--ignore-eos"];
+    let off = ended_with_input(&args, b"/set nothink\nhello\n");
+    assert!(off.code == Some(0) && off.stderr.contains("does not think"), "{}", off.stderr);
+    assert_eq!(off.stdout, ended_with_input(&args, b"no hello\n").stdout);
+    let on = ended_with_input(&args, b"/set nothink\n/set think\nhello\n");
+    assert_eq!(on.stdout, ended_with_input(&args, b"hello\n").stdout);
+    assert_ne!(on.stdout, off.stdout);
 }
 
 #[test]

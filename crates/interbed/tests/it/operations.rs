@@ -130,15 +130,18 @@ fn keys_come_from_a_file_that_is_read_again() {
     let file = folder.path().join("keys");
     let write = |text: &str| std::fs::write(&file, text).unwrap();
     write("# ours\nfirst alice\n");
-    let mut serving = Serving::start(&["--api-key", "given", "--api-key-file", text(&file), "--log-format", "json"]);
+    let mut serving =
+        Serving::start(&["--api-key", "given,other", "--api-key-file", text(&file), "--log-format", "json"]);
     let status = |serving: &Serving, key: &str| {
         let answer = serving.ask(&format!("GET /v1/models HTTP/1.1\r\nAuthorization: Bearer {key}"), "");
         answer[9..12].to_owned()
     };
     assert_eq!(["given", "first", "second"].map(|key| status(&serving, key)), ["200", "200", "401"]);
+    // A comma separates keys, as it does for llama.cpp, so it is part of none.
+    assert_eq!(["other", "given,other"].map(|key| status(&serving, key)), ["200", "401"]);
     write("second bob\n");
     serving.signal("-HUP");
-    assert!(serving.line("SIGHUP").contains("2 API keys are known"), "one of the file, and the one that was given");
+    assert!(serving.line("SIGHUP").contains("3 API keys are known"), "one of the file, and the two that were given");
     assert_eq!(["given", "first", "second"].map(|key| status(&serving, key)), ["200", "401", "200"]);
     for (bad, why) in [("", "no key"), ("a\na\n", "line 2"), ("given", "given otherwise")] {
         write(bad);

@@ -58,7 +58,8 @@ impl Task {
     /// The request asks to unload the model, which a server with one model never does.
     pub(super) fn load(settings: Settings) -> Result<Self, ApiError> {
         if settings.unloads {
-            let problem = "asks for nothing but to unload the model, which this server keeps as long as it runs";
+            let problem = "asks for nothing but to unload the model, which this server keeps as long as it runs; end \
+                           the server, or start it without a MODEL, which unloads models";
             return refuse("keep_alive", problem.into());
         }
         Ok(Self::Load(settings.common.model))
