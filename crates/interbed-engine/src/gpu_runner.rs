@@ -6,7 +6,7 @@ use interbed_device::{Bytes, DeviceEvent, DeviceStats, Gpu, GpuError, ProductAri
 use interbed_kernels::KvLayout;
 use interbed_kv::{BlockBytes, BlockCopy, BlockId};
 use interbed_kv_disk::SwapStore;
-use interbed_model::config::ModelConfig;
+use interbed_model::blueprint::Blueprint;
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, NothingBelow, RouteSink};
 use interbed_weights::{StreamMonitor, StreamStats, WeightSource};
 
@@ -54,26 +54,26 @@ pub struct GpuRunner {
 }
 
 impl GpuRunner {
-    /// A model of `config` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens, whose
+    /// A model of `blueprint` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens, whose
     /// products with quantised weights are in `arithmetic`. `load` gets the device, and gives the weights.
     ///
     /// # Errors
     /// The GPU has no memory for all of it, or `load` failed.
     pub fn new<E: From<GpuError>>(
         gpu: &Arc<Gpu>,
-        config: ModelConfig,
+        blueprint: Blueprint,
         layout: KvLayout,
         num_blocks: usize,
         max_tokens: usize,
         arithmetic: ProductArithmetic,
         load: impl FnOnce(&mut VulkanDevice) -> Result<(Box<dyn WeightSource>, GpuWeights), E>,
     ) -> Result<Self, E> {
-        let needs = Model::pass_needs(&config, max_tokens, max_tokens);
+        let needs = Model::pass_needs(&blueprint, max_tokens, max_tokens);
         let mut device = VulkanDevice::with_products(gpu, &needs, &layout, num_blocks, arithmetic)?;
         let (source, weights) = load(&mut device)?;
         let kv_block = Bytes(layout.block_bytes() as u64);
         Ok(Self {
-            model: Model::new(config, source, layout),
+            model: Model::new(blueprint, source, layout),
             device,
             weights,
             kv_block,

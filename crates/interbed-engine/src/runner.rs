@@ -10,7 +10,7 @@ use interbed_device::{
 };
 use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
 use interbed_kv_disk::SwapStore;
-use interbed_model::config::ModelConfig;
+use interbed_model::blueprint::Blueprint;
 use interbed_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Logits, Model, NothingBelow};
 use interbed_weights::{StreamMonitor, StreamStats, WeightSource};
 use thiserror::Error;
@@ -225,17 +225,17 @@ impl ModelRunner {
     /// # Errors
     /// The system has no memory for such passes.
     pub fn on_cpu(
-        config: ModelConfig,
+        blueprint: Blueprint,
         source: Box<dyn WeightSource>,
         weights: WeightMemory,
         kv: KvPool,
         cpu: Cpu,
         max_tokens: usize,
     ) -> Result<Self, AllocError> {
-        let (needs, layout) = (Model::pass_needs(&config, max_tokens, max_tokens), kv.layout().clone());
+        let (needs, layout) = (Model::pass_needs(&blueprint, max_tokens, max_tokens), kv.layout().clone());
         let strips = kv.strip_shape().map(|shape| strip_config(shape, kv.num_blocks()));
         let device = CpuDevice::new(cpu, &needs, kv)?;
-        Ok(Self { model: Model::new(config, source, layout), device, swap: None, weights, strips })
+        Ok(Self { model: Model::new(blueprint, source, layout), device, swap: None, weights, strips })
     }
 }
 

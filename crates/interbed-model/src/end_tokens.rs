@@ -13,7 +13,7 @@ use crate::config::ModelConfig;
 use crate::generation_config::GenerationConfig;
 use crate::tokenizer::Tokenizer;
 
-/// What ends an answer in harmony, the form of gpt-oss. Where both are tokens, [`MESSAGE_END`] ends but a message,
+/// What ends an answer in the harmony form. Where both are tokens, [`MESSAGE_END`] ends but a message,
 /// after which the answer goes on.
 pub(crate) const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 pub(crate) const MESSAGE_END: &str = "<|end|>";
@@ -30,8 +30,8 @@ pub fn end_tokens(
     template: Option<&ChatTemplate>,
 ) -> Vec<u32> {
     let mut ids = generation.eos_token_ids.clone();
-    if config.ends_are_stated {
-        ids.extend(&config.eos_token_ids);
+    if config.ends.are_stated {
+        ids.extend(&config.ends.eos_token_ids);
     }
     if let Some(tokenizer) = tokenizer {
         ids.extend(tokenizer.eos_id());
@@ -44,10 +44,10 @@ pub fn end_tokens(
     }
     // What the architecture's class takes for it is a guess, for files that say nothing.
     if ids.is_empty() {
-        ids.extend(&config.eos_token_ids);
+        ids.extend(&config.ends.eos_token_ids);
     }
     let mut seen = std::collections::HashSet::new();
-    ids.retain(|&id| (id as usize) < config.vocab_size && seen.insert(id));
+    ids.retain(|&id| (id as usize) < config.blueprint.vocab_size && seen.insert(id));
     ids
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::config::fields::{Fields, parse_object, read_text};
-use crate::config::{ConfigError, ConfigProblem};
+use crate::config_error::{ConfigError, ConfigProblem};
+use crate::keys::json::{Fields, parse_object, read_text};
 
 /// The authors' sampling defaults. A field is `None` or empty if the file does not give it; a request overrides any of
 /// them.

@@ -1,15 +1,12 @@
 //! Models in GGUF files: the metadata as configuration, tokenizer, chat template and sampling defaults.
 //!
-//! Everything is converted to the contents of a Hugging Face directory, and checked by the same code: the metadata
-//! becomes a `config.json`, the vocabulary a `tokenizer.json`. Weights are not converted at all. What these files
-//! cannot express is kept separately: the order of the query and key rows ([`RopeStyle`](interbed_kernels::RopeStyle)),
-//! and explicit rope factors.
+//! Families read the metadata by the interface through which they read `config.json`, and the vocabulary becomes a
+//! `tokenizer.json`. Weights are not converted at all.
 
-mod config;
 pub(crate) mod describe;
-mod mixture;
 mod pre_tokenizer;
 mod sentencepiece;
+mod tensors;
 mod tokenizer;
 
 use std::path::PathBuf;
@@ -19,7 +16,11 @@ use serde_json::{Value, json};
 
 use crate::chat_template::{ChatTemplate, SpecialTokens, TemplateError};
 use crate::config::{ConfigError, ConfigProblem, ModelConfig};
+use crate::families::Family;
 use crate::generation_config::GenerationConfig;
+use crate::keys::Keys;
+use crate::keys::gguf::{GgufKeys, TokenFacts};
+use crate::keys::json::shorten;
 use crate::pooling::Pooling;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerConfig, TokenizerError};
 
@@ -45,7 +46,32 @@ impl<'a> GgufModel<'a> {
     /// # Errors
     /// An architecture or a feature that is not computed, a key that is missing or makes no sense; each named.
     pub fn config(&self) -> Result<ModelConfig, ConfigError> {
-        config::read(self).map_err(|problem| self.config_error(problem))
+        self.read_config().map_err(|problem| self.config_error(problem))
+    }
+
+    fn read_config(&self) -> Result<ModelConfig, ConfigProblem> {
+        let kind = self.metadata.text("general.type")?.unwrap_or("model");
+        if kind != "model" {
+            let (key, found) = ("general.type".to_owned(), shorten(&Value::from(kind)));
+            return Err(ConfigProblem::Unsupported { key, found, hint: "give the file of the language model itself" });
+        }
+        let key = "general.architecture";
+        let Some(name) = self.metadata.text(key)? else {
+            return Err(ConfigProblem::Missing { key: key.to_owned(), why: "it names the architecture" });
+        };
+        let tokens = TokenFacts {
+            key: tokenizer::TOKENS,
+            count: tokenizer::num_tokens(self.metadata)?,
+            bos: tokenizer::bos_id(self.metadata)?,
+            ends: tokenizer::end_ids(self.metadata)?,
+        };
+        let keys = GgufKeys::new(self.catalog, self.metadata, name, &tokens);
+        let Some(family) = Family::of_gguf(name, &keys)? else {
+            let shown: String = name.chars().take(80).collect();
+            let known = Family::gguf_names().join(", ");
+            return Err(ConfigProblem::UnknownArchitecture { found: format!("{shown:?}"), known });
+        };
+        ModelConfig::read(family, &Keys::Gguf(keys))
     }
 
     /// Checks that the file has no tensors besides those of `specs`, the groups of its configuration: a model with a
@@ -54,7 +80,7 @@ impl<'a> GgufModel<'a> {
     /// # Errors
     /// The first tensor that no group asks for, by name.
     pub fn check_tensors(&self, specs: &[GroupSpec]) -> Result<(), ConfigError> {
-        config::check_tensors(self, specs).map_err(|problem| self.config_error(problem))
+        tensors::check(self, specs).map_err(|problem| self.config_error(problem))
     }
 
     /// The `generation_config.json` of the model, as far as the file has it: sampling defaults (`general.sampling.…`).

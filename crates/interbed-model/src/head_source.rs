@@ -27,11 +27,11 @@ impl HeadSource {
     /// If the two cannot be read.
     pub fn settle(config: &mut ModelConfig, catalog: &mut Catalog, compared: u64) -> Result<Self, WeightError> {
         let [has_embedding, has_head] = [EMBEDDING_TENSOR, HEAD_TENSOR].map(|name| catalog.get(name).is_some());
-        // Copies of MiniCPM's configuration class disagree on the default, so that only a stated tie counts.
-        let is_tied = config.tied_embeddings && config.tie_is_stated;
+        // Copies of one configuration class disagree on the default, so that only a stated tie counts.
+        let is_tied = config.blueprint.head.is_tied && config.tie_is_stated;
         let source = match (has_embedding, has_head) {
             // Something is missing; loading says what.
-            (false, false) if config.tied_embeddings => Self::Embedding,
+            (false, false) if config.blueprint.head.is_tied => Self::Embedding,
             (true, false) if is_tied || !config.tie_is_stated => Self::Embedding,
             (true, true) if is_tied => match catalog.is_same(EMBEDDING_TENSOR, HEAD_TENSOR, compared)? {
                 true => Self::Embedding,
@@ -43,7 +43,7 @@ impl HeadSource {
             }
             _ => Self::Own,
         };
-        config.tied_embeddings = matches!(source, Self::Embedding | Self::ForEmbedding);
+        config.blueprint.head.is_tied = matches!(source, Self::Embedding | Self::ForEmbedding);
         Ok(source)
     }
 }
@@ -99,7 +99,7 @@ mod tests {
                 let source = HeadSource::settle(&mut config, &mut catalog, u64::MAX).unwrap();
                 assert_eq!(source, expected, "{} tensors, {stated:?}", tensors.len());
                 let is_tied = matches!(source, HeadSource::Embedding | HeadSource::ForEmbedding);
-                assert_eq!(config.tied_embeddings, is_tied);
+                assert_eq!(config.blueprint.head.is_tied, is_tied);
                 if source == HeadSource::ForEmbedding {
                     assert!(catalog.get(HEAD_TENSOR).is_none() && catalog.get(EMBEDDING_TENSOR).is_some());
                     assert_eq!(catalog.name_in_file(EMBEDDING_TENSOR), HEAD_TENSOR);

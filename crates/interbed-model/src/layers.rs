@@ -15,7 +15,7 @@ use interbed_device::PassNeeds;
 use interbed_kernels::KvShape;
 use interbed_weights::GroupSpec;
 
-use crate::config::ModelConfig;
+use crate::blueprint::{Blueprint, Branch, Part};
 use crate::pass::{ForwardError, Pass, PassSize};
 use attention::Attention;
 use dense_ffn::DenseFfn;
@@ -61,22 +61,55 @@ pub enum LayerState {
     },
 }
 
+/// Where a layer stands.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Its index in the model's list.
+    group: usize,
+    /// The decoder layer to which it belongs.
+    layer: usize,
+}
+
 /// All layers of a model, in the order of a pass.
-pub fn layers_of(config: &ModelConfig) -> Vec<Box<dyn Layer>> {
-    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Embedding::new(config, 0))];
-    for layer in 0..config.num_layers {
-        let kv_layer = layers.iter().filter(|layer| matches!(layer.state(), LayerState::Kv { .. })).count();
-        layers.push(Box::new(Attention::new(config, layers.len(), layer, kv_layer)));
-        layers.push(match &config.mixture {
-            Some(mixture) if mixture.layers[layer] => Box::new(MoeFfn::new(config, mixture, layers.len(), layer)),
-            _ => Box::new(DenseFfn::new(config, layers.len(), layer)),
+///
+/// # Panics
+/// If the blueprint has something that no layer computes, see [`Blueprint::refuse_uncomputed`].
+pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
+    let branches: Vec<(Place, &Branch)> = {
+        let all = blueprint.layers.iter().enumerate();
+        let all = all.flat_map(|(layer, of)| of.branches.iter().map(move |branch| (layer, branch)));
+        all.enumerate().map(|(index, (layer, branch))| (Place { group: index + 1, layer }, branch)).collect()
+    };
+    let attentions = branches.iter().filter(|(_, branch)| matches!(branch.part, Part::Attention(_))).count();
+    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Embedding::new(blueprint, 0))];
+    let mut kv_layer = 0;
+    for (index, &(place, branch)) in branches.iter().enumerate() {
+        layers.push(match &branch.part {
+            Part::Attention(attention) => {
+                kv_layer += 1;
+                let is_last = kv_layer == attentions;
+                Box::new(Attention::new(blueprint, (branch, attention), place, kv_layer - 1).last_if(is_last))
+            }
+            Part::Dense(dense) => Box::new(DenseFfn::new(blueprint.hidden_size, (branch, dense), place)),
+            Part::Mixture(mixture) => {
+                let behind = branches[index + 1..].iter().find_map(|(place, branch)| match &branch.part {
+                    Part::Mixture(mixture) => Some(((*branch, mixture), *place)),
+                    _ => None,
+                });
+                Box::new(MoeFfn::new(blueprint.hidden_size, (branch, mixture), place, behind))
+            }
+            _ => panic!("a blueprint with parts that no layer computes is refused before its layers are built"),
         });
     }
-    layers.push(Box::new(Head::new(config, layers.len())));
+    let place = Place { group: layers.len(), layer: blueprint.layers.len() };
+    layers.push(Box::new(Head::new(blueprint, place)));
     layers
 }
 
 /// The tensors that a model needs, in the order of a pass.
-pub fn group_specs(config: &ModelConfig) -> Vec<GroupSpec> {
-    layers_of(config).iter().map(|layer| layer.spec().clone()).collect()
+///
+/// # Panics
+/// As [`layers_of`].
+pub fn group_specs(blueprint: &Blueprint) -> Vec<GroupSpec> {
+    layers_of(blueprint).iter().map(|layer| layer.spec().clone()).collect()
 }

@@ -9,20 +9,22 @@ use interbed_weights::WeightSource;
 
 use crate::batch::BatchSequence;
 use crate::below::{KvBelow, NothingBelow};
-use crate::config::ModelConfig;
+use crate::blueprint::{Blueprint, QueryGrowth, ROPES_MAX};
 use crate::layers::{Layer, LayerState, layers_of};
-use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, ROPES_MAX, SharedTensors};
+use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, SharedTensors};
 use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
 
 /// A model that computes on a device, which it borrows for the duration of a pass.
 pub struct Model {
-    config: ModelConfig,
+    blueprint: Blueprint,
     layers: Vec<Box<dyn Layer>>,
     kv: KvLayout,
     /// How far tokens see in each of the layers that keep KV.
     windows: Vec<Option<usize>>,
+    /// How queries grow with their positions, if they do.
+    growth: Option<QueryGrowth>,
     /// One for each kind of rotation that layers have.
     ropes: ArrayVec<RopeTable, ROPES_MAX>,
     weights: Box<dyn WeightSource>,
@@ -36,23 +38,22 @@ pub struct Model {
 impl Model {
     /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), with KV blocks
     /// laid out as `kv` says, which is the layout of [`Model::kv_layout`].
-    pub fn new(config: ModelConfig, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
-        let layers = layers_of(&config);
-        let of_window = config.window_rope();
-        let ropes = [Some(&config.rope), of_window.as_ref()].into_iter().flatten();
-        let ropes = ropes.map(|rope| RopeTable::new(rope, config.rotated)).collect();
+    pub fn new(blueprint: Blueprint, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
+        let layers = layers_of(&blueprint);
+        let ropes = blueprint.ropes.iter().map(RopeTable::new).collect();
         let windows = layers.iter().filter_map(|layer| match layer.state() {
             LayerState::Kv { window, .. } => Some(window),
             LayerState::Nothing => None,
         });
         let windows = windows.collect();
+        let growth = blueprint.attentions().find_map(|attention| attention.growth);
         let (batch, routes) = (BatchRows::default(), <[Routes; 2]>::default());
-        Self { windows, config, layers, kv, ropes, weights, batch, routes, route_sink: None, last: None }
+        Self { windows, growth, blueprint, layers, kv, ropes, weights, batch, routes, route_sink: None, last: None }
     }
 
-    /// The model's shape.
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
+    /// What the model computes.
+    pub fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
     }
 
     /// The source of its weights.
@@ -71,8 +72,8 @@ impl Model {
     }
 
     /// How a KV block of this model lies in memory.
-    pub fn kv_layout(config: &ModelConfig, block_size: usize, dtype: KvDType) -> KvLayout {
-        let layers = layers_of(config);
+    pub fn kv_layout(blueprint: &Blueprint, block_size: usize, dtype: KvDType) -> KvLayout {
+        let layers = layers_of(blueprint);
         let shapes = layers.iter().filter_map(|layer| match layer.state() {
             LayerState::Kv { shape, .. } => Some(shape),
             LayerState::Nothing => None,
@@ -82,13 +83,13 @@ impl Model {
 
     /// What a device must reserve for passes of up to `max_tokens` tokens with up to `max_logit_rows` wanted rows of
     /// logits.
-    pub fn pass_needs(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
-        needs(config, &layers_of(config), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
+    pub fn pass_needs(blueprint: &Blueprint, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
+        needs(blueprint, &layers_of(blueprint), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
     }
 
     /// Bytes of memory that such passes take on the CPU with `threads` threads.
-    pub fn pass_bytes(config: &ModelConfig, max_tokens: usize, max_logit_rows: usize, threads: NonZeroUsize) -> usize {
-        CpuDevice::pass_bytes(&Self::pass_needs(config, max_tokens, max_logit_rows), threads)
+    pub fn pass_bytes(blueprint: &Blueprint, max_tokens: usize, max_logit_rows: usize, threads: NonZeroUsize) -> usize {
+        CpuDevice::pass_bytes(&Self::pass_needs(blueprint, max_tokens, max_logit_rows), threads)
     }
 
     /// [`forward_from`](Self::forward_from) where all KV is in memory.
@@ -127,17 +128,17 @@ impl Model {
         sink: &mut LogitSink<'_>,
     ) -> Result<(), ForwardError> {
         self.batch.set(batch, &self.windows);
-        if let Some(growth) = self.config.query_growth {
+        if let Some(growth) = self.growth {
             self.batch.set_growth(growth);
         }
         let size = PassSize { tokens: self.batch.tokens().len(), logit_rows: self.batch.wanted().len() };
         if size.tokens == 0 {
             return Ok(());
         }
-        let needed = needs(&self.config, &self.layers, &size).tensors;
+        let needed = needs(&self.blueprint, &self.layers, &size).tensors;
         // A batch that is refused does not begin a pass.
         needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
-        let places = shared_tensors(&self.config, size.tokens);
+        let places = shared_tensors(&self.blueprint, size.tokens);
         self.weights.begin_pass(size.tokens)?;
         below.begin(self.batch.frames());
         let (weights, batch) = (&mut *self.weights, &self.batch);
@@ -156,17 +157,18 @@ impl Model {
     }
 }
 
-fn needs(config: &ModelConfig, layers: &[Box<dyn Layer>], size: &PassSize) -> PassNeeds {
-    let (_, tensors) = shared_tensors(config, size.tokens);
+fn needs(blueprint: &Blueprint, layers: &[Box<dyn Layer>], size: &PassSize) -> PassNeeds {
+    let (_, tensors) = shared_tensors(blueprint, size.tokens);
     let mut needs = PassNeeds { tensors, tokens: size.tokens, ..PassNeeds::default() };
     layers.iter().for_each(|layer| layer.plan(size, &mut needs));
     needs
 }
 
 /// The tensors that layers share, and the area after them.
-fn shared_tensors(config: &ModelConfig, tokens: usize) -> (SharedTensors, TensorArea) {
-    let (mut area, ropes) = (TensorArea::default(), 1 + usize::from(config.window_rope().is_some()));
-    let shared = SharedTensors::take(&mut area, tokens, config.hidden_size, [config.rotated, ropes]);
+fn shared_tensors(blueprint: &Blueprint, tokens: usize) -> (SharedTensors, TensorArea) {
+    let mut area = TensorArea::default();
+    let rotated = blueprint.ropes.iter().map(|rope| rope.rotated);
+    let shared = SharedTensors::take(&mut area, tokens, blueprint.hidden_size, rotated);
     (shared, area)
 }
 
@@ -180,6 +182,7 @@ mod tests {
     use super::*;
     use crate::batch::LogitRows;
     use crate::batch::SequenceBlocks;
+    use crate::config::ModelConfig;
     use crate::layers::group_specs;
 
     /// A layer that adds what the layer before it left in its own tensors to the hidden states.
@@ -206,12 +209,12 @@ mod tests {
 
     fn logits(peeks: bool) -> Vec<f32> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3");
-        let config = ModelConfig::from_dir(&dir).unwrap();
+        let blueprint = ModelConfig::from_dir(&dir).unwrap().blueprint;
         let catalog = Catalog::open(&dir).unwrap();
-        let weights = ResidentWeights::load(&catalog, &group_specs(&config), &mut |_, _| ()).unwrap();
-        let layout = Model::kv_layout(&config, 4, KvDType::F32);
-        let mut device = ReferenceDevice::new(&Model::pass_needs(&config, 2, 1), &layout, 1);
-        let mut model = Model::new(config, Box::new(weights), layout);
+        let weights = ResidentWeights::load(&catalog, &group_specs(&blueprint), &mut |_, _| ()).unwrap();
+        let layout = Model::kv_layout(&blueprint, 4, KvDType::F32);
+        let mut device = ReferenceDevice::new(&Model::pass_needs(&blueprint, 2, 1), &layout, 1);
+        let mut model = Model::new(blueprint, Box::new(weights), layout);
         if peeks {
             let spec = GroupSpec { name: "peeking".into(), role: Role::FeedForward, layer: 0, tensors: Vec::new() };
             model.layers.insert(model.layers.len() - 1, Box::new(Peeking(spec)));

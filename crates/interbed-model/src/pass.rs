@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::batch::{BatchSequence, LogitRow, Logits, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, stretches_below};
-use crate::config::{LayerRope, QueryGrowth};
+use crate::blueprint::{QueryGrowth, ROPES_MAX};
 use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
@@ -34,9 +34,6 @@ pub enum ForwardError {
 }
 
 pub use experts::Choice;
-
-/// The most kinds of rotations of a model.
-pub const ROPES_MAX: usize = 2;
 
 /// How large a pass is, or may become.
 #[derive(Debug, Clone, Copy)]
@@ -213,13 +210,13 @@ pub struct SharedTensors {
 }
 
 impl SharedTensors {
-    /// The tensors for `tokens` rows, with `ropes` kinds of rotations of `rotated` numbers.
-    pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, [rotated, ropes]: [usize; 2]) -> Self {
+    /// The tensors for `tokens` rows, with a rotation of so many elements for each of `rotated`.
+    pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, rotated: impl Iterator<Item = usize>) -> Self {
         Self {
             hidden: area.take(tokens * hidden),
             normed: area.take(tokens * hidden),
             branch: area.take(tokens * hidden),
-            rotations: (0..ropes).map(|_| area.take(tokens * rotated)).collect(),
+            rotations: rotated.map(|rotated| area.take(tokens * rotated)).collect(),
         }
     }
 }
@@ -331,12 +328,12 @@ impl<'a> Pass<'a> {
         self.of_rows(self.shared.branch)
     }
 
-    /// Cosines and sines of a layer, `[all rows, rotated / 2]` each; empty if it does not rotate.
-    pub fn rotation(&self, rope: LayerRope) -> [Tensor; 2] {
+    /// Cosines and sines of the rotation with this index among the model's, `[all rows, rotated / 2]` each; empty for
+    /// `None`.
+    pub fn rotation(&self, rope: Option<usize>) -> [Tensor; 2] {
         let rotation = match rope {
-            LayerRope::Main => self.shared.rotations[0],
-            LayerRope::OfWindow => self.shared.rotations[1],
-            LayerRope::None => self.shared.rotations[0].first(0),
+            Some(rope) => self.shared.rotations[rope],
+            None => self.shared.rotations[0].first(0),
         };
         let half = rotation.len() / 2;
         [rotation.part(0..half), rotation.part(half..2 * half)]

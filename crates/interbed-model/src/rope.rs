@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use crate::config::{RopeConfig, RopeScaling};
+use crate::blueprint::{Rope, RopeScaling};
 
 /// Computes the cosines and sines of positions.
 #[derive(Debug, Clone)]
@@ -24,8 +24,9 @@ struct Dynamic {
 }
 
 impl RopeTable {
-    /// The table of heads with `head_dim` elements.
-    pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
+    /// The table of a rotation.
+    pub fn new(config: &Rope) -> Self {
+        let head_dim = config.rotated;
         let mut frequencies = frequencies(config.theta as f32, head_dim);
         for (frequency, factor) in frequencies.iter_mut().zip(config.factors.iter().flatten()) {
             *frequency /= factor;
@@ -82,11 +83,11 @@ impl RopeTable {
         Self { theta: config.theta, head_dim, frequencies, magnitude, dynamic }
     }
 
-    /// What the scaling divides each frequency by, `[head_dim / 2]`, for formats that store it in this form. Only for
+    /// What the scaling divides each frequency by, `[rotated / 2]`, for formats that store it in this form. Only for
     /// scalings that do not depend on the length.
-    pub fn factors(config: &RopeConfig, head_dim: usize) -> Vec<f32> {
-        let plain = frequencies(config.theta as f32, head_dim);
-        let scaled = Self::new(config, head_dim).frequencies;
+    pub fn factors(config: &Rope) -> Vec<f32> {
+        let plain = frequencies(config.theta as f32, config.rotated);
+        let scaled = Self::new(config).frequencies;
         plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled).collect()
     }
 

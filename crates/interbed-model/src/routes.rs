@@ -1,7 +1,7 @@
 //! Which experts each row of a pass goes through, and in which rows of a common tensor their results come to lie. Pure
 //! arithmetic on the router's products; the order of every sum follows from a row alone.
 
-use crate::config::{Floor, Groups, Router, Scores};
+use crate::blueprint::{Floor, Groups, Router, Scores};
 
 /// The routes of a pass's rows through one layer. Reused from layer to layer, so that nothing is allocated once the
 /// largest pass has been seen.
@@ -125,6 +125,7 @@ impl Routes {
             Scores::Softmax => softmax(scores),
             Scores::Sigmoid => scores.iter_mut().for_each(|score| *score = sigmoid(*score)),
             Scores::SoftmaxOfChosen => {}
+            Scores::RootOfSoftplus => scores.iter_mut().for_each(|score| *score = softplus(*score).sqrt()),
         }
         choice.clear();
         choice.extend_from_slice(scores);
@@ -232,6 +233,11 @@ fn softmax(scores: &mut [f32]) {
     scores.iter_mut().for_each(|score| *score /= sum);
 }
 
+/// `ln(1 + e^x)`, without overflow.
+fn softplus(x: f32) -> f32 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
@@ -240,8 +246,14 @@ fn sigmoid(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    const PLAIN: Router =
-        Router { scores: Scores::Softmax, choice_bias: false, groups: None, normalise: None, scale: 1.0 };
+    const PLAIN: Router = Router {
+        scores: Scores::Softmax,
+        choice_bias: false,
+        groups: None,
+        normalise: None,
+        scale: 1.0,
+        by_token: false,
+    };
 
     fn routes(router: &Router, chosen: usize, rows: &[&[f32]], bias: Option<&[f32]>) -> Routes {
         let mut routes = Routes::default();
@@ -269,6 +281,8 @@ mod tests {
         assert_eq!(found.of_row(1, 2).0, [0, 1]);
         let (e, sum) = (std::f32::consts::E, 1.0 + 2.0 * 1f32.exp().powi(2) + 1f32.exp());
         close(&found.sums().1[..2], &[e * e / sum, e * e / sum]);
+        let roots = Router { scores: Scores::RootOfSoftplus, ..PLAIN };
+        close(routes(&roots, 1, &[&[0.0, -90.0]], None).sums().1, &[2f32.ln().sqrt()]);
         let of_chosen = Router { scores: Scores::SoftmaxOfChosen, ..PLAIN };
         close(routes(&of_chosen, 2, &[&[0.0, 2.0, 2.0, 1.0]], None).sums().1, &[0.5, 0.5]);
     }

@@ -18,6 +18,7 @@ use interbed_weights::{Sink, TensorMeta, WeightError, write_model};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+use crate::blueprint::Blueprint;
 use crate::config::{ConfigError, ModelConfig};
 use crate::layers::group_specs;
 use gguf::GgufPlan;
@@ -33,7 +34,7 @@ const EXTRA_BYTES: u64 = 64 << 20;
 /// Which model to make.
 #[derive(Debug, Clone)]
 pub struct SynthSpec {
-    /// The text of a `config.json`, as [`preset`](crate::presets::preset) gives it.
+    /// The text of a `config.json`, as [`preset`](crate::preset) gives it.
     pub config_json: String,
     /// The number of layers, if it differs from the configuration's.
     pub num_layers: Option<usize>,
@@ -146,10 +147,10 @@ pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u6
         }
         if let Some(plan) = &plan {
             let files = plan.write(spec, &config, dir, progress)?;
-            return Ok(SynthReport { num_parameters: config.num_parameters(), weight_bytes, dtype, files });
+            return Ok(SynthReport { num_parameters: config.blueprint.num_parameters(), weight_bytes, dtype, files });
         }
-        let mut files = write_weights(spec, dir, config.mixture.is_some(), &tensors, progress)?;
-        let generation = json!({ "bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_ids });
+        let mut files = write_weights(spec, dir, config.blueprint.mixture().is_some(), &tensors, progress)?;
+        let generation = json!({ "bos_token_id": config.ends.bos_token_id, "eos_token_id": config.ends.eos_token_ids });
         // The configuration is written last: a directory with `config.json` is a whole model.
         let rest =
             tokenizer_files.into_iter().chain([("generation_config.json", generation), ("config.json", config_json)]);
@@ -162,7 +163,7 @@ pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u6
             writer.commit()?;
             files.push(path);
         }
-        Ok(SynthReport { num_parameters: config.num_parameters(), weight_bytes, dtype, files })
+        Ok(SynthReport { num_parameters: config.blueprint.num_parameters(), weight_bytes, dtype, files })
     })();
     if outcome.is_err() {
         clear_directory(dir, existed);
@@ -181,7 +182,7 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
         if let Some(Value::Array(types)) = map.get_mut("layer_types") {
             // The pattern of the layers is repeated or cut off.
             let pattern = types.clone();
-            *types = pattern.into_iter().cycle().take(num_layers.min(ModelConfig::LAYERS_MAX)).collect();
+            *types = pattern.into_iter().cycle().take(num_layers.min(Blueprint::LAYERS_MAX)).collect();
         }
     }
     map.remove("dtype");
@@ -193,9 +194,9 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
         dtype => return Err(SynthError::NoEncoder { dtype }),
     };
     map.insert("torch_dtype".to_owned(), json!(name));
-    if given.eos_token_ids.is_empty() {
+    if given.ends.eos_token_ids.is_empty() {
         // A text must be able to end.
-        map.insert("eos_token_id".to_owned(), json!(given.vocab_size - 1));
+        map.insert("eos_token_id".to_owned(), json!(given.blueprint.vocab_size - 1));
     }
     let value = Value::Object(map);
     let config = ModelConfig::from_json(&value.to_string())?;
@@ -206,7 +207,7 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
 fn list_tensors(config: &ModelConfig, dtype: DType) -> Result<Vec<TensorMeta>, SynthError> {
     let mut seen = HashSet::new();
     let mut tensors = Vec::new();
-    for group in group_specs(config) {
+    for group in group_specs(&config.blueprint) {
         for tensor in group.tensors {
             if seen.insert(tensor.name.clone()) {
                 let meta = TensorMeta { name: tensor.name, dtype, shape: tensor.shape };

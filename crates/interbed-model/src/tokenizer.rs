@@ -25,7 +25,7 @@ pub use detokenizer::Detokenizer;
 use growth::Growth;
 use pieces::Pieces;
 
-/// Largest `tokenizer.json` that is opened, in bytes. The largest in use (Gemma's) has 33 MiB.
+/// Largest `tokenizer.json` that is opened, in bytes. The largest in use has 33 MiB.
 pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 /// Largest `tokenizer_config.json` that is opened, in bytes; templates and hundreds of added tokens live there.
 pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
@@ -109,7 +109,7 @@ pub struct Tokenizer {
     eos: Option<String>,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
-    /// `add_bos_token` of the configuration: LLaMA-like tokenizers add it whatever `tokenizer.json` does.
+    /// `add_bos_token` of the configuration: some tokenizers' classes add it whatever `tokenizer.json` does.
     add_bos: bool,
 }
 

@@ -166,7 +166,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let work = ModelWork::of(&dir, &args.limits);
     let limits =
         MachineLimits::new(runner.device.cpu(), Unit::of(runner.device.cpu().level, work.weights), args.sweep)?;
-    let mut bench = Bench { runner, limits, block_size, chunk, vocab: dir.config.vocab_size };
+    let mut bench = Bench { runner, limits, block_size, chunk, vocab: dir.config.blueprint.vocab_size };
 
     let bar = progress::steps("measuring", (args.batch.len() + args.prompt_tokens.len()) as u64);
     let mut figures = Vec::new();

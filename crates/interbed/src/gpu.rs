@@ -91,7 +91,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
     let lower_tiers = LowerTiers::prepare(dir.identified(), limits, plan.budget.total(), &layout, &computes)?;
     let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
-    let (config, blocks, mut streamed) = (dir.config.clone(), gpu_plan.num_blocks, None);
+    let (config, blocks, mut streamed) = (dir.config.blueprint.clone(), gpu_plan.num_blocks, None);
     let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, arithmetic, |device| -> Result<_> {
         if gpu_plan.streamed {
             let turns = lower_tiers.turns(&dir.catalog);
@@ -219,7 +219,7 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     let none = Bytes(0);
     (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
     needs.schemas = SchemaNeeds::default();
-    let pass = Model::pass_needs(&dir.config, tokens, tokens);
+    let pass = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
     needs.scratch = Bytes(VulkanDevice::pass_bytes(&pass, limits.compute.gpu_products.into()) as u64);
     // On a GPU, KV and weights do not trade memory.
     (needs.block, needs.block_returnable) = (Bytes(dir.kv_layout(limits).block_bytes() as u64), Bytes(0));
@@ -260,7 +260,7 @@ fn host(
         (needs.weights, needs.weights_streamed) = (Bytes(group), Bytes(group));
     }
     // The host reads this many rows of logits at a time.
-    let logits = (LOGIT_ROWS * size_of::<f32>()).saturating_mul(dir.config.vocab_size);
+    let logits = (LOGIT_ROWS * size_of::<f32>()).saturating_mul(dir.config.blueprint.vocab_size);
     needs.scratch = Bytes(HOST_SCRATCH.saturating_add(logits as u64));
     // In host memory, each block takes only the block manager's bookkeeping.
     let bytes = dir.kv_layout(limits).block_bytes() as u64;

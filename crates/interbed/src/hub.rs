@@ -296,7 +296,7 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Resu
         // A GPU's memory is known only once the GPU is opened.
         return Ok(None);
     }
-    let surroundings = Surroundings { footprint: Footprint::ahead(dir.config.vocab_size), audience };
+    let surroundings = Surroundings { footprint: Footprint::ahead(dir.config.blueprint.vocab_size), audience };
     Ok(Some(dir.divide(budget(limits)?, limits, &surroundings)?.plan))
 }
 

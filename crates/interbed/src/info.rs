@@ -8,7 +8,8 @@ use std::io::{Write, stdout};
 use anyhow::Result;
 use clap::Args;
 use interbed_device::Bytes;
-use interbed_model::config::{Mixture, ModelConfig, RopeScaling};
+use interbed_model::blueprint::{Blueprint, Mixture, RopeScaling};
+use interbed_model::config::ModelConfig;
 use interbed_model::tokenizer::{Tokenizer, TokenizerError};
 use interbed_model::{HeadSource, end_tokens};
 use interbed_plan::words::{grouped, short};
@@ -91,7 +92,7 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
     let mut text = format!("{}\n", dir.path.display());
     let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<14}{value}\n"));
     rows_of_config(config, &mut row);
-    if let Some(mixture) = &config.mixture {
+    if let Some(mixture) = config.blueprint.mixture() {
         row("experts", format!("{} in all, of which a token needs {}", memory.experts, of_token(memory, mixture)));
     }
     let head = match dir.head {
@@ -160,28 +161,32 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
 
 /// Prints the rows that follow from the configuration alone.
 fn rows_of_config(config: &ModelConfig, row: &mut dyn FnMut(&str, String)) {
-    row("architecture", format!("{:?}", config.architecture));
-    row("parameters", format!("{} ({})", short(config.num_parameters()), grouped(config.num_parameters())));
-    if let Some(mixture) = &config.mixture {
-        row("of a token", format!("{} ({})", short(config.active_parameters()), grouped(config.active_parameters())));
-        row("experts", experts(config, mixture));
+    let blueprint = &config.blueprint;
+    row("architecture", config.family.name.to_owned());
+    let (parameters, active) = (blueprint.num_parameters(), blueprint.active_parameters());
+    row("parameters", format!("{} ({})", short(parameters), grouped(parameters)));
+    if let Some(mixture) = blueprint.mixture() {
+        row("of a token", format!("{} ({})", short(active), grouped(active)));
+        row("experts", experts(blueprint, mixture));
     }
-    row("layers", config.num_layers.to_string());
-    row("hidden", format!("{}, feed-forward {}", config.hidden_size, config.intermediate_size));
-    let keys = if config.num_kv_heads == config.num_heads {
-        String::new()
-    } else {
-        format!(", {} of keys and values", config.num_kv_heads)
-    };
-    row("heads", format!("{}{keys}, each {} wide", config.num_heads, config.head_dim));
-    row("context", format!("{} tokens", grouped(config.context() as u64)));
-    row("window", windows(config));
-    row("rope", rope(config));
-    row("vocabulary", format!("{} tokens", grouped(config.vocab_size as u64)));
+    row("layers", blueprint.layers.len().to_string());
+    row("hidden", format!("{}, feed-forward {}", blueprint.hidden_size, blueprint.inner_size()));
+    if let Some(attention) = blueprint.attentions().next() {
+        let keys = match attention.kv_heads == attention.heads {
+            true => String::new(),
+            false => format!(", {} of keys and values", attention.kv_heads),
+        };
+        row("heads", format!("{}{keys}, each {} wide", attention.heads, attention.key_width));
+    }
+    row("context", format!("{} tokens", grouped(blueprint.context as u64)));
+    row("window", windows(blueprint));
+    row("rope", rope(blueprint));
+    row("vocabulary", format!("{} tokens", grouped(blueprint.vocab_size as u64)));
 }
 
 fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, memory: &Memory) -> Value {
-    let config = &dir.config;
+    let blueprint = &dir.config.blueprint;
+    let attention = blueprint.attentions().next();
     let files: Vec<Value> = dir
         .catalog
         .stored_files()
@@ -200,11 +205,11 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
     json!({
         "path": dir.path.display().to_string(),
         "name": dir.name(),
-        "architecture": format!("{:?}", config.architecture),
-        "parameters": config.num_parameters(),
-        "active_parameters": config.active_parameters(),
-        "experts": config.mixture.as_ref().map(|mixture| json!({
-            "layers": mixture.num_layers(),
+        "architecture": dir.config.family.name,
+        "parameters": blueprint.num_parameters(),
+        "active_parameters": blueprint.active_parameters(),
+        "experts": blueprint.mixture().map(|mixture| json!({
+            "layers": blueprint.mixtures().count(),
             "each_layer": mixture.experts,
             "each_token": mixture.chosen,
             "width": mixture.expert_width,
@@ -212,17 +217,17 @@ fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, me
             "token_bytes": of_token(memory, mixture).0,
             "shared_width": mixture.shared.map(|shared| shared.width),
         })),
-        "layers": config.num_layers,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "heads": config.num_heads,
-        "kv_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "context": config.context(),
-        "sliding_windows": config.sliding_windows,
-        "rope": rope_json(config),
-        "tied_head": config.tied_embeddings,
-        "vocab_size": config.vocab_size,
+        "layers": blueprint.layers.len(),
+        "hidden_size": blueprint.hidden_size,
+        "intermediate_size": blueprint.inner_size(),
+        "heads": attention.map(|attention| attention.heads),
+        "kv_heads": attention.map(|attention| attention.kv_heads),
+        "head_dim": attention.map(|attention| attention.key_width),
+        "context": blueprint.context,
+        "sliding_windows": blueprint.windows(),
+        "rope": rope_json(blueprint),
+        "tied_head": blueprint.head.is_tied,
+        "vocab_size": blueprint.vocab_size,
         "tokenizer": tokenizer,
         "eos_token_ids": dir.end_tokens,
         "chat_template": has_template,
@@ -271,31 +276,32 @@ fn memory_json(memory: &Memory) -> Value {
     })
 }
 
-fn experts(config: &ModelConfig, mixture: &Mixture) -> String {
+fn experts(blueprint: &Blueprint, mixture: &Mixture) -> String {
     let shared = mixture.shared.map_or(String::new(), |shared| format!(", and a shared one {} wide", shared.width));
-    let layers = match mixture.num_layers() {
-        layers if layers == config.num_layers => "each layer".to_owned(),
+    let layers = match blueprint.mixtures().count() {
+        layers if layers == blueprint.layers.len() => "each layer".to_owned(),
         layers => format!("each of {layers} layers"),
     };
     let Mixture { experts, chosen, expert_width, .. } = mixture;
     format!("{experts} in {layers}, {chosen} for each token, each {expert_width} wide{shared}")
 }
 
-fn windows(config: &ModelConfig) -> String {
-    let windowed = config.sliding_windows.iter().flatten().count();
-    let Some(window) = config.sliding_windows.iter().flatten().max() else { return "none".into() };
+fn windows(blueprint: &Blueprint) -> String {
+    let windows = blueprint.windows();
+    let windowed = windows.iter().flatten().count();
+    let Some(window) = windows.iter().flatten().max() else { return "none".into() };
     let window = grouped(*window as u64);
-    if windowed == config.num_layers {
+    if windowed == windows.len() {
         format!("{window} tokens")
     } else {
-        format!("{window} tokens in {windowed} of {} layers", config.num_layers)
+        format!("{window} tokens in {windowed} of {} layers", windows.len())
     }
 }
 
-fn rope(config: &ModelConfig) -> String {
-    let parameters = rope_json(config);
+fn rope(blueprint: &Blueprint) -> String {
+    let parameters = rope_json(blueprint);
     let mut text = parameters["type"].as_str().unwrap_or_default().to_owned();
-    let theta = config.rope.theta;
+    let theta = blueprint.ropes[0].theta;
     text.push_str(&format!(", theta {theta}"));
     if let Some(factor) = parameters.get("factor") {
         text.push_str(&format!(", factor {factor}"));
@@ -303,14 +309,15 @@ fn rope(config: &ModelConfig) -> String {
     if let Some(original) = parameters.get("original_max") {
         text.push_str(&format!(", made for {original} tokens"));
     }
-    if config.rope.factors.is_some() {
+    if blueprint.ropes[0].factors.is_some() {
         text.push_str(", with the file's own factors");
     }
     text
 }
 
-fn rope_json(config: &ModelConfig) -> Value {
-    let (kind, factor, original) = match &config.rope.scaling {
+fn rope_json(blueprint: &Blueprint) -> Value {
+    let rope = &blueprint.ropes[0];
+    let (kind, factor, original) = match &rope.scaling {
         RopeScaling::Default => ("default", None, None),
         RopeScaling::Linear { factor } => ("linear", Some(*factor), None),
         RopeScaling::Dynamic { factor, original_max } => ("dynamic", Some(*factor), Some(*original_max)),
@@ -320,8 +327,8 @@ fn rope_json(config: &ModelConfig) -> Value {
     };
     let mut parameters = Map::new();
     parameters.insert("type".into(), kind.into());
-    parameters.insert("theta".into(), config.rope.theta.into());
-    parameters.extend(config.rope.factors.as_ref().map(|factors| ("factors".into(), json!(factors))));
+    parameters.insert("theta".into(), rope.theta.into());
+    parameters.extend(rope.factors.as_ref().map(|factors| ("factors".into(), json!(factors))));
     parameters.extend(factor.map(|factor| ("factor".into(), factor.into())));
     parameters.extend(original.map(|original| ("original_max".into(), original.into())));
     Value::Object(parameters)

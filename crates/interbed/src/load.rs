@@ -98,7 +98,7 @@ pub struct Loaded {
 pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_waiting: usize) -> Result<Loaded> {
     let Opened { mut dir, tokenizer, template, footprint } = opened;
     let name = dir.name();
-    dir.config.settle_length(limits.max_model_len.map_or(usize::MAX, |asked| asked.get()));
+    dir.config.blueprint.settle_length(limits.max_model_len.map_or(usize::MAX, |asked| asked.get()));
     if LowerTiers::are_wanted(limits) {
         dir.identify();
     }
@@ -182,7 +182,7 @@ pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surrou
         );
     }
     let cpu = Cpu::new(threads(limits));
-    let mut runner = ModelRunner::on_cpu(dir.config.clone(), source, weights, kv, cpu, batched_tokens)?;
+    let mut runner = ModelRunner::on_cpu(dir.config.blueprint.clone(), source, weights, kv, cpu, batched_tokens)?;
     if let Some(routes) = routes {
         runner.model.tell_routes(routes);
     }
@@ -258,7 +258,7 @@ fn start_engine(
     // KV that memory does not hold is read from disk in each pass.
     let on_disk = below.long_tokens()?;
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
-    let context = limits.max_model_len.map_or(dir.config.context(), |asked| asked.get());
+    let context = limits.max_model_len.map_or(dir.config.blueprint.context, |asked| asked.get());
     let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
     report::context(&plan, max_model_len, context, limits);
     let config = EngineConfig {
@@ -270,9 +270,9 @@ fn start_engine(
         },
         kv: KvConfig { num_swap_blocks, ..kv_config(limits, block_size, plan.num_blocks_max) },
         limits: Limits {
-            vocab_size: dir.config.vocab_size,
+            vocab_size: dir.config.blueprint.vocab_size,
             max_model_len,
-            model_context: dir.config.context(),
+            model_context: dir.config.blueprint.context,
             kv_capacity_tokens: plan.num_blocks_max * block_size,
             kv_block_tokens: block_size,
             max_logprobs: MAX_LOGPROBS,

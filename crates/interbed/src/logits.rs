@@ -41,8 +41,8 @@ pub struct LogitsArgs {
 pub fn run(args: LogitsArgs) -> Result<()> {
     let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
     let dir = ModelDir::open(path.as_deref())?;
-    if let Some(token) = args.tokens.iter().find(|&&token| token as usize >= dir.config.vocab_size) {
-        bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.vocab_size - 1);
+    if let Some(token) = args.tokens.iter().find(|&&token| token as usize >= dir.config.blueprint.vocab_size) {
+        bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.blueprint.vocab_size - 1);
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let limits = LimitOptions { compute: args.compute, ..args.limits };

@@ -61,7 +61,7 @@ impl LowerTiers {
             fingerprint.field("version", env!("CARGO_PKG_VERSION").as_bytes());
         }
         // KV does not depend on the texts of tokens, so the tokenizer is not part of the fingerprint.
-        fingerprint.field("configuration", format!("{config:?}").as_bytes());
+        fingerprint.field("configuration", format!("{:?}", config.blueprint).as_bytes());
         fingerprint.field("layout", format!("{layout:?}").as_bytes());
         let places = match weights {
             Some(_) => Places {

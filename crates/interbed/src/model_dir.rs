@@ -97,7 +97,7 @@ impl ModelDir {
     ) -> Result<Self> {
         let head = HeadSource::settle(&mut config, &mut catalog, compared)?;
         let end_tokens = interbed_model::end_tokens(&generation, &config, None, None);
-        let specs = layers::group_specs(&config);
+        let specs = layers::group_specs(&config.blueprint);
         if let Some(gguf) = GgufModel::of(&catalog) {
             gguf.check_tensors(&specs)?;
         }

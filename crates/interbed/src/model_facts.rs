@@ -8,7 +8,8 @@ use crate::model_dir::ModelDir;
 
 /// Reads the facts from the model's files. `on_gpu` says whether a GPU holds all weights.
 pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
-    let config = &dir.config;
+    let blueprint = &dir.config.blueprint;
+    let attention = blueprint.attentions().next();
     let bytes = dir.weight_bytes.0;
     ModelFacts {
         format: match (dir.catalog.store(), dir.catalog.metadata()) {
@@ -16,18 +17,18 @@ pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
             (None, Some(_)) => "gguf",
             (None, None) => "safetensors",
         },
-        family: format!("{:?}", config.architecture).to_lowercase(),
+        family: dir.config.family.name.to_lowercase(),
         quantization: dir.weight_dtype().name().to_owned(),
-        parameters: config.num_parameters(),
+        parameters: blueprint.num_parameters(),
         bytes,
         bytes_on_gpu: if on_gpu { bytes } else { 0 },
         digest: digest(dir),
         modified: modified(dir).max(),
-        layers: config.num_layers,
-        hidden_size: config.hidden_size,
-        feed_forward: config.intermediate_size,
-        heads: config.num_heads,
-        kv_heads: config.num_kv_heads,
+        layers: blueprint.layers.len(),
+        hidden_size: blueprint.hidden_size,
+        feed_forward: blueprint.inner_size(),
+        heads: attention.map_or(0, |attention| attention.heads),
+        kv_heads: attention.map_or(0, |attention| attention.kv_heads),
     }
 }
 

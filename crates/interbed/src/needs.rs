@@ -63,7 +63,7 @@ pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) ->
         KvDtype::Bf16 => KvDType::BF16,
         KvDtype::Q8 => KvDType::Q8,
     };
-    let of = |block_size| Model::kv_layout(config, block_size, dtype);
+    let of = |block_size| Model::kv_layout(&config.blueprint, block_size, dtype);
     match (limits.kv_layout, limits.block_size) {
         (KvLayoutOption::Paged, asked) => of(asked.unwrap_or(BLOCK_SIZE)),
         (KvLayoutOption::Virtual, Some(asked)) => of(asked).in_pages(page_size()),
@@ -97,7 +97,7 @@ pub fn memory_needs(
 ) -> Result<MemoryNeeds> {
     // The block size is checked first, because everything below divides and multiplies by it.
     kv_config(limits, limits.block_size.unwrap_or(BLOCK_SIZE), 1).check().context("--block-size cannot be used")?;
-    let context = config.context();
+    let context = config.blueprint.context;
     let max_model_len = limits.max_model_len.map_or(context, |asked| asked.get());
     if max_model_len > context {
         bail!("--max-model-len is {max_model_len}, but {name} has a context of {context}; ask for at most that");
@@ -112,15 +112,15 @@ pub fn memory_needs(
     let serves_many = matches!(audience, Audience::Clients);
     Ok(MemoryNeeds {
         process: Bytes(
-            footprint.computing(threads(limits).get(), config.vocab_size, serves_many).0
+            footprint.computing(threads(limits).get(), config.blueprint.vocab_size, serves_many).0
                 + kv_events::memory(limits.kv_events.as_ref()).0,
         ),
         opening: footprint.opening,
         weights: weights.whole,
         weights_streamed: weights.streamed,
-        scratch: Bytes(Model::pass_bytes(config, tokens, tokens, threads(limits)) as u64),
+        scratch: Bytes(Model::pass_bytes(&config.blueprint, tokens, tokens, threads(limits)) as u64),
         requests: audience.least(),
-        schemas: if serves_many { schemas(config.vocab_size) } else { SchemaNeeds::default() },
+        schemas: if serves_many { schemas(config.blueprint.vocab_size) } else { SchemaNeeds::default() },
         swap: Bytes(0),
         block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
         block: Bytes(block_bytes as u64 + BLOCK_BOOKKEEPING),
@@ -155,7 +155,7 @@ pub fn longer_passes(
     limits: &LimitOptions,
 ) -> Option<(MemoryNeeds, usize)> {
     let more = batched_tokens(limits, BATCHED_TOKENS_STREAMED);
-    let scratch = Bytes(Model::pass_bytes(config, more, more, threads(limits)) as u64);
+    let scratch = Bytes(Model::pass_bytes(&config.blueprint, more, more, threads(limits)) as u64);
     let worth = more != batched_tokens(limits, BATCHED_TOKENS) && scratch.0 <= total.0 / SCRATCH_SHARE;
     worth.then_some((MemoryNeeds { scratch, ..*needs }, more))
 }

@@ -32,13 +32,13 @@ impl Opened {
     pub fn open(model: Option<&Path>) -> Result<Self> {
         let mut dir = ModelDir::open(model)?;
         let tokenizer = dir.tokenizer()?;
-        if tokenizer.vocab_size() > dir.config.vocab_size {
+        if tokenizer.vocab_size() > dir.config.blueprint.vocab_size {
             // Requests with ids beyond the end of the embedding are refused, because these would be read from other
             // memory.
             tracing::warn!(
                 "the tokenizer has {} tokens, the model {}; prompts with the tokens beyond are refused",
                 tokenizer.vocab_size(),
-                dir.config.vocab_size
+                dir.config.blueprint.vocab_size
             );
         }
         let template = dir.template()?.map(Arc::new);

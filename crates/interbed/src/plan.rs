@@ -209,7 +209,7 @@ fn plan_of(
         subject,
     };
     let progress = &mut Bars::default();
-    let made = match (config.mixture.is_some(), routing) {
+    let made = match (config.blueprint.mixture().is_some(), routing) {
         (true, routing) => Made::Mixture(Box::new(MixturePlan::make(request, routing, progress)?)),
         (false, None) => Made::Dense(Box::new(Plan::make(request, progress)?)),
         (false, Some(_)) => {

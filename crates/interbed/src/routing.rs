@@ -30,7 +30,7 @@ struct Recorder {
 /// # Errors
 /// The model has no experts, or the file cannot be written.
 pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
-    let Some(mixture) = &dir.config.mixture else {
+    let Some(mixture) = dir.config.blueprint.mixture() else {
         return Err(Advised::input(
             format!("--record-routing: {} has no experts", dir.name()),
             "leave it out, or take a mixture of experts",
@@ -54,8 +54,8 @@ pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
     layers.retain(|_, of| of.expert_bytes > 0);
     let head = RoutingHead {
         model: dir.name().replace(char::is_whitespace, "_"),
-        arch: format!("{:?}", dir.config.architecture),
-        layers: dir.config.num_layers as u32,
+        arch: dir.config.family.name.to_owned(),
+        layers: dir.config.blueprint.layers.len() as u32,
         experts: mixture.experts as u32,
         top_k: mixture.chosen as u32,
         layer_bytes: layers.values().copied().collect(),

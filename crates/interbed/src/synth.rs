@@ -9,8 +9,8 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use interbed_device::Bytes;
 use interbed_kernels::DType;
-use interbed_model::presets::{preset, preset_names};
 use interbed_model::synth::{SynthSpec, synthesize};
+use interbed_model::{preset, preset_names};
 
 use crate::report::report;
 

@@ -42,13 +42,13 @@ pub fn open(dir: &Path) -> Result<Opened> {
     let tokenizer = Tokenizer::from_dir(dir)?;
     let end_tokens = end_tokens(&GenerationConfig::from_dir(dir)?, &config, Some(&tokenizer), None);
 
-    let weights = ResidentWeights::load(&catalog, &layers::group_specs(&config), &mut |_, _| {})?;
+    let weights = ResidentWeights::load(&catalog, &layers::group_specs(&config.blueprint), &mut |_, _| {})?;
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));
-    let kv = KvPool::new(Model::kv_layout(&config, BLOCK_SIZE, KvDType::BF16), BLOCKS)?;
+    let kv = KvPool::new(Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::BF16), BLOCKS)?;
     let limits = Limits {
-        vocab_size: config.vocab_size,
-        max_model_len: config.context().min(BLOCKS * BLOCK_SIZE),
-        model_context: config.context(),
+        vocab_size: config.blueprint.vocab_size,
+        max_model_len: config.blueprint.context.min(BLOCKS * BLOCK_SIZE),
+        model_context: config.blueprint.context,
         kv_capacity_tokens: BLOCKS * BLOCK_SIZE,
         kv_block_tokens: BLOCK_SIZE,
         max_logprobs: 5,
@@ -56,7 +56,7 @@ pub fn open(dir: &Path) -> Result<Opened> {
         max_waiting: 100,
     };
     let cpu = Cpu::new(usable_cores());
-    let runner = ModelRunner::on_cpu(config, Box::new(weights), memory, kv, cpu, PASS_TOKENS)?;
+    let runner = ModelRunner::on_cpu(config.blueprint, Box::new(weights), memory, kv, cpu, PASS_TOKENS)?;
     let engine = EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: SEQUENCES,

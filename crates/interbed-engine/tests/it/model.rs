@@ -25,9 +25,9 @@ pub fn engine_config(model: &ModelConfig, scheduler: SchedulerConfig, kv: KvConf
     EngineConfig {
         scheduler,
         limits: Limits {
-            vocab_size: model.vocab_size,
-            max_model_len: model.context().min(kv_capacity_tokens),
-            model_context: model.context(),
+            vocab_size: model.blueprint.vocab_size,
+            max_model_len: model.blueprint.context.min(kv_capacity_tokens),
+            model_context: model.blueprint.context,
             kv_capacity_tokens,
             kv_block_tokens: kv.block_size,
             max_logprobs: 20,

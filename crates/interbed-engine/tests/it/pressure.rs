@@ -27,8 +27,9 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/storyteller");
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights =
-        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config), &mut |_, _| ()).unwrap();
-    let layout = Model::kv_layout(&config, BLOCK_SIZE, KvDType::F16);
+        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config.blueprint), &mut |_, _| ())
+            .unwrap();
+    let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F16);
     let swap = tempfile::tempdir().unwrap();
     let file = SwapFile::create(swap.path(), (blocks * SwapSpace::slot_bytes(layout.block_bytes())) as u64).unwrap();
     let swap = SwapSpace::new(Arc::new(file), layout.block_bytes(), 0).unwrap();
@@ -42,7 +43,7 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let engine = engine_config(&config, scheduler, kv);
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));
     let (kv, cpu) = (kv_pool(layout, blocks), Cpu::new(threads));
-    let mut runner = ModelRunner::on_cpu(config, Box::new(weights), memory, kv, cpu, BATCHED_TOKENS).unwrap();
+    let mut runner = ModelRunner::on_cpu(config.blueprint, Box::new(weights), memory, kv, cpu, BATCHED_TOKENS).unwrap();
     runner.swap = Some(Box::new(swap));
     Engine::start(engine, Box::new(runner)).unwrap()
 }

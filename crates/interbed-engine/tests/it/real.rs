@@ -37,12 +37,13 @@ fn start_paced(
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures").join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights =
-        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config), &mut |_, _| ()).unwrap();
+        ResidentWeights::load(&Catalog::open(&dir).unwrap(), &layers::group_specs(&config.blueprint), &mut |_, _| ())
+            .unwrap();
     let block_size = 4;
-    let kv = kv_pool(Model::kv_layout(&config, block_size, KvDType::BF16), blocks);
+    let kv = kv_pool(Model::kv_layout(&config.blueprint, block_size, KvDType::BF16), blocks);
     let memory = WeightMemory::Resident(Bytes(weights.bytes()));
     let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
-    let runner = ModelRunner::on_cpu(config.clone(), Box::new(weights), memory, kv, cpu, budget).unwrap();
+    let runner = ModelRunner::on_cpu(config.blueprint.clone(), Box::new(weights), memory, kv, cpu, budget).unwrap();
     let preemption = PreemptionMode::Auto;
     let scheduler = SchedulerConfig { max_num_seqs, max_num_batched_tokens: budget, preemption, max_token_gap };
     let kv = KvConfig { num_blocks: blocks, block_size, seed: 3, ..KvConfig::default() };

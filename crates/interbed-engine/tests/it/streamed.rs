@@ -128,7 +128,7 @@ struct Parts {
 impl Parts {
     /// The weights, streamed with `extra` bytes more than the least, and the resulting budget.
     fn stream(&self, extra: u64) -> (StreamedWeights, u64) {
-        let plan = StreamPlan::new(&self.catalog, &layers::group_specs(&self.config), BAND_BYTES).unwrap();
+        let plan = StreamPlan::new(&self.catalog, &layers::group_specs(&self.config.blueprint), BAND_BYTES).unwrap();
         let budget = plan.partition().least_budget() + extra;
         let settings = StreamConfig {
             budget,
@@ -151,9 +151,9 @@ impl Parts {
     }
 
     fn runner(&self, source: Box<dyn WeightSource>, weights: WeightMemory, blocks: usize) -> ModelRunner {
-        let layout = Model::kv_layout(&self.config, BLOCK_SIZE, KvDType::BF16);
+        let layout = Model::kv_layout(&self.config.blueprint, BLOCK_SIZE, KvDType::BF16);
         let (kv, cpu) = (kv_pool(layout, blocks), Cpu::new(NonZeroUsize::MIN));
-        ModelRunner::on_cpu(self.config.clone(), source, weights, kv, cpu, BATCHED_TOKENS).unwrap()
+        ModelRunner::on_cpu(self.config.blueprint.clone(), source, weights, kv, cpu, BATCHED_TOKENS).unwrap()
     }
 
     fn engine(&self, runner: Box<dyn Runner>, blocks: usize) -> Engine {
@@ -170,7 +170,7 @@ impl Parts {
 
     /// Each request alone, with everything in memory.
     fn expected(&self, requests: &[Request]) -> Vec<Vec<u32>> {
-        let specs = layers::group_specs(&self.config);
+        let specs = layers::group_specs(&self.config.blueprint);
         let weights = ResidentWeights::load(&self.catalog, &specs, &mut |_, _| ()).unwrap();
         let memory = WeightMemory::Resident(Bytes(weights.bytes()));
         let engine = self.engine(Box::new(self.runner(Box::new(weights), memory, 64)), 64);
@@ -188,7 +188,7 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
     let expected = parts.expected(&requests);
 
     let (mut weights, budget) = parts.stream(2 << 20);
-    let block = Model::kv_layout(&parts.config, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
+    let block = Model::kv_layout(&parts.config.blueprint, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
     let total = budget + BLOCKS_START as u64 * block;
     let trade = MemoryTrade::new(TradeLimits {
         total,
@@ -257,7 +257,7 @@ fn the_memory_of_streamed_weights_is_what_they_were_given() {
 fn the_window_is_seen_to_move() {
     let parts = Parts::open();
     let (mut weights, budget) = parts.stream(1 << 20);
-    let block = Model::kv_layout(&parts.config, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
+    let block = Model::kv_layout(&parts.config.blueprint, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
     let trade = MemoryTrade::new(TradeLimits {
         total: budget + BLOCKS_START as u64 * block,
         weights_least: weights.least_budget(),

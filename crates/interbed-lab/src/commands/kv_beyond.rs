@@ -97,7 +97,7 @@ pub fn run(args: KvBeyondArgs) -> Result<()> {
 /// Tokens of prompt and answer.
 fn context(args: &KvBeyondArgs) -> Result<usize> {
     let dir = ModelDir::open(args.model.as_deref())?;
-    let context = args.context.map_or(CONTEXT.min(dir.config.context()), NonZeroUsize::get);
+    let context = args.context.map_or(CONTEXT.min(dir.config.blueprint.context), NonZeroUsize::get);
     if context <= 2 * STRETCH {
         return Err(Advised::input(
             format!(

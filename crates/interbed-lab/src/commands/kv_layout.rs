@@ -86,7 +86,7 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
     speeds.iter().for_each(|line| args.print(line));
     let layout = dir.kv_layout(&limits);
     let context = speeds.iter().filter_map(|line| line["params"]["context"].as_u64()).max().unwrap_or(0) as usize;
-    let pages = kv_pages::measure(&dir.config, &layout, threads(&limits), context, args.repeat.get())?;
+    let pages = kv_pages::measure(&dir.config.blueprint, &layout, threads(&limits), context, args.repeat.get())?;
     pages.iter().for_each(|line| args.print(line));
     let bar = progress::steps("serving", 6);
     let hidings = [
@@ -110,7 +110,7 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
 
 /// Steps in which no sequence ends.
 fn steps(asked: Option<NonZeroUsize>, dir: &ModelDir) -> Result<u64> {
-    let context = dir.config.context();
+    let context = dir.config.blueprint.context;
     let most = context.saturating_sub(AROUND_STEPS);
     match asked.map_or(STEPS.min(most), NonZeroUsize::get) {
         0 => bail!(
@@ -151,7 +151,7 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Blo
     let (layout, cpu) = (runner.device.kv().layout().clone(), Cpu::new(threads(limits)));
     let mut paged = KvPool::new(layout, longest).context("the blocks that are compared with")?;
     paged.blocks_mut().fill(SMALL_NUMBERS);
-    let needs = Model::pass_needs(&dir.config, batched_tokens, batched_tokens);
+    let needs = Model::pass_needs(&dir.config.blueprint, batched_tokens, batched_tokens);
     let mut table: Vec<u32> = (0..longest as u32).collect();
     shuffle(&mut table);
     let mut compared = Compared {
@@ -159,7 +159,7 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Blo
         other: CpuDevice::new(cpu, &needs, paged)?,
         is_mapped: true,
         table,
-        vocab: dir.config.vocab_size,
+        vocab: dir.config.blueprint.vocab_size,
     };
     compared.map()?;
     let mut lines = Vec::new();

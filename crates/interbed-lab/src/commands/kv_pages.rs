@@ -10,7 +10,7 @@ use interbed_device::{
     StripShape, TensorArea,
 };
 use interbed_kernels::{AttentionLayer, AttentionSpan, KvLayout, KvPlace, KvShape, attention_scratch};
-use interbed_model::config::ModelConfig;
+use interbed_model::blueprint::Blueprint;
 use serde_json::{Value, json};
 
 use super::shuffle;
@@ -35,7 +35,7 @@ enum Arrangement {
 
 /// Attention of one token over `context` positions in all layers, for each arrangement and page size.
 pub fn measure(
-    config: &ModelConfig,
+    blueprint: &Blueprint,
     layout: &KvLayout,
     threads: NonZeroUsize,
     context: usize,
@@ -44,7 +44,7 @@ pub fn measure(
     let mut lines = Vec::new();
     for arrangement in [Arrangement::Together, Arrangement::ByLayer] {
         for page in PAGES {
-            if let Some(case) = Case::new(config, layout, arrangement, page, context) {
+            if let Some(case) = Case::new(blueprint, layout, arrangement, page, context) {
                 lines.push(case.measure(threads, repeat)?);
             }
         }
@@ -66,7 +66,7 @@ struct Case {
 impl Case {
     /// None if no number of tokens fills such a page.
     fn new(
-        config: &ModelConfig,
+        blueprint: &Blueprint,
         layout: &KvLayout,
         arrangement: Arrangement,
         page: usize,
@@ -85,12 +85,13 @@ impl Case {
         let one = of(1).block_bytes();
         let tokens = page / one.max(1);
         let is_whole = alike && layers > 0 && tokens > 0 && tokens * one == page && tokens.is_power_of_two();
+        let heads = blueprint.attentions().next()?.heads;
         is_whole.then(|| Self {
             arrangement,
             page,
             layout: of(tokens),
             layers,
-            heads: config.num_heads,
+            heads,
             context: context.next_multiple_of(tokens),
             token_bytes: layout.token_bytes(),
         })

@@ -48,7 +48,7 @@ pub(super) fn tool() -> Json {
 
 /// A conversation in which the assistant calls so many times, in a message with this content, if it has one.
 pub(super) fn conversation(arguments: &Json, content: Option<Json>, calls: usize) -> Vec<Json> {
-    // Mistral's templates want ids of nine characters.
+    // Some templates want ids of nine characters.
     let ids = || (1..=calls).map(|number| format!("abcdefgh{number}"));
     let call = |id| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}});
     let mut calling = json!({"role": "assistant"});

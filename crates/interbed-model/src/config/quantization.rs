@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::ConfigProblem;
-use super::fields::Fields;
+use crate::keys::json::Fields;
 
 /// Keys that change no answer: which matrices are quantised is seen in the files, and neither activations nor keys and
 /// values are rounded, however a checkpoint's own code rounds them.
@@ -18,16 +18,15 @@ const OF_NO_CONSEQUENCE: [&str; 8] = [
     "scale_fmt",
 ];
 
-/// Refuses quantised weights other than FP8 with a scale for each 128 rows and columns, or for a whole matrix,
-/// and gpt-oss's MXFP4.
-pub(super) fn check_quantization(fields: &Fields<'_>) -> Result<(), ConfigProblem> {
+/// Refuses quantised weights other than FP8 with a scale for each 128 rows and columns, or for a whole matrix, and the
+/// methods of `told_by_names`, where the weights' own names tell how they are stored.
+pub(super) fn check_quantization(fields: &Fields<'_>, told_by_names: &[&str]) -> Result<(), ConfigProblem> {
     let Some(quantization) = fields.object("quantization_config", "quantization_config.")? else { return Ok(()) };
     let unsupported = |key: &str, value: &Value, hint| Err(quantization.unsupported(key, value, hint));
     let hint = "use a checkpoint in f32, f16 or bf16, or one in FP8 with quant_method fp8";
     match quantization.get("quant_method") {
         Some(method) if method == "fp8" => {}
-        // The weights' own names tell how gpt-oss's experts are stored.
-        Some(method) if method == "mxfp4" && fields.text("model_type")? == Some("gpt_oss") => return Ok(()),
+        Some(Value::String(method)) if told_by_names.contains(&method.as_str()) => return Ok(()),
         Some(method) => return unsupported("quant_method", method, hint),
         None => return unsupported("quant_method", &Value::Null, hint),
     }

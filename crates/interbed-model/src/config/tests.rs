@@ -5,10 +5,10 @@ mod checkpoints;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::architecture::MODEL_TYPES;
 use super::*;
+use crate::blueprint::{Activation, Attention, HeadNorms, Part, Rope, RopeScaling};
+use crate::families::{preset, preset_names};
 use crate::generation_config::GenerationConfig;
-use crate::presets::{preset, preset_names};
 
 fn config(value: Value) -> ModelConfig {
     ModelConfig::from_json(&value.to_string()).unwrap_or_else(|error| panic!("{error}\n{value:#}"))
@@ -20,6 +20,21 @@ fn refusal(value: Value) -> String {
         Err(error) => error.to_string(),
         Ok(config) => panic!("{value} was accepted as {config:?}"),
     }
+}
+
+/// The first attention of a model.
+fn attention(config: &ModelConfig) -> &Attention {
+    config.blueprint.attentions().next().expect("an attention")
+}
+
+/// Which norms of heads the first attention has.
+fn head_norms(config: &ModelConfig) -> Option<HeadNorms> {
+    attention(config).norms.map(|norms| norms.over)
+}
+
+/// Whether the first dense network has biases.
+fn network_bias(config: &ModelConfig) -> bool {
+    config.blueprint.parts().any(|part| matches!(part, Part::Dense(dense) if dense.bias))
 }
 
 /// `{"model_type": "llama"}` with more keys.
@@ -38,36 +53,62 @@ fn with(model_type: &str, more: Value) -> Value {
 #[test]
 fn absent_keys_mean_what_they_mean_to_each_class() {
     let llama = config(json!({"model_type": "llama"}));
-    assert_eq!((llama.vocab_size, llama.hidden_size, llama.intermediate_size), (32_000, 4096, 11_008));
-    assert_eq!((llama.num_layers, llama.num_heads, llama.num_kv_heads, llama.head_dim), (32, 32, 32, 128));
-    assert_eq!((llama.max_position_embeddings, llama.rms_norm_eps), (2048, 1e-6));
-    assert_eq!(llama.rope, RopeConfig::new(10_000.0, RopeScaling::Default));
-    assert_eq!((llama.bos_token_id, llama.eos_token_ids.as_slice()), (Some(1), &[2][..]));
-    assert_eq!((llama.qkv_bias, llama.output_bias, llama.mlp_bias, llama.qk_norm), (false, false, false, QkNorm::None));
-    assert_eq!((llama.tied_embeddings, llama.activation, llama.dtype), (false, Activation::Silu, None));
-    assert_eq!(llama.attention_scale, 128f32.sqrt().recip());
-    assert_eq!((llama.embedding_multiplier, llama.residual_multiplier, llama.logits_divisor), (1.0, 1.0, 1.0));
+    assert_eq!(
+        (llama.blueprint.vocab_size, llama.blueprint.hidden_size, llama.blueprint.inner_size()),
+        (32_000, 4096, 11_008)
+    );
+    assert_eq!(
+        (
+            llama.blueprint.layers.len(),
+            attention(&llama).heads,
+            attention(&llama).kv_heads,
+            attention(&llama).key_width
+        ),
+        (32, 32, 32, 128)
+    );
+    assert_eq!((llama.blueprint.positions, llama.blueprint.head.norm.epsilon), (2048, 1e-6));
+    assert_eq!(llama.blueprint.ropes[0], Rope::new(10_000.0, RopeScaling::Default, 128));
+    assert_eq!((llama.ends.bos_token_id, llama.ends.eos_token_ids.as_slice()), (Some(1), &[2][..]));
+    assert_eq!(
+        (attention(&llama).input_bias, attention(&llama).output_bias, network_bias(&llama), head_norms(&llama)),
+        (false, false, false, None)
+    );
+    assert_eq!(
+        (llama.blueprint.head.is_tied, llama.blueprint.activations().next(), llama.dtype),
+        (false, Some(Activation::Silu), None)
+    );
+    assert_eq!(attention(&llama).scale, 128f32.sqrt().recip());
+    assert_eq!(
+        (llama.blueprint.embedding_factor, llama.blueprint.branch_factor(), llama.blueprint.head.divisor),
+        (1.0, 1.0, 1.0)
+    );
 
     let mistral = config(json!({"model_type": "mistral"}));
-    assert_eq!((mistral.num_kv_heads, mistral.intermediate_size), (8, 14_336));
-    assert_eq!(mistral.max_position_embeddings, 131_072);
-    assert_eq!(mistral.sliding_windows, vec![Some(4096); 32]);
+    assert_eq!((attention(&mistral).kv_heads, mistral.blueprint.inner_size()), (8, 14_336));
+    assert_eq!(mistral.blueprint.positions, 131_072);
+    assert_eq!(mistral.blueprint.windows(), vec![Some(4096); 32]);
 
     let qwen2 = config(json!({"model_type": "qwen2"}));
-    assert_eq!((qwen2.qkv_bias, qwen2.output_bias, qwen2.qk_norm), (true, false, QkNorm::None));
-    assert_eq!((qwen2.vocab_size, qwen2.max_position_embeddings), (151_936, 32_768));
-    assert_eq!((qwen2.bos_token_id, qwen2.eos_token_ids.len()), (None, 0));
-    assert_eq!(qwen2.sliding_windows, vec![None; 32]);
+    assert_eq!((attention(&qwen2).input_bias, attention(&qwen2).output_bias, head_norms(&qwen2)), (true, false, None));
+    assert_eq!((qwen2.blueprint.vocab_size, qwen2.blueprint.positions), (151_936, 32_768));
+    assert_eq!((qwen2.ends.bos_token_id, qwen2.ends.eos_token_ids.len()), (None, 0));
+    assert_eq!(qwen2.blueprint.windows(), vec![None; 32]);
 
     let qwen3 = config(json!({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 32}));
-    assert_eq!((qwen3.head_dim, qwen3.qkv_bias, qwen3.qk_norm), (128, false, QkNorm::Heads));
+    assert_eq!(
+        (attention(&qwen3).key_width, attention(&qwen3).input_bias, head_norms(&qwen3)),
+        (128, false, Some(HeadNorms::EachBefore))
+    );
 
     let granite = config(json!({"model_type": "granite"}));
-    assert_eq!(granite.attention_scale, 1.0, "Granite's own default");
+    assert_eq!(attention(&granite).scale, 1.0, "Granite's own default");
 
     let minicpm = config(json!({"model_type": "minicpm"}));
-    assert!(minicpm.tied_embeddings);
-    assert_eq!((minicpm.embedding_multiplier, minicpm.residual_multiplier, minicpm.logits_divisor), (1.0, 1.0, 1.0));
+    assert!(minicpm.blueprint.head.is_tied);
+    assert_eq!(
+        (minicpm.blueprint.embedding_factor, minicpm.blueprint.branch_factor(), minicpm.blueprint.head.divisor),
+        (1.0, 1.0, 1.0)
+    );
 }
 
 #[test]
@@ -78,20 +119,20 @@ fn scales_of_minicpm_and_granite() {
             json!({"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "num_hidden_layers": 40,
                    "hidden_size": 2304, "num_attention_heads": 36}),
         ));
-        assert_eq!(scaled.embedding_multiplier, 12.0);
-        assert_eq!(scaled.residual_multiplier, (1.4 / 40f64.sqrt()) as f32);
-        assert_eq!(scaled.logits_divisor, 9.0);
-        assert_eq!(scaled.attention_scale, 0.125);
+        assert_eq!(scaled.blueprint.embedding_factor, 12.0);
+        assert_eq!(scaled.blueprint.branch_factor(), (1.4 / 40f64.sqrt()) as f32);
+        assert_eq!(scaled.blueprint.head.divisor, 9.0);
+        assert_eq!(attention(&scaled).scale, 0.125);
     }
     let granite = config(with(
         "granite",
         json!({"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8,
                "attention_multiplier": 0.0078125}),
     ));
-    assert_eq!((granite.embedding_multiplier, granite.residual_multiplier), (12.0, 0.22));
-    assert_eq!((granite.logits_divisor, granite.attention_scale), (8.0, 0.0078125));
+    assert_eq!((granite.blueprint.embedding_factor, granite.blueprint.branch_factor()), (12.0, 0.22));
+    assert_eq!((granite.blueprint.head.divisor, attention(&granite).scale), (8.0, 0.0078125));
     let unread = config(llama(json!({"scale_emb": 12, "attention_multiplier": 3})));
-    assert_eq!((unread.embedding_multiplier, unread.attention_scale), (1.0, 128f32.sqrt().recip()));
+    assert_eq!((unread.blueprint.embedding_factor, attention(&unread).scale), (1.0, 128f32.sqrt().recip()));
 }
 
 #[test]
@@ -105,22 +146,22 @@ fn both_spellings_say_the_same() {
     })));
     assert_eq!(classic, modern);
     assert_eq!(classic.dtype, Some(DType::BF16));
-    assert_eq!(classic.rope, RopeConfig::new(500_000.0, RopeScaling::Linear { factor: 4.0 }));
+    assert_eq!(classic.blueprint.ropes[0], Rope::new(500_000.0, RopeScaling::Linear { factor: 4.0 }, 128));
     let both = config(llama(json!({
         "rope_theta": 3.0, "rope_scaling": {"rope_type": "linear", "factor": 2, "rope_theta": 7.0},
         "rope_parameters": {"rope_type": "default", "rope_theta": 9.0},
     })));
-    assert_eq!(both.rope, RopeConfig::new(7.0, RopeScaling::Linear { factor: 2.0 }));
+    assert_eq!(both.blueprint.ropes[0], Rope::new(7.0, RopeScaling::Linear { factor: 2.0 }, 128));
     let empty = config(llama(json!({"rope_scaling": {}, "rope_parameters": {"rope_theta": 9.0}})));
-    assert_eq!(empty.rope, RopeConfig::new(9.0, RopeScaling::Default));
+    assert_eq!(empty.blueprint.ropes[0], Rope::new(9.0, RopeScaling::Default, 128));
     let named_by_class = config(json!({"architectures": ["Qwen2ForCausalLM"]}));
-    assert_eq!(named_by_class.architecture, Architecture::Qwen2);
+    assert_eq!(named_by_class.family.name, "Qwen2");
 }
 
 fn scaling(rope: Value, more: Value) -> RopeScaling {
     let mut value = llama(more);
     value["rope_scaling"] = rope;
-    config(value).rope.scaling
+    config(value).blueprint.ropes[0].scaling.clone()
 }
 
 #[test]
@@ -199,7 +240,7 @@ fn windows_layer_by_layer() {
     let windows = |model_type: &str, more: Value| {
         let mut value = with(model_type, more);
         value["num_hidden_layers"] = json!(4);
-        config(value).sliding_windows
+        config(value).blueprint.windows()
     };
     assert_eq!(windows("mistral", json!({"sliding_window": null})), [None; 4]);
     assert_eq!(windows("mistral", json!({"sliding_window": 7})), [Some(7); 4]);
@@ -232,7 +273,7 @@ fn windows_layer_by_layer() {
 fn biases_follow_the_keys_that_each_class_reads() {
     let biases = |model_type: &str| {
         let config = config(with(model_type, json!({"attention_bias": true, "mlp_bias": true})));
-        (config.qkv_bias, config.output_bias, config.mlp_bias)
+        (attention(&config).input_bias, attention(&config).output_bias, network_bias(&config))
     };
     assert_eq!(biases("llama"), (true, true, true));
     assert_eq!(biases("granite"), (true, true, true));
@@ -246,7 +287,7 @@ fn biases_follow_the_keys_that_each_class_reads() {
 fn token_ids_in_every_form() {
     let ids = |more: Value| {
         let config = config(llama(more));
-        (config.bos_token_id, config.eos_token_ids)
+        (config.ends.bos_token_id, config.ends.eos_token_ids)
     };
     assert_eq!(ids(json!({"bos_token_id": 5, "eos_token_id": 7})), (Some(5), vec![7]));
     assert_eq!(ids(json!({"bos_token_id": null, "eos_token_id": [7, 8]})), (None, vec![7, 8]));
@@ -266,8 +307,8 @@ fn activations_by_every_name() {
         ("gelu_pytorch_tanh", Activation::GeluTanh),
         ("gelu_new", Activation::GeluTanh),
     ] {
-        assert_eq!(config(llama(json!({"hidden_act": name}))).activation, activation);
-        assert_eq!(config(llama(json!({"hidden_activation": name}))).activation, activation);
+        assert_eq!(config(llama(json!({"hidden_act": name}))).blueprint.activations().next(), Some(activation));
+        assert_eq!(config(llama(json!({"hidden_activation": name}))).blueprint.activations().next(), Some(activation));
     }
     assert!(refusal(llama(json!({"hidden_act": "relu2"}))).contains("relu2"));
 }
@@ -294,7 +335,7 @@ fn every_size_has_limits_and_says_them() {
             assert!(message.contains(key) && message.contains("expected a whole number"), "{bad}: {message}");
         }
     }
-    assert_eq!(config(llama(json!({"hidden_size": 8192.0}))).hidden_size, 8192);
+    assert_eq!(config(llama(json!({"hidden_size": 8192.0}))).blueprint.hidden_size, 8192);
     for (more, said) in [
         (json!({"num_attention_heads": 32, "num_key_value_heads": 5}), "a divisor of num_attention_heads"),
         (json!({"num_attention_heads": 4, "num_key_value_heads": 8}), "a divisor of num_attention_heads"),
@@ -396,7 +437,7 @@ fn generation_configs_as_found_and_as_refused() {
 
 #[test]
 fn presets_have_the_sizes_their_names_promise() {
-    let billions = |name: &str| config_of(name).num_parameters() as f64 / 1e9;
+    let billions = |name: &str| config_of(name).blueprint.num_parameters() as f64 / 1e9;
     fn config_of(name: &str) -> ModelConfig {
         ModelConfig::from_json(&preset(name).unwrap()).unwrap()
     }
@@ -431,15 +472,15 @@ fn presets_have_the_sizes_their_names_promise() {
     assert!(mixture(json!({"num_experts": 4, "num_experts_per_tok": 5})).unwrap_err().contains("num_experts_per_tok"));
     assert!(mixture(json!({"use_sliding_window": false})).is_ok());
     // A token goes through 8 of 128 experts, or 2 of 8.
-    assert_eq!(config_of("qwen3-30b-a3b").active_parameters(), 3_353_032_704);
-    assert_eq!(config_of("mixtral-8x7b").active_parameters(), 12_879_925_248);
+    assert_eq!(config_of("qwen3-30b-a3b").blueprint.active_parameters(), 3_353_032_704);
+    assert_eq!(config_of("mixtral-8x7b").blueprint.active_parameters(), 12_879_925_248);
     for name in preset_names() {
         let config = config_of(name);
-        assert!(!config.eos_token_ids.is_empty(), "{name}");
+        assert!(!config.ends.eos_token_ids.is_empty(), "{name}");
     }
     assert_eq!(preset("jiuge-7b"), preset("fm9g-7b"));
-    assert_eq!(config_of("fm9g-7b").architecture, Architecture::MiniCpm);
-    assert_eq!(config_of("mistral-7b").sliding_windows[31], Some(4096));
+    assert_eq!(config_of("fm9g-7b").family.name, "MiniCpm");
+    assert_eq!(config_of("mistral-7b").blueprint.windows()[31], Some(4096));
     assert_eq!(preset("llama-9"), None);
 }
 
@@ -465,7 +506,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn no_value_of_any_key_panics(
-        model_type in prop::sample::select(MODEL_TYPES.map(|(name, _)| name).to_vec()),
+        model_type in prop::sample::select(Family::model_types()),
         entries in prop::collection::vec((prop::sample::select(vec![
             "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
             "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling",
@@ -479,11 +520,12 @@ proptest! {
             value[key] = entry;
         }
         if let Ok(config) = ModelConfig::from_json(&value.to_string()) {
-            prop_assert!(config.num_parameters() <= ModelConfig::PARAMETERS_MAX);
-            prop_assert_eq!(config.sliding_windows.len(), config.num_layers);
-            prop_assert!(config.num_heads.is_multiple_of(config.num_kv_heads) && config.head_dim.is_multiple_of(2));
-            prop_assert!(config.rms_norm_eps.is_finite() && config.residual_multiplier.is_finite());
-            prop_assert!(config.logits_divisor.is_normal() && config.attention_scale.is_finite());
+            prop_assert!(config.blueprint.num_parameters() <= Blueprint::PARAMETERS_MAX);
+            prop_assert_eq!(config.blueprint.windows().len(), config.blueprint.layers.len());
+            let (of, head) = (attention(&config), &config.blueprint.head);
+            prop_assert!(of.heads.is_multiple_of(of.kv_heads) && of.key_width.is_multiple_of(2));
+            prop_assert!(head.norm.epsilon.is_finite() && config.blueprint.branch_factor().is_finite());
+            prop_assert!(config.blueprint.head.divisor.is_normal() && attention(&config).scale.is_finite());
         }
         let _ = GenerationConfig::from_json(&value.to_string());
     }

@@ -4,9 +4,9 @@ use interbed_kernels::RopeStyle;
 use interbed_weights::{Metadata, MetadataValue, Numbers, Texts};
 use serde_json::Value;
 
-use super::config::{ROPE_FACTORS, family_of};
-use super::mixture;
-use crate::config::{Architecture, ModelConfig, RopeScaling};
+use crate::blueprint::{Attention, Blueprint, Rope, RopeScaling};
+use crate::config::ModelConfig;
+use crate::families::{FACTORS, GgufWriting};
 use crate::rope::RopeTable;
 
 /// What a GGUF file states about a model, and contains in addition to its weights.
@@ -24,53 +24,74 @@ pub(crate) struct Description {
 /// # Errors
 /// Something in the configuration that the format cannot express.
 pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str> {
-    let family = family_of(config)?;
+    let (name, style, writing) = config.family.in_gguf().ok_or("this architecture")?;
+    let blueprint = &config.blueprint;
+    check(blueprint, &writing)?;
+    let (attention, rope) = (first_attention(blueprint)?, &blueprint.ropes[0]);
     let mut metadata = Metadata::default();
-    metadata.set("general.architecture", family.name);
+    metadata.set("general.architecture", name);
     metadata.set("general.type", "model");
     // Below 2^32: the configuration's limits are.
-    let key = |key: &str| format!("{}.{key}", family.name);
+    let key = |key: &str| format!("{name}.{key}");
     for (name, count) in [
-        ("context_length", config.max_position_embeddings),
-        ("embedding_length", config.hidden_size),
-        ("block_count", config.num_layers),
-        ("feed_forward_length", config.intermediate_size),
-        ("attention.head_count", config.num_heads),
-        ("attention.head_count_kv", config.num_kv_heads),
-        ("attention.key_length", config.head_dim),
-        ("attention.value_length", config.head_dim),
-        ("rope.dimension_count", config.rotated),
-        ("vocab_size", config.vocab_size),
+        ("context_length", blueprint.positions),
+        ("embedding_length", blueprint.hidden_size),
+        ("block_count", blueprint.layers.len()),
+        ("feed_forward_length", blueprint.inner_size()),
+        ("attention.head_count", attention.heads),
+        ("attention.head_count_kv", attention.kv_heads),
+        ("attention.key_length", attention.key_width),
+        ("attention.value_length", attention.value_width),
+        ("rope.dimension_count", rope.rotated),
+        ("vocab_size", blueprint.vocab_size),
     ] {
         metadata.set(key(name), count as u32);
     }
-    metadata.set(key("attention.layer_norm_rms_epsilon"), config.rms_norm_eps);
-    metadata.set(key("rope.freq_base"), config.rope.theta as f32);
-    if let Some(mixture) = &config.mixture {
-        mixture::describe(config, mixture, key, &mut metadata);
+    metadata.set(key("attention.layer_norm_rms_epsilon"), blueprint.head.norm.epsilon);
+    metadata.set(key("rope.freq_base"), rope.theta as f32);
+    if let Some(mixture) = blueprint.mixture() {
+        metadata.set(key("expert_count"), mixture.experts as u32);
+        metadata.set(key("expert_used_count"), mixture.chosen as u32);
+        if writing.has_expert_width {
+            metadata.set(key("expert_feed_forward_length"), mixture.expert_width as u32);
+        }
+        if let Some(shared) = mixture.shared {
+            metadata.set(key("expert_shared_feed_forward_length"), shared.width as u32);
+        }
     }
-    if matches!(config.architecture, Architecture::MiniCpm | Architecture::Granite) {
-        metadata.set(key("embedding_scale"), config.embedding_multiplier);
-        metadata.set(key("residual_scale"), config.residual_multiplier);
-        metadata.set(key("logit_scale"), config.logits_divisor);
+    if writing.has_factors {
+        metadata.set(key("embedding_scale"), blueprint.embedding_factor);
+        metadata.set(key("residual_scale"), blueprint.branch_factor());
+        metadata.set(key("logit_scale"), blueprint.head.divisor);
     }
-    if config.architecture == Architecture::Granite {
-        metadata.set(key("attention.scale"), config.attention_scale);
+    if writing.has_attention_factor {
+        metadata.set(key("attention.scale"), attention.scale);
     }
-    if let Some(window) = config.sliding_windows.iter().flatten().max() {
+    let windows = blueprint.windows();
+    if let Some(window) = windows.iter().flatten().max() {
         metadata.set(key("attention.sliding_window"), *window as u32);
-        let slides = config.sliding_windows.iter().map(Option::is_some).collect();
+        let slides = windows.iter().map(Option::is_some).collect();
         metadata.set(key("attention.sliding_window_pattern"), MetadataValue::Bools(slides));
     }
-    let mut rope_factors = config.rope.factors.clone();
-    match config.rope.scaling {
+    let factors = describe_rope(rope, config.family.truncates_in_gguf(), &mut metadata, key)?;
+    Ok(Description { metadata, rope_factors: factors.map(|factors| (FACTORS, factors)), style })
+}
+
+/// Describes the rotation, and returns the factors that a tensor has to hold, if there are any.
+fn describe_rope(
+    rope: &Rope,
+    truncates: bool,
+    metadata: &mut Metadata,
+    key: impl Fn(&str) -> String,
+) -> Result<Option<Vec<f32>>, &'static str> {
+    match rope.scaling {
         RopeScaling::Default => {}
         RopeScaling::Linear { factor } => {
             metadata.set(key("rope.scaling.type"), "linear");
             metadata.set(key("rope.scaling.factor"), factor as f32);
         }
         RopeScaling::Yarn { factor, original_max, beta_fast, beta_slow, attention_factor, truncate } => {
-            if truncate == (config.architecture == Architecture::GptOss) {
+            if truncate != truncates {
                 return Err("yarn that rounds to whole dimensions where readers do not, or the other way round");
             }
             metadata.set(key("rope.scaling.type"), "yarn");
@@ -81,12 +102,42 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
             let by_stretch = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
             metadata.set(key("rope.scaling.attn_factor"), (attention_factor / by_stretch) as f32);
         }
-        RopeScaling::Llama3 { .. } => rope_factors = Some(RopeTable::factors(&config.rope, config.rotated)),
+        RopeScaling::Llama3 { .. } => return Ok(Some(RopeTable::factors(rope))),
         RopeScaling::Dynamic { .. } => return Err("dynamic rope scaling"),
         RopeScaling::LongRope { .. } => return Err("two sets of rope factors"),
     }
-    let rope_factors = rope_factors.map(|factors| (ROPE_FACTORS, factors));
-    Ok(Description { metadata, rope_factors, style: family.style })
+    Ok(rope.factors.clone())
+}
+
+fn first_attention(blueprint: &Blueprint) -> Result<&Attention, &'static str> {
+    blueprint.attentions().next().ok_or("layers without attention")
+}
+
+/// Refuses what readers assume to be otherwise, which no key or tensor can change.
+fn check(blueprint: &Blueprint, writing: &GgufWriting) -> Result<(), &'static str> {
+    let attention = first_attention(blueprint)?;
+    let router = blueprint.mixture().map(|mixture| &mixture.router);
+    if router.is_some_and(|router| router.normalise.is_some() != writing.normalises) {
+        return Err("weights of experts that are divided by their sum where readers do not, or the other way round");
+    }
+    if !matches!(blueprint.mixtures().count(), count if count == 0 || count == blueprint.layers.len()) {
+        return Err("layers without experts among layers that have some");
+    }
+    if blueprint.activations().any(|activation| activation != writing.activation) {
+        return Err("an activation that readers of this architecture do not assume");
+    }
+    if attention.norms.map(|norms| norms.over) != writing.norms {
+        return Err("norms of query and key heads that readers of this architecture do not assume");
+    }
+    let factors = [blueprint.embedding_factor, blueprint.branch_factor(), blueprint.head.divisor];
+    if !writing.has_factors && factors != [1.0; 3] {
+        return Err("scaled embeddings, branches or logits, of which readers of this architecture know nothing");
+    }
+    let by_width = (attention.key_width as f64).sqrt().recip() as f32;
+    if !writing.has_attention_factor && attention.scale != by_width {
+        return Err("attention scores of another scale than readers of this architecture assume");
+    }
+    Ok(())
 }
 
 /// Adds a byte-level tokenizer: `tokenizer.json` and `tokenizer_config.json` of a model with these ends. `pre` is the
@@ -103,21 +154,21 @@ pub(crate) fn add_tokenizer(
 ) -> Result<(), &'static str> {
     const END_KEYS: [&str; 3] =
         ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
-    if config.eos_token_ids.len() > END_KEYS.len() {
+    if config.ends.eos_token_ids.len() > END_KEYS.len() {
         return Err("more than three tokens that end a text");
     }
     const NORMAL: i32 = 1;
     const CONTROL: i32 = 3;
     const UNUSED: i32 = 5;
-    let mut tokens: Vec<Option<&str>> = vec![None; config.vocab_size];
-    let mut kinds = vec![UNUSED; config.vocab_size];
+    let mut tokens: Vec<Option<&str>> = vec![None; config.blueprint.vocab_size];
+    let mut kinds = vec![UNUSED; config.blueprint.vocab_size];
     let vocab = tokenizer["model"]["vocab"].as_object().into_iter().flatten();
     let normal = vocab.map(|(token, id)| (id, token.as_str(), NORMAL));
     let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
     let control = added.map(|added| (&added["id"], added["content"].as_str().unwrap_or_default(), CONTROL));
     for (id, token, kind) in normal.chain(control) {
         let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
-        if let Some(id) = id.filter(|&id| id < config.vocab_size) {
+        if let Some(id) = id.filter(|&id| id < config.blueprint.vocab_size) {
             (tokens[id], kinds[id]) = (Some(token), kind);
         }
     }
@@ -140,10 +191,10 @@ pub(crate) fn add_tokenizer(
     metadata.set("tokenizer.ggml.tokens", texts);
     metadata.set("tokenizer.ggml.token_type", Numbers::from_i32(kinds));
     metadata.set("tokenizer.ggml.merges", merge_texts);
-    if let Some(id) = config.bos_token_id {
+    if let Some(id) = config.ends.bos_token_id {
         metadata.set("tokenizer.ggml.bos_token_id", id);
     }
-    for (key, &id) in END_KEYS.into_iter().zip(&config.eos_token_ids) {
+    for (key, &id) in END_KEYS.into_iter().zip(&config.ends.eos_token_ids) {
         metadata.set(key, id);
     }
     metadata.set("tokenizer.ggml.add_bos_token", !tokenizer["post_processor"].is_null());

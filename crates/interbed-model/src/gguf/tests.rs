@@ -8,7 +8,7 @@ use interbed_weights::{MetadataValue, Number, Numbers, TensorMeta, Texts, write_
 use super::sentencepiece::{Piece, merges};
 use super::*;
 use crate::HeadSource;
-use crate::config::{QkNorm, RopeScaling};
+use crate::blueprint::{HeadNorms, NormsOfHeads, Part, RopeScaling};
 
 /// The keys of a small model of `architecture`.
 fn shape(architecture: &str) -> Metadata {
@@ -97,8 +97,8 @@ fn longrope_has_both_sets_of_factors_or_is_refused() {
     assert!(config_with(&shape("llama"), &[EMBEDDING, short]).unwrap_err().contains("longrope"));
     let mut phi = shape("phi3");
     let both = config_with(&phi, &[EMBEDDING, short, long]).unwrap();
-    assert!(matches!(both.rope.scaling, RopeScaling::LongRope { .. }));
-    assert_eq!(config_with(&phi, &[EMBEDDING]).unwrap().rope.scaling, RopeScaling::Default);
+    assert!(matches!(both.blueprint.ropes[0].scaling, RopeScaling::LongRope { .. }));
+    assert_eq!(config_with(&phi, &[EMBEDDING]).unwrap().blueprint.ropes[0].scaling, RopeScaling::Default);
     for (one, other) in [(short, long), (long, short)] {
         let said = config_with(&phi, &[EMBEDDING, one]).unwrap_err();
         assert!(said.contains(other.0), "{said}");
@@ -114,7 +114,7 @@ fn tokens_without_a_row_are_refused() {
     let texts = |count: usize| list(count).iter().map(String::as_str).collect::<Texts>();
     for count in [1, 39, 40] {
         metadata.set("tokenizer.ggml.tokens", texts(count));
-        assert_eq!(config(&metadata).map(|config| config.vocab_size), Ok(40), "{count}");
+        assert_eq!(config(&metadata).map(|config| config.blueprint.vocab_size), Ok(40), "{count}");
     }
     metadata.set("tokenizer.ggml.tokens", texts(41));
     let error = config(&metadata).unwrap_err();
@@ -151,8 +151,9 @@ fn tensors_that_nobody_asks_for_are_refused() {
         let catalog = catalog(&shape("llama"), &[EMBEDDING, (other, &[8])]);
         let gguf = GgufModel::of(&catalog).unwrap();
         // As many layers as the names below speak of.
-        let config = ModelConfig { num_layers: 4, ..gguf.config().unwrap() };
-        gguf.check_tensors(&crate::layers::group_specs(&config)).map_err(|error| error.to_string())
+        let blueprint = gguf.config().unwrap().blueprint;
+        assert_eq!(blueprint.layers.len(), 4);
+        gguf.check_tensors(&crate::layers::group_specs(&blueprint)).map_err(|error| error.to_string())
     };
     for name in
         ["blk.1.attn_q_norm.weight", "blk.2.attn_q.bias", "blk.0.ffn_sub_norm.weight", "blk.0.ffn_gate_exps.weight"]
@@ -207,11 +208,22 @@ fn seldom_keys_mean_what_other_programs_take_them_for() {
         config(&metadata).unwrap()
     };
     let text = |text: &str| MetadataValue::from(text);
-    assert_eq!(with("llama", &[]).rope.scaling, RopeScaling::Default);
-    assert_eq!(with("llama", &[("attention.head_count_kv", Numbers::from_i32([2; 4]).into())]).num_kv_heads, 2);
-    assert_eq!(with("llama", &[("rope.scale_linear", 4f32.into())]).rope.scaling, RopeScaling::Linear { factor: 4.0 });
+    assert_eq!(with("llama", &[]).blueprint.ropes[0].scaling, RopeScaling::Default);
+    assert_eq!(
+        with("llama", &[("attention.head_count_kv", Numbers::from_i32([2; 4]).into())])
+            .blueprint
+            .attentions()
+            .next()
+            .unwrap()
+            .kv_heads,
+        2
+    );
+    assert_eq!(
+        with("llama", &[("rope.scale_linear", 4f32.into())]).blueprint.ropes[0].scaling,
+        RopeScaling::Linear { factor: 4.0 }
+    );
     let none = [("rope.scaling.type", text("none")), ("rope.scaling.factor", 4f32.into())];
-    assert_eq!(with("llama", &none).rope.scaling, RopeScaling::Default);
+    assert_eq!(with("llama", &none).blueprint.ropes[0].scaling, RopeScaling::Default);
     let yarn = with(
         "qwen2",
         &[
@@ -221,10 +233,11 @@ fn seldom_keys_mean_what_other_programs_take_them_for() {
             ("rope.scaling.attn_factor", 2f32.into()),
         ],
     );
-    let RopeScaling::Yarn { factor, original_max, attention_factor, beta_fast, .. } = yarn.rope.scaling else {
-        panic!("{:?}", yarn.rope)
+    let RopeScaling::Yarn { factor, original_max, attention_factor, beta_fast, .. } = yarn.blueprint.ropes[0].scaling
+    else {
+        panic!("{:?}", yarn.blueprint.ropes)
     };
-    assert_eq!((factor, original_max, beta_fast, yarn.context()), (4.0, 32, 32.0, 128));
+    assert_eq!((factor, original_max, beta_fast, yarn.blueprint.context), (4.0, 32, 32.0, 128));
     assert!((attention_factor - 2.0 * (0.1 * 4f64.ln() + 1.0)).abs() < 1e-9);
 
     let yarn = with(
@@ -235,24 +248,31 @@ fn seldom_keys_mean_what_other_programs_take_them_for() {
             ("rope.scaling.yarn_attn_factor", 1.5f32.into()),
         ],
     );
-    assert!(matches!(yarn.rope.scaling, RopeScaling::Yarn { attention_factor: 1.5, .. }), "{:?}", yarn.rope);
+    assert!(
+        matches!(yarn.blueprint.ropes[0].scaling, RopeScaling::Yarn { attention_factor: 1.5, .. }),
+        "{:?}",
+        yarn.blueprint.ropes
+    );
 
     let window = ("attention.sliding_window", MetadataValue::from(8u32));
-    assert_eq!(with("llama", std::slice::from_ref(&window)).sliding_windows, [Some(8); 4]);
-    assert_eq!(with("qwen2", std::slice::from_ref(&window)).sliding_windows, [None; 4]);
+    assert_eq!(with("llama", std::slice::from_ref(&window)).blueprint.windows(), [Some(8); 4]);
+    assert_eq!(with("qwen2", std::slice::from_ref(&window)).blueprint.windows(), [None; 4]);
     let pattern = MetadataValue::Bools(vec![true, false, true, false]);
     let sliding = with("qwen3", &[window.clone(), ("attention.sliding_window_pattern", pattern)]);
-    assert_eq!(sliding.sliding_windows, [Some(8), None, Some(8), None]);
+    assert_eq!(sliding.blueprint.windows(), [Some(8), None, Some(8), None]);
 
     let old = with("minicpm", &[]);
-    assert_eq!((old.embedding_multiplier, old.residual_multiplier), (12.0, 0.7), "1.4 / sqrt(4)");
-    assert_eq!(old.logits_divisor, 32.0 / 256.0);
+    assert_eq!((old.blueprint.embedding_factor, old.blueprint.branch_factor()), (12.0, 0.7), "1.4 / sqrt(4)");
+    assert_eq!(old.blueprint.head.divisor, 32.0 / 256.0);
     let none = ["embedding_scale", "residual_scale", "logit_scale"].map(|key| (key, MetadataValue::from(0f32)));
     let none = with("minicpm", &none);
-    assert_eq!((none.embedding_multiplier, none.residual_multiplier, none.logits_divisor), (1.0, 1.0, 1.0));
+    assert_eq!(
+        (none.blueprint.embedding_factor, none.blueprint.branch_factor(), none.blueprint.head.divisor),
+        (1.0, 1.0, 1.0)
+    );
     let granite = with("granite", &[("logit_scale", 0f32.into()), ("embedding_scale", 3f32.into())]);
-    assert_eq!((granite.logits_divisor, granite.embedding_multiplier), (1.0, 3.0));
-    assert!((granite.attention_scale - 8f32.sqrt().recip()).abs() < 1e-7);
+    assert_eq!((granite.blueprint.head.divisor, granite.blueprint.embedding_factor), (1.0, 3.0));
+    assert!((granite.blueprint.attentions().next().unwrap().scale - 8f32.sqrt().recip()).abs() < 1e-7);
 }
 
 /// A byte-level vocabulary: the 256 bytes, "the" and its parts, and two tokens that are no text.
@@ -359,7 +379,12 @@ fn a_lone_head_is_the_embedding_too() {
         let mut catalog = catalog(&metadata, tensors);
         let mut config = GgufModel::of(&catalog).unwrap().config().unwrap();
         let source = HeadSource::settle(&mut config, &mut catalog, u64::MAX).unwrap();
-        (source, config.tied_embeddings, config.vocab_size, catalog.name_in_file("model.embed_tokens.weight"))
+        (
+            source,
+            config.blueprint.head.is_tied,
+            config.blueprint.vocab_size,
+            catalog.name_in_file("model.embed_tokens.weight"),
+        )
     };
     let embedding = || EMBEDDING.0.to_owned();
     assert_eq!(settled(&[EMBEDDING]), (HeadSource::Embedding, true, 40, embedding()));
@@ -573,7 +598,9 @@ fn no_family_takes_what_its_readers_do_not_compute() {
             "num_key_value_heads": 2});
         let mut config = ModelConfig::from_json(&json.to_string()).unwrap();
         change(&mut config);
-        super::config::family_of(&config).map(|family| family.name)
+        let description = describe::describe(&config)?;
+        let name = description.metadata.text("general.architecture").unwrap().unwrap().to_owned();
+        Ok::<_, &'static str>(name)
     };
     for (architecture, family) in [
         ("llama", "llama"),
@@ -583,15 +610,31 @@ fn no_family_takes_what_its_readers_do_not_compute() {
         ("minicpm", "minicpm"),
         ("granite", "granite"),
     ] {
-        assert_eq!(of(architecture, &|_| ()), Ok(family));
+        assert_eq!(of(architecture, &|_| ()), Ok(family.to_owned()));
     }
     let refused = |architecture, change: &dyn Fn(&mut ModelConfig), part: &str| {
         let error = of(architecture, change).unwrap_err();
         assert!(error.contains(part), "{architecture}: {error} should name {part}");
     };
-    refused("llama", &|config| config.qk_norm = QkNorm::Heads, "norms of query and key heads");
-    refused("qwen3", &|config| config.qk_norm = QkNorm::None, "norms of query and key heads");
-    refused("qwen2", &|config| config.residual_multiplier = 0.5, "scaled embeddings");
-    refused("minicpm", &|config| config.attention_scale = 1.0, "attention scores");
-    refused("llama", &|config| config.activation = crate::config::Activation::Gelu, "SiLU");
+    let attention = |config: &mut ModelConfig, change: &dyn Fn(&mut crate::blueprint::Attention)| {
+        for branch in config.blueprint.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
+            match &mut branch.part {
+                Part::Attention(attention) => change(attention),
+                Part::Dense(dense) => dense.activation = crate::blueprint::Activation::Silu,
+                _ => {}
+            }
+        }
+    };
+    let norms = NormsOfHeads { over: HeadNorms::EachBefore, epsilon: 1e-6, offset: 0.0 };
+    let part = "norms of query and key heads";
+    refused("llama", &|config| attention(config, &|attention| attention.norms = Some(norms)), part);
+    refused("qwen3", &|config| attention(config, &|attention| attention.norms = None), part);
+    refused("qwen2", &|config| config.blueprint.layers[0].branches[0].factor = 0.5, "scaled embeddings");
+    refused("minicpm", &|config| attention(config, &|attention| attention.scale = 1.0), "attention scores");
+    let gelu = |config: &mut ModelConfig| {
+        if let Part::Dense(dense) = &mut config.blueprint.layers[0].branches[1].part {
+            dense.activation = crate::blueprint::Activation::Gelu;
+        }
+    };
+    refused("llama", &gelu, "an activation");
 }

@@ -8,11 +8,12 @@ use serde_json::{Map, Value, json};
 use super::sentencepiece::{Piece, merges};
 use super::{GgufModel, TokenizerFiles, pre_tokenizer};
 use crate::end_tokens::{HARMONY_ENDS, MESSAGE_END};
+use crate::families::Family;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, TokenizerConfig, TokenizerError};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
-pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
@@ -43,9 +44,6 @@ const TOKENS_MAX: usize = 1 << 20;
 const ADDED_MAX: usize = 1 << 16;
 /// Most merges of byte-pair encoding; the largest in use have 446,189.
 const MERGES_MAX: usize = 4_000_000;
-
-/// The tokens of Phi-3 behind which white space counts.
-const STRIP_NOTHING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 /// SentencePiece's mark for a space.
 const SPACE: &str = "▁";
@@ -144,12 +142,12 @@ pub(super) fn names(model: &GgufModel<'_>) -> Result<TokenizerConfig, TokenizerE
 }
 
 /// Tokens of the vocabulary; none where there is no tokenizer.
-pub(super) fn num_tokens(metadata: &Metadata) -> Result<u64, GgufProblem> {
+pub(crate) fn num_tokens(metadata: &Metadata) -> Result<u64, GgufProblem> {
     Ok(metadata.texts(TOKENS)?.map_or(0, Texts::len) as u64)
 }
 
 /// The token that begins a text.
-pub(super) fn bos_id(metadata: &Metadata) -> Result<Option<u64>, GgufProblem> {
+pub(crate) fn bos_id(metadata: &Metadata) -> Result<Option<u64>, GgufProblem> {
     special_id(metadata, BOS)
 }
 
@@ -164,7 +162,7 @@ fn special_id(metadata: &Metadata, key: &str) -> Result<Option<u64>, GgufProblem
 }
 
 /// The tokens that end a text: those that keys name, EOS first, then those with one of [`END_NAMES`].
-pub(super) fn end_ids(metadata: &Metadata) -> Result<Vec<u64>, GgufProblem> {
+pub(crate) fn end_ids(metadata: &Metadata) -> Result<Vec<u64>, GgufProblem> {
     let mut ids = Vec::new();
     ids.extend(special_id(metadata, EOS)?);
     for key in OTHER_ENDS {
@@ -248,7 +246,7 @@ impl<'a> Vocabulary<'a> {
 
     /// `added_tokens`: tokens that are found in a text verbatim, before all else. If `strips`, white space behind most
     /// of them is left out.
-    fn added(&self, ids: &HashMap<&str, u32>, strips: bool) -> Value {
+    fn added(&self, ids: &HashMap<&str, u32>, strips: Option<&[&str]>) -> Value {
         let mut added = Vec::new();
         for (id, (token, kind)) in self.entries().enumerate() {
             if !kind.is_added() {
@@ -258,7 +256,7 @@ impl<'a> Vocabulary<'a> {
             if ids.get(token) == Some(&(id as u32)) {
                 added.push(json!({
                     "id": id, "content": token, "single_word": false, "lstrip": false,
-                    "rstrip": strips && !STRIP_NOTHING.contains(&token),
+                    "rstrip": strips.is_some_and(|besides| !besides.contains(&token)),
                     // One that holds the mark for spaces can only be found once spaces are marks.
                     "normalized": !special && token.contains(SPACE), "special": special,
                 }));
@@ -369,14 +367,13 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
     }))
 }
 
-/// Whether white space behind tokens that are found verbatim is left out, as behind Phi-3's markers. The format has no
-/// key for it. llama.cpp knows that model by its name; files whose name is written otherwise show by architecture and
-/// vocabulary that they have the same tokenizer.
-fn strips(metadata: &Metadata) -> Result<bool, String> {
+/// The tokens besides which white space behind tokens that are found verbatim is left out; `None` if it is kept. The
+/// format has no key for it: the model's name tells, or its architecture and kind of vocabulary.
+fn strips(metadata: &Metadata) -> Result<Option<&'static [&'static str]>, String> {
     let text = |key| metadata.text(key).map_err(|problem| problem.to_string());
     let name = metadata.description("general.name").unwrap_or_default().to_lowercase();
-    let is_phi3 = text("general.architecture")? == Some("phi3") && text(MODEL)? == Some("llama");
-    Ok(is_phi3 || ["phi-3", "phi3"].iter().any(|part| name.contains(part)))
+    let architecture = text("general.architecture")?.unwrap_or_default();
+    Ok(Family::strips_white_space(&name, architecture, text(MODEL)? == Some("llama")))
 }
 
 /// `post_processor`: BOS before and EOS after a text, as the file says.

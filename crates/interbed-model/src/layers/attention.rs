@@ -6,12 +6,12 @@ use interbed_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::branch_norm::BranchNorm;
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState};
-use crate::config::{LayerRope, ModelConfig, QkNorm};
+use super::{Layer, LayerState, Place};
+use crate::blueprint::{self, Blueprint, Branch, HeadNorms};
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
 /// Attention of one layer, of any kind: how many heads, how far a token sees, and how positions are encoded.
-pub struct Attention {
+pub(super) struct Attention {
     spec: GroupSpec,
     norm: BranchNorm,
     q: Linear,
@@ -34,8 +34,10 @@ pub struct Attention {
     scale: f32,
     /// How many positions a token sees, itself included; `None` means all.
     window: Option<usize>,
-    rope: LayerRope,
+    /// The index of the rotation among the model's; `None` if positions are not encoded.
+    rope: Option<usize>,
     style: RopeStyle,
+    /// Added to the mean square in the norms of queries and keys.
     epsilon: f32,
     /// The most positions of a sequence.
     context: usize,
@@ -55,29 +57,32 @@ struct Scratch {
 }
 
 impl Attention {
-    /// The attention of decoder layer `layer`, at index `group` of the model's list, after `kv_layer` other layers that
-    /// keep KV.
-    pub fn new(config: &ModelConfig, group: usize, layer: usize, kv_layer: usize) -> Self {
-        let hidden = config.hidden_size;
-        let kv = KvShape { num_kv_heads: config.num_kv_heads, head_dim: config.head_dim };
-        let (q, kv_rows) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
-        let name = format!("layer {layer}, attention");
-        let mut tensors = LayerTensors::new(group, name, Role::Attention, layer, format!("model.layers.{layer}."));
-        let norm = BranchNorm::new(config, &mut tensors, ["input_layernorm", "post_attention_layernorm"]);
+    /// The attention of a branch at `place`, after `kv_layer` other layers that keep KV.
+    pub(super) fn new(
+        blueprint: &Blueprint,
+        (branch, attention): (&Branch, &blueprint::Attention),
+        place: Place,
+        kv_layer: usize,
+    ) -> Self {
+        let hidden = blueprint.hidden_size;
+        let blueprint::Attention { heads, kv_heads, key_width, .. } = *attention;
+        let (q, kv_rows) = (heads * key_width, kv_heads * key_width);
+        let mut tensors = LayerTensors::of_layer(place, "attention", Role::Attention);
+        let norm = BranchNorm::new(branch, hidden, &mut tensors);
         let mut input = |name: &str, rows| {
-            tensors.linear(&format!("self_attn.{name}_proj"), [rows, hidden], config.qkv_bias, Access::Sweep)
+            tensors.linear(&format!("self_attn.{name}_proj"), [rows, hidden], attention.input_bias, Access::Sweep)
         };
         let [q, k, v] = [input("q", q), input("k", kv_rows), input("v", kv_rows)];
-        let norm_lens = match config.qk_norm {
-            QkNorm::None => None,
-            QkNorm::Heads | QkNorm::HeadsAfter => Some([config.head_dim; 2]),
-            QkNorm::Whole => Some([q.rows, k.rows]),
-        };
+        let over = attention.norms.map(|norms| norms.over);
+        let norm_lens = over.map(|over| match over {
+            HeadNorms::EachBefore | HeadNorms::EachAfter => [key_width; 2],
+            HeadNorms::Whole => [q.rows, k.rows],
+        });
         let norms = norm_lens.map(|[of_q, of_k]| {
             [("q", of_q), ("k", of_k)].map(|(name, len)| tensors.vector(&format!("self_attn.{name}_norm.weight"), len))
         });
-        let sinks = config.sinks.then(|| tensors.vector("self_attn.sinks", config.num_heads));
-        let output = tensors.linear("self_attn.o_proj", [hidden, q.rows], config.output_bias, Access::Sweep);
+        let sinks = attention.sinks.then(|| tensors.vector("self_attn.sinks", heads));
+        let output = tensors.linear("self_attn.o_proj", [hidden, q.rows], attention.output_bias, Access::Sweep);
         Self {
             spec: tensors.finish(),
             norm,
@@ -85,21 +90,26 @@ impl Attention {
             k,
             v,
             norms,
-            is_normed_after: config.qk_norm == QkNorm::HeadsAfter,
-            grows: config.query_growth.is_some(),
+            is_normed_after: over == Some(HeadNorms::EachAfter),
+            grows: attention.growth.is_some(),
             sinks,
             output,
-            heads: config.num_heads,
-            kv,
+            heads,
+            kv: attention.kv_shape(),
             kv_layer,
-            scale: config.attention_scale,
-            window: config.sliding_windows[layer],
-            rope: config.rope_of(layer),
-            style: config.rope.style,
-            epsilon: config.rms_norm_eps,
-            context: config.context(),
-            is_last: layer + 1 == config.num_layers,
+            scale: attention.scale,
+            window: attention.window,
+            rope: attention.rope,
+            style: blueprint.ropes[attention.rope.unwrap_or(0)].style,
+            epsilon: attention.norms.map_or(0.0, |norms| norms.epsilon),
+            context: blueprint.context,
+            is_last: false,
         }
+    }
+
+    /// The same attention, as the model's last one if `is_last`.
+    pub(super) fn last_if(self, is_last: bool) -> Self {
+        Self { is_last, ..self }
     }
 
     /// Norms queries and keys, if the model has norms for them.
@@ -157,7 +167,7 @@ impl Layer for Attention {
         if self.is_normed_after {
             // They are rotated where they lie. The keys that were stored are stored again, normed and not rotated.
             self.norm_heads(pass, [q, k])?;
-            let [cos, sin] = pass.rotation(LayerRope::None);
+            let [cos, sin] = pass.rotation(None);
             pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
         }
         // What is attended with, and where the result goes: a tensor each.

@@ -1,36 +1,38 @@
-//! The norm of a branch: of what it reads, or of what it gives.
+//! The norms of a branch: of what it reads, and of what it gives.
 
 use interbed_device::{Command, PassNeeds, Tensor};
 use interbed_weights::TensorId;
 
 use super::tensors::LayerTensors;
-use crate::config::{ModelConfig, NormPlace};
+use crate::blueprint::{Branch, Passage};
 use crate::pass::{ForwardError, Pass};
 
 /// Norms a branch, and adds it to the hidden states.
-pub struct BranchNorm {
-    weight: TensorId,
-    place: NormPlace,
+pub(super) struct BranchNorm {
+    before: Option<Norm>,
+    after: Option<Norm>,
     width: usize,
-    epsilon: f32,
     /// The factor of the branch before it is added.
-    residual: f32,
+    factor: f32,
+}
+
+/// A norm and its weight.
+#[derive(Clone, Copy)]
+struct Norm {
+    weight: TensorId,
+    epsilon: f32,
 }
 
 impl BranchNorm {
-    /// The norm of a branch, which is called `names` where it comes before and where it comes after.
-    pub fn new(config: &ModelConfig, tensors: &mut LayerTensors, [before, after]: [&str; 2]) -> Self {
-        let name = match config.norm_place {
-            NormPlace::Before => before,
-            NormPlace::After => after,
+    /// The norms of a branch of `width` elements.
+    pub fn new(branch: &Branch, width: usize, tensors: &mut LayerTensors) -> Self {
+        let mut norm = |passage: &Passage| {
+            let norm = passage.norm()?;
+            let weight = tensors.vector(&format!("{}.weight", norm.name), width);
+            Some(Norm { weight, epsilon: norm.epsilon })
         };
-        Self {
-            weight: tensors.vector(&format!("{name}.weight"), config.hidden_size),
-            place: config.norm_place,
-            width: config.hidden_size,
-            epsilon: config.rms_norm_eps,
-            residual: config.residual_multiplier,
-        }
+        let (before, after) = (norm(&branch.enter), norm(&branch.leave));
+        Self { before, after, width, factor: branch.factor }
     }
 
     /// Adds to `needs` what it needs.
@@ -43,9 +45,9 @@ impl BranchNorm {
     /// # Errors
     /// If the device failed.
     pub fn begin(&self, pass: &mut Pass<'_>) -> Result<Tensor, ForwardError> {
-        match self.place {
-            NormPlace::Before => pass.norm(self.weight, self.epsilon),
-            NormPlace::After => {
+        match self.before {
+            Some(Norm { weight, epsilon }) => pass.norm(weight, epsilon),
+            None => {
                 pass.settle_branch()?;
                 Ok(pass.hidden())
             }
@@ -59,11 +61,9 @@ impl BranchNorm {
     /// If the device failed.
     pub fn peek(&self, pass: &mut Pass<'_>, out: Tensor) -> Result<Tensor, ForwardError> {
         let x = pass.hidden();
-        if self.place == NormPlace::After {
-            return Ok(x);
-        }
-        let weight = &pass.weights.vector(self.weight);
-        pass.submit(&[Command::Norm { x, weight, epsilon: self.epsilon, out }])?;
+        let Some(Norm { weight, epsilon }) = self.before else { return Ok(x) };
+        let weight = &pass.weights.vector(weight);
+        pass.submit(&[Command::Norm { x, weight, epsilon, out }])?;
         Ok(out)
     }
 
@@ -72,11 +72,11 @@ impl BranchNorm {
     /// # Errors
     /// If the device failed.
     pub fn end(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
-        if self.place == NormPlace::After {
-            let (branch, weight) = (pass.branch(), &pass.weights.vector(self.weight));
-            pass.submit(&[Command::Norm { x: branch, weight, epsilon: self.epsilon, out: branch }])?;
+        if let Some(Norm { weight, epsilon }) = self.after {
+            let (branch, weight) = (pass.branch(), &pass.weights.vector(weight));
+            pass.submit(&[Command::Norm { x: branch, weight, epsilon, out: branch }])?;
         }
-        pass.add_branch(self.residual);
+        pass.add_branch(self.factor);
         Ok(())
     }
 }

@@ -5,14 +5,14 @@ use interbed_weights::{Access, TensorId};
 
 use super::branch_norm::BranchNorm;
 use super::tensors::LayerTensors;
-use crate::config::{Mixture, ModelConfig, Router};
+use crate::blueprint::{Branch, Mixture, Router};
 use crate::pass::{Choice, ForwardError, Linear, Pass};
 
 /// Numbers in a cache line.
 const LINE: usize = 16;
 
 /// See the module.
-pub struct Chooser {
+pub(super) struct Chooser {
     /// The index of its layer in the model's list.
     group: usize,
     /// The norm of the layer's branch.
@@ -34,9 +34,14 @@ pub struct Outlook {
 
 impl Chooser {
     /// The chooser of the layer at index `group` of the model's list, whose `tensors` begin with these.
-    pub fn new(config: &ModelConfig, mixture: &Mixture, group: usize, tensors: &mut LayerTensors) -> Self {
-        let norm = BranchNorm::new(config, tensors, ["post_attention_layernorm", "post_feedforward_layernorm"]);
-        let shape = [mixture.experts, config.hidden_size];
+    pub fn new(
+        hidden: usize,
+        (branch, mixture): (&Branch, &Mixture),
+        group: usize,
+        tensors: &mut LayerTensors,
+    ) -> Self {
+        let norm = BranchNorm::new(branch, hidden, tensors);
+        let shape = [mixture.experts, hidden];
         let gate = tensors.linear("mlp.gate", shape, mixture.biases, Access::Sweep);
         let bias =
             mixture.router.choice_bias.then(|| tensors.vector("mlp.gate.e_score_correction_bias", mixture.experts));

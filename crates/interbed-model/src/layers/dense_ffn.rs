@@ -6,12 +6,12 @@ use interbed_weights::{Access, GroupSpec, Role};
 
 use super::branch_norm::BranchNorm;
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState};
-use crate::config::ModelConfig;
+use super::{Layer, LayerState, Place};
+use crate::blueprint::{Branch, Dense};
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
 /// See the module.
-pub struct DenseFfn {
+pub(super) struct DenseFfn {
     spec: GroupSpec,
     norm: BranchNorm,
     gate: Linear,
@@ -21,18 +21,16 @@ pub struct DenseFfn {
 }
 
 impl DenseFfn {
-    /// The network of decoder layer `layer`, at index `group` of the model's list.
-    pub fn new(config: &ModelConfig, group: usize, layer: usize) -> Self {
-        let (hidden, inner, has_bias) = (config.hidden_size, config.intermediate_size, config.mlp_bias);
-        let name = format!("layer {layer}, ffn");
-        let mut tensors = LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."));
-        let names = ["post_attention_layernorm", "post_feedforward_layernorm"];
-        let norm = BranchNorm::new(config, &mut tensors, names);
+    /// The network of a branch at `place`, in a model of this hidden width.
+    pub(super) fn new(hidden: usize, (branch, dense): (&Branch, &Dense), place: Place) -> Self {
+        let (inner, has_bias) = (dense.width, dense.bias);
+        let mut tensors = LayerTensors::of_layer(place, "ffn", Role::FeedForward);
+        let norm = BranchNorm::new(branch, hidden, &mut tensors);
         let gate = tensors.linear("mlp.gate_proj", [inner, hidden], has_bias, Access::Sweep);
         // The activation takes a row of gate together with the same row of up.
         let up = tensors.linear("mlp.up_proj", [inner, hidden], has_bias, Access::SweepBeside);
         let down = tensors.linear("mlp.down_proj", [hidden, inner], has_bias, Access::Sweep);
-        Self { spec: tensors.finish(), norm, gate, up, down, activation: config.activation }
+        Self { spec: tensors.finish(), norm, gate, up, down, activation: dense.activation }
     }
 
     /// The results of gate and up.

@@ -5,14 +5,14 @@ use interbed_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::tensors::LayerTensors;
 use super::{Layer, LayerState};
-use crate::config::ModelConfig;
+use crate::blueprint::Blueprint;
 use crate::pass::{ForwardError, Pass, PassSize};
 
 /// The embedding's tensor, which may also be the head's.
 pub const EMBEDDING_TENSOR: &str = "model.embed_tokens.weight";
 
 /// See the module.
-pub struct Embedding {
+pub(super) struct Embedding {
     spec: GroupSpec,
     /// `[vocab, hidden]`
     table: TensorId,
@@ -22,10 +22,10 @@ pub struct Embedding {
 
 impl Embedding {
     /// The embedding, at index `group` of the model's list.
-    pub fn new(config: &ModelConfig, group: usize) -> Self {
+    pub fn new(blueprint: &Blueprint, group: usize) -> Self {
         let mut tensors = LayerTensors::new(group, "embedding", Role::Embedding, 0, "");
-        let table = tensors.matrix(EMBEDDING_TENSOR, [config.vocab_size, config.hidden_size], Access::Rows);
-        let (hidden, multiplier) = (config.hidden_size, config.embedding_multiplier);
+        let table = tensors.matrix(EMBEDDING_TENSOR, [blueprint.vocab_size, blueprint.hidden_size], Access::Rows);
+        let (hidden, multiplier) = (blueprint.hidden_size, blueprint.embedding_factor);
         Self { table, hidden, multiplier, spec: tensors.finish() }
     }
 }

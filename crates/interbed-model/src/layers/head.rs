@@ -5,8 +5,8 @@ use interbed_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::embedding::EMBEDDING_TENSOR;
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState};
-use crate::config::ModelConfig;
+use super::{Layer, LayerState, Place};
+use crate::blueprint::Blueprint;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
 /// The head's tensor, unless it is the embedding.
@@ -17,28 +17,28 @@ pub const HEAD_TENSOR: &str = "lm_head.weight";
 pub const LOGIT_ROWS: usize = 64;
 
 /// See the module.
-pub struct Head {
+pub(super) struct Head {
     spec: GroupSpec,
     norm: TensorId,
     head: Linear,
     epsilon: f32,
-    /// The factor of the hidden states. MiniCPM divides before the head, Granite after it; doing it before is cheaper
+    /// The factor of the hidden states. Some models divide before the head, others after it; doing it before is cheaper
     /// and as exact.
     scale: f32,
 }
 
 impl Head {
-    /// The head, at index `group` of the model's list.
-    pub fn new(config: &ModelConfig, group: usize) -> Self {
-        let (hidden, vocab) = (config.hidden_size, config.vocab_size);
-        let mut tensors = LayerTensors::new(group, "head", Role::Head, config.num_layers, "");
-        let norm = tensors.vector("model.norm.weight", hidden);
+    /// The head, at `place` behind the last decoder layer.
+    pub(super) fn new(blueprint: &Blueprint, place: Place) -> Self {
+        let (hidden, vocab, head) = (blueprint.hidden_size, blueprint.vocab_size, &blueprint.head);
+        let mut tensors = LayerTensors::new(place.group, "head", Role::Head, place.layer, "");
+        let norm = tensors.vector(&format!("{}.weight", head.norm.name), hidden);
         // A tied head is the embedding again: the same tensor in two groups, held once.
-        let name = if config.tied_embeddings { EMBEDDING_TENSOR } else { HEAD_TENSOR };
+        let name = if head.is_tied { EMBEDDING_TENSOR } else { HEAD_TENSOR };
         let weight = tensors.matrix(name, [vocab, hidden], Access::Sweep);
-        let head = Linear { weight, bias: None, rows: vocab, cols: hidden };
-        let (epsilon, scale) = (config.rms_norm_eps, 1.0 / config.logits_divisor);
-        Self { spec: tensors.finish(), norm, head, epsilon, scale }
+        let matrix = Linear { weight, bias: None, rows: vocab, cols: hidden };
+        let (epsilon, scale) = (head.norm.epsilon, 1.0 / head.divisor);
+        Self { spec: tensors.finish(), norm, head: matrix, epsilon, scale }
     }
 
     /// The normed hidden states, in whose place the greatest logits come, and the logits.

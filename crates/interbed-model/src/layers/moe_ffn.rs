@@ -10,8 +10,8 @@ use interbed_weights::{Access, EXPERT_MATRICES_MAX, GroupSpec, Role, TensorId};
 
 use super::chooser::{Chooser, Outlook};
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState};
-use crate::config::{Mixture, ModelConfig};
+use super::{Layer, LayerState, Place};
+use crate::blueprint::{Branch, Mixture};
 use crate::pass::{Choice, ForwardError, Linear, Pass, PassSize};
 
 /// The most rows for which a layer looks ahead: a few sequences that decode. A chunk of a prompt needs nearly all
@@ -19,7 +19,7 @@ use crate::pass::{Choice, ForwardError, Linear, Pass, PassSize};
 const LOOKING_ROWS: usize = 32;
 
 /// See the module.
-pub struct MoeFfn {
+pub(super) struct MoeFfn {
     spec: GroupSpec,
     group: usize,
     chooser: Chooser,
@@ -58,16 +58,17 @@ struct Scratch {
 }
 
 impl MoeFfn {
-    /// The mixture of decoder layer `layer`, at index `group` of the model's list.
-    pub fn new(config: &ModelConfig, mixture: &Mixture, group: usize, layer: usize) -> Self {
-        let (hidden, width) = (config.hidden_size, mixture.expert_width);
-        let mut tensors = tensors_of(group, layer);
-        let chooser = Chooser::new(config, mixture, group, &mut tensors);
-        let next = (layer + 1..config.num_layers).find(|&next| mixture.layers[next]).map(|next| {
-            // Each decoder layer is two of the model's.
-            let group = group + 2 * (next - layer);
-            Chooser::new(config, mixture, group, &mut tensors_of(group, next))
-        });
+    /// The mixture of a branch at `place`, in a model of this hidden width, and the next mixture `behind` it.
+    pub(super) fn new(
+        hidden: usize,
+        of: (&Branch, &Mixture),
+        place: Place,
+        behind: Option<((&Branch, &Mixture), Place)>,
+    ) -> Self {
+        let ((_, mixture), width) = (of, of.1.expert_width);
+        let mut tensors = tensors_of(place);
+        let chooser = Chooser::new(hidden, of, place.group, &mut tensors);
+        let next = behind.map(|(next, place)| Chooser::new(hidden, next, place.group, &mut tensors_of(place)));
         let biases = mixture.biases.then(|| {
             [("gate", width), ("up", width), ("down", hidden)].map(|(matrix, rows)| {
                 tensors.vector(&format!("mlp.experts.all.{matrix}_proj.bias"), mixture.experts * rows)
@@ -91,14 +92,14 @@ impl MoeFfn {
         }
         Self {
             spec: tensors.finish(),
-            group,
+            group: place.group,
             chooser,
             next,
             expert_width: width,
             biases,
             shared,
             hidden,
-            activation: config.activation,
+            activation: mixture.activation,
         }
     }
 
@@ -213,8 +214,7 @@ impl Layer for MoeFfn {
     }
 }
 
-/// An empty list for the tensors of decoder layer `layer`'s mixture, at index `group` of the model's list.
-fn tensors_of(group: usize, layer: usize) -> LayerTensors {
-    let name = format!("layer {layer}, experts");
-    LayerTensors::new(group, name, Role::FeedForward, layer, format!("model.layers.{layer}."))
+/// An empty list for the tensors of the mixture at `place`.
+fn tensors_of(place: Place) -> LayerTensors {
+    LayerTensors::of_layer(place, "experts", Role::FeedForward)
 }

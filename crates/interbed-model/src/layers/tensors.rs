@@ -2,6 +2,7 @@
 
 use interbed_weights::{Access, GroupSpec, Role, TensorId, TensorSpec};
 
+use super::Place;
 use crate::pass::Linear;
 
 /// Collects a layer's tensors in the order in which a pass sweeps over them.
@@ -19,6 +20,11 @@ impl LayerTensors {
     pub fn new(group: usize, name: impl Into<String>, role: Role, layer: usize, prefix: impl Into<String>) -> Self {
         let spec = GroupSpec { name: name.into(), role, layer, tensors: Vec::new() };
         Self { group, prefix: prefix.into(), spec }
+    }
+
+    /// For the `part` of a decoder layer that stands at `place`.
+    pub(super) fn of_layer(Place { group, layer }: Place, part: &str, role: Role) -> Self {
+        Self::new(group, format!("layer {layer}, {part}"), role, layer, format!("model.layers.{layer}."))
     }
 
     /// Adds a vector of `len` elements.

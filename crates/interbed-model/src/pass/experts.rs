@@ -6,7 +6,7 @@ use interbed_kernels::Activation;
 use interbed_weights::{EXPERT_MATRICES_MAX, TensorId};
 
 use super::{ForwardError, Pass};
-use crate::config::Router;
+use crate::blueprint::Router;
 use crate::route_sink::RoutedRow;
 use crate::routes::Routes;
 

@@ -52,7 +52,7 @@ impl GgufPlan {
     ) -> Result<Self, SynthError> {
         let Description { mut metadata, rope_factors, style } =
             describe(config).map_err(|what| SynthError::NotInGguf { what })?;
-        metadata.set("general.name", format!("synthetic {:?}", config.architecture));
+        metadata.set("general.name", format!("synthetic {:?}", config.family));
         metadata.set("general.quantization_version", 2u32);
         if let Some(file_type) = file_type(dtype) {
             metadata.set("general.file_type", file_type);
@@ -74,7 +74,7 @@ impl GgufPlan {
             {
                 tensor.dtype = stored_as(dtype, &tensor.name, cols);
             }
-            if let Some(mixture) = &config.mixture
+            if let Some(mixture) = config.blueprint.mixture()
                 && is_of_all_biases(&tensor.name)
             {
                 // Readers want those of each expert in a row.
@@ -122,10 +122,11 @@ impl GgufPlan {
     }
 
     fn rows<'a>(&'a self, spec: &SynthSpec, config: &ModelConfig, tensor: &TensorMeta) -> Rows<'a> {
+        let attention = config.blueprint.attentions().next();
         let heads = match self.style {
             RopeStyle::Halves => None,
-            RopeStyle::Neighbours if tensor.name.contains(".self_attn.q_proj.") => Some(config.num_heads),
-            RopeStyle::Neighbours if tensor.name.contains(".self_attn.k_proj.") => Some(config.num_kv_heads),
+            RopeStyle::Neighbours if tensor.name.contains(".self_attn.q_proj.") => attention.map(|of| of.heads),
+            RopeStyle::Neighbours if tensor.name.contains(".self_attn.k_proj.") => attention.map(|of| of.kv_heads),
             RopeStyle::Neighbours => None,
         };
         let (rows, cols) = match *tensor.shape {
@@ -138,8 +139,9 @@ impl GgufPlan {
         };
         let given = self.rope_factors.as_ref().filter(|(name, _)| *name == tensor.name).map(|(_, f)| f.as_slice());
         let head_rows = heads.map_or(rows, |heads| rows / heads);
-        let stream =
-            |tensor: &TensorMeta| TensorStream::new(spec.seed, spec.router_skew, config.mixture.is_some(), tensor);
+        let stream = |tensor: &TensorMeta| {
+            TensorStream::new(spec.seed, spec.router_skew, config.blueprint.mixture().is_some(), tensor)
+        };
         let streams = match *tensor.shape {
             [experts, rows, cols] => {
                 let of_expert = |expert: usize| {

@@ -5,11 +5,11 @@ use interbed_weights::{Catalog, ElementType, ResidentWeights, TensorId, WeightSo
 
 use super::random::CHUNK_ELEMENTS;
 use super::*;
+use crate::blueprint::Attention;
 use crate::chat_template::ChatTemplate;
-use crate::config::QkNorm;
 use crate::generation_config::GenerationConfig;
 use crate::gguf::GgufModel;
-use crate::presets::preset;
+use crate::preset;
 use crate::tokenizer::Tokenizer;
 
 fn spec(name: &str) -> SynthSpec {
@@ -47,15 +47,15 @@ fn a_made_model_is_read_back_whole() {
         let report = synthesize(&spec, &out, &mut |done, total| last = (done, total)).unwrap();
         assert_eq!(last, (report.weight_bytes, report.weight_bytes));
         let config = ModelConfig::from_dir(&out).unwrap();
-        assert_eq!((config.num_layers, config.dtype), (3, Some(dtype)));
-        assert_eq!(report.weight_bytes, config.num_parameters() * dtype.block_bytes() as u64);
-        assert_eq!(GenerationConfig::from_dir(&out).unwrap().eos_token_ids, config.eos_token_ids);
+        assert_eq!((config.blueprint.layers.len(), config.dtype), (3, Some(dtype)));
+        assert_eq!(report.weight_bytes, config.blueprint.num_parameters() * dtype.block_bytes() as u64);
+        assert_eq!(GenerationConfig::from_dir(&out).unwrap().eos_token_ids, config.ends.eos_token_ids);
         let catalog = Catalog::open(&out).unwrap();
         assert!(catalog.files().len() > 1, "it was cut into shards");
         assert!(catalog.tensors().all(|(_, entry)| entry.element_type == ElementType::Known(dtype)));
-        let weights = ResidentWeights::load(&catalog, &group_specs(&config), &mut |_, _| {}).unwrap();
-        assert_eq!(weights.bytes(), plan_bytes(&catalog, &group_specs(&config)).unwrap());
-        assert_eq!(group_specs(&config).len(), 1 + 2 * 3 + 1);
+        let weights = ResidentWeights::load(&catalog, &group_specs(&config.blueprint), &mut |_, _| {}).unwrap();
+        assert_eq!(weights.bytes(), plan_bytes(&catalog, &group_specs(&config.blueprint)).unwrap());
+        assert_eq!(group_specs(&config.blueprint).len(), 1 + 2 * 3 + 1);
     }
 }
 
@@ -118,19 +118,19 @@ fn the_tokenizer_encodes_every_text_and_stays_below_the_vocabulary() {
         let [(_, tokenizer), (_, tokenizer_config)] = tokenizer::tokenizer_files(&config).unwrap();
         let tokenizer = tokenizers::Tokenizer::from_bytes(tokenizer.to_string()).unwrap();
         let ids = tokenizer.get_vocab(true);
-        assert_eq!(ids.len(), config.vocab_size, "{name}: every id has a token");
-        assert!(ids.values().all(|&id| (id as usize) < config.vocab_size), "{name}");
+        assert_eq!(ids.len(), config.blueprint.vocab_size, "{name}: every id has a token");
+        assert!(ids.values().all(|&id| (id as usize) < config.blueprint.vocab_size), "{name}");
         let text = "The other letters, and then 1234 other things:\n\tпривет 你好 🙂 \u{0}é";
         let encoded = tokenizer.encode(text, false).unwrap();
         assert_eq!(tokenizer.decode(encoded.get_ids(), true).unwrap(), text, "{name}");
         let words = tokenizer.encode("there is another thing in the other street", false).unwrap();
         assert!(words.len() < 26, "{name}: {:?}", words.get_tokens());
         let end = tokenizer_config["eos_token"].as_str().unwrap();
-        assert_eq!(tokenizer.token_to_id(end), config.eos_token_ids.first().copied(), "{name}");
-        assert_eq!(tokenizer.encode(end, false).unwrap().get_ids(), &config.eos_token_ids[..1], "{name}");
+        assert_eq!(tokenizer.token_to_id(end), config.ends.eos_token_ids.first().copied(), "{name}");
+        assert_eq!(tokenizer.encode(end, false).unwrap().get_ids(), &config.ends.eos_token_ids[..1], "{name}");
         let with_special = tokenizer.encode("a", true).unwrap();
-        let begins = with_special.get_ids().first() == config.bos_token_id.as_ref();
-        assert_eq!(begins, config.bos_token_id != config.eos_token_ids.first().copied(), "{name}");
+        let begins = with_special.get_ids().first() == config.ends.bos_token_id.as_ref();
+        assert_eq!(begins, config.ends.bos_token_id != config.ends.eos_token_ids.first().copied(), "{name}");
     }
 }
 
@@ -142,7 +142,7 @@ fn a_model_without_an_end_is_given_one() {
     let out = dir.path().join("out");
     make(&SynthSpec { config_json: config_json.to_string(), dtype: None, ..spec("tiny") }, &out);
     let config = ModelConfig::from_dir(&out).unwrap();
-    assert_eq!((config.eos_token_ids, config.dtype), (vec![299], Some(DType::BF16)));
+    assert_eq!((config.ends.eos_token_ids, config.dtype), (vec![299], Some(DType::BF16)));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn make_gguf(spec: &SynthSpec, out: &Path) -> (SynthReport, Catalog, ModelConfig
 
 /// All tensors of a model by name, as f32 values.
 fn numbers(catalog: &Catalog, config: &ModelConfig) -> Vec<(String, Vec<f32>)> {
-    let specs = group_specs(config);
+    let specs = group_specs(&config.blueprint);
     let weights = ResidentWeights::load(catalog, &specs, &mut |_, _| {}).unwrap();
     let mut all = Vec::new();
     for (group, spec) in specs.iter().enumerate() {
@@ -205,6 +205,11 @@ fn in_halves(values: &[f32], heads: usize, cols: usize) -> Vec<f32> {
         out[target * cols..][..cols].copy_from_slice(&values[row * cols..][..cols]);
     }
     out
+}
+
+/// The first attention of a model.
+fn attention(config: &ModelConfig) -> &Attention {
+    config.blueprint.attentions().next().expect("an attention")
 }
 
 #[test]
@@ -245,29 +250,25 @@ fn a_gguf_file_holds_the_model_of_the_same_seed() {
         let (report, catalog, got) = make_gguf(&spec, &dir.path().join(name));
         assert_eq!(report.files, [dir.path().join(name).join("model.gguf")]);
         let shape = |config: &ModelConfig| {
-            let flags = [
-                config.qkv_bias,
-                config.output_bias,
-                config.mlp_bias,
-                config.qk_norm != QkNorm::None,
-                config.tied_embeddings,
-            ];
-            let ids = (config.bos_token_id, config.eos_token_ids.clone());
-            (config.num_parameters(), config.context(), flags, config.sliding_windows.clone(), ids)
+            let of = attention(config);
+            let flags = [of.input_bias, of.output_bias, of.norms.is_some(), config.blueprint.head.is_tied];
+            let ids = (config.ends.bos_token_id, config.ends.eos_token_ids.clone());
+            let blueprint = &config.blueprint;
+            (blueprint.num_parameters(), blueprint.context, flags, blueprint.windows(), ids)
         };
         assert_eq!(shape(&got), shape(&want), "{name}");
-        for (got, want) in [
-            (got.embedding_multiplier, want.embedding_multiplier),
-            (got.residual_multiplier, want.residual_multiplier),
-            (got.logits_divisor, want.logits_divisor),
-            (got.attention_scale, want.attention_scale),
-        ] {
+        let factors = |config: &ModelConfig| {
+            let blueprint = &config.blueprint;
+            let scale = attention(config).scale;
+            [blueprint.embedding_factor, blueprint.branch_factor(), blueprint.head.divisor, scale]
+        };
+        for (got, want) in factors(&got).into_iter().zip(factors(&want)) {
             assert!((got / want - 1.0).abs() < 1e-6, "{name}: {got} {want}");
         }
         // The same angles at every position.
-        let half = want.head_dim / 2;
+        let half = attention(&want).key_width / 2;
         let angles = |config: &ModelConfig| {
-            let table = crate::rope::RopeTable::new(&config.rope, config.head_dim);
+            let table = crate::rope::RopeTable::new(&config.blueprint.ropes[0]);
             let (mut cos, mut sin) = (vec![0.0; half], vec![0.0; half]);
             table.fill(33, 40, &mut cos, &mut sin);
             [cos, sin].concat()
@@ -279,12 +280,12 @@ fn a_gguf_file_holds_the_model_of_the_same_seed() {
         for ((tensor, got_values), (_, want_values)) in
             numbers(&catalog, &got).into_iter().zip(numbers(&plain_catalog, &want))
         {
-            let heads = match got.rope.style {
-                RopeStyle::Neighbours if tensor.contains("q_proj") => Some(want.num_heads),
-                RopeStyle::Neighbours if tensor.contains("k_proj") => Some(want.num_kv_heads),
+            let heads = match got.blueprint.ropes[0].style {
+                RopeStyle::Neighbours if tensor.contains("q_proj") => Some(attention(&want).heads),
+                RopeStyle::Neighbours if tensor.contains("k_proj") => Some(attention(&want).kv_heads),
                 _ => None,
             };
-            let cols = if tensor.ends_with("bias") { 1 } else { want.hidden_size };
+            let cols = if tensor.ends_with("bias") { 1 } else { want.blueprint.hidden_size };
             let got_values = heads.map_or(got_values.clone(), |heads| in_halves(&got_values, heads, cols));
             assert!(got_values == want_values, "{name}: {tensor}");
         }
@@ -359,9 +360,9 @@ fn a_gpt_oss_is_the_same_in_either_format() {
     let want = numbers(&Catalog::open(dir.path().join("hf")).unwrap(), &config);
     let (_, catalog, read) = make_gguf(&given, &dir.path().join("gguf"));
     assert!(numbers(&catalog, &read) == want);
-    assert_eq!((&read.rope.scaling, &read.mixture, &read.sliding_windows), {
-        (&config.rope.scaling, &config.mixture, &config.sliding_windows)
-    });
+    let (read, config) = (&read.blueprint, &config.blueprint);
+    assert_eq!(read.ropes[0].scaling, config.ropes[0].scaling);
+    assert_eq!((read.mixture(), read.windows()), (config.mixture(), config.windows()));
     // As published: only experts are of MXFP4.
     let spec = SynthSpec { dtype: Some(DType::Mxfp4), ..given };
     let (report, catalog, config) = make_gguf(&spec, &dir.path().join("mxfp4"));

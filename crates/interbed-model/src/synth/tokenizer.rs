@@ -23,11 +23,11 @@ const SPACE: char = 'Ġ';
 pub(super) fn tokenizer_files(config: &ModelConfig) -> Result<[(&'static str, Value); 2], SynthError> {
     let specials = special_tokens(config);
     let needed = 256 + specials.len();
-    if config.vocab_size < needed {
-        return Err(SynthError::VocabularyTooSmall { vocab_size: config.vocab_size, needed });
+    if config.blueprint.vocab_size < needed {
+        return Err(SynthError::VocabularyTooSmall { vocab_size: config.blueprint.vocab_size, needed });
     }
     let mut vocab: Map<String, Value> = specials.iter().map(|(id, token)| (token.clone(), json!(id))).collect();
-    let mut free_ids = (0..config.vocab_size as u32).filter(|id| !specials.contains_key(id));
+    let mut free_ids = (0..config.blueprint.vocab_size as u32).filter(|id| !specials.contains_key(id));
     // The order matters: `zip` takes from its right side only if the left side gave something, so that no id is lost.
     for (letter, id) in byte_alphabet().into_iter().zip(&mut free_ids) {
         vocab.insert(letter.to_string(), json!(id));
@@ -37,8 +37,8 @@ pub(super) fn tokenizer_files(config: &ModelConfig) -> Result<[(&'static str, Va
         vocab.insert(format!("{left}{right}"), json!(id));
         merges.push(json!([left, right]));
     }
-    let bos = config.bos_token_id.and_then(|id| specials.get(&id));
-    let eos = config.eos_token_ids.first().and_then(|id| specials.get(id));
+    let bos = config.ends.bos_token_id.and_then(|id| specials.get(&id));
+    let eos = config.ends.eos_token_ids.first().and_then(|id| specials.get(id));
     Ok([
         ("tokenizer.json", tokenizer_json(config, &specials, bos, vocab, merges)),
         ("tokenizer_config.json", tokenizer_config_json(config, bos, eos)),
@@ -48,11 +48,11 @@ pub(super) fn tokenizer_files(config: &ModelConfig) -> Result<[(&'static str, Va
 /// The tokens at the ids to which the configuration gives a meaning.
 fn special_tokens(config: &ModelConfig) -> BTreeMap<u32, String> {
     let mut specials = BTreeMap::new();
-    for (index, &id) in config.eos_token_ids.iter().enumerate() {
+    for (index, &id) in config.ends.eos_token_ids.iter().enumerate() {
         let name = if index == 0 { "<|end|>".to_owned() } else { format!("<|end_{index}|>") };
         specials.entry(id).or_insert(name);
     }
-    if let Some(id) = config.bos_token_id {
+    if let Some(id) = config.ends.bos_token_id {
         // Some models begin and end a text with the same token.
         specials.entry(id).or_insert_with(|| "<|begin|>".to_owned());
     }
@@ -81,7 +81,7 @@ fn tokenizer_json(
                 { "SpecialToken": { "id": bos, "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } },
                 { "SpecialToken": { "id": bos, "type_id": 1 } }, { "Sequence": { "id": "B", "type_id": 1 } },
             ],
-            "special_tokens": { bos: { "id": bos, "ids": [config.bos_token_id], "tokens": [bos] } },
+            "special_tokens": { bos: { "id": bos, "ids": [config.ends.bos_token_id], "tokens": [bos] } },
         })
     });
     json!({
@@ -111,7 +111,7 @@ fn tokenizer_config_json(config: &ModelConfig, bos: Option<&String>, eos: Option
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": bos,
         "eos_token": eos,
-        "model_max_length": config.max_position_embeddings,
+        "model_max_length": config.blueprint.positions,
         "clean_up_tokenization_spaces": false,
         "chat_template": template,
     })
@@ -119,7 +119,7 @@ fn tokenizer_config_json(config: &ModelConfig, bos: Option<&String>, eos: Option
 
 /// Whether texts begin with the begin token: not if it is also an end token.
 fn begins_with_bos(config: &ModelConfig) -> bool {
-    config.bos_token_id.is_some_and(|id| !config.eos_token_ids.contains(&id))
+    config.ends.bos_token_id.is_some_and(|id| !config.ends.eos_token_ids.contains(&id))
 }
 
 /// The characters that stand for the bytes 0 to 255: printable bytes stand for themselves, the others for characters

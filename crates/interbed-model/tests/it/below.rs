@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use interbed_device::{Device, KvFrame};
 use interbed_kernels::{KvDType, STRETCH};
+use interbed_model::blueprint::Part;
 use interbed_model::config::ModelConfig;
 use interbed_model::{BatchSequence, ForwardError, FrameId, KvBelow, KvLost, LogitRows, Model, SequenceBlocks};
 use interbed_weights::Catalog;
@@ -75,11 +76,15 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
         let dir = crate::harness::fixtures().join(name);
         let mut config = ModelConfig::from_dir(&dir).unwrap();
         // Longer than a stretch, so that some of what is below is seen.
-        config.sliding_windows.iter_mut().flatten().for_each(|window| *window = STRETCH + 500);
+        for branch in config.blueprint.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
+            if let Part::Attention(attention) = &mut branch.part {
+                attention.window = attention.window.map(|_| STRETCH + 500);
+            }
+        }
         let sequences = (blocks[0] + blocks[1]) as usize / BLOCKS_PER_SEQUENCE + 1;
         let mut harness = Harness::of(config, &Catalog::open(&dir).unwrap(), dtype, 2, sequences);
         computed(&mut harness, &tokens, &tables, done);
-        let layout = Model::kv_layout(harness.model.config(), BLOCK_SIZE, dtype);
+        let layout = Model::kv_layout(harness.model.blueprint(), BLOCK_SIZE, dtype);
         let kv = harness.device.kv();
         let mut below = Copied {
             blocks: tables.iter().map(|table| table.iter().map(|&block| kv.block(block).to_vec()).collect()).collect(),

@@ -1,6 +1,6 @@
-//! Digests of logits of every fixture in every format at every level, alone and in company. A change that must change no
-//! bit is checked so: `INTERBED_DIGESTS=FILE cargo test -p interbed-model --test it digests` writes the file before the
-//! change, and compares with it after the change.
+//! Digests of logits of every fixture in every format at every level, alone and in company. A change that must change
+//! no bit is checked so: `INTERBED_DIGESTS=FILE cargo test -p interbed-model --test it digests` writes the file before
+//! the change, and compares with it after the change.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

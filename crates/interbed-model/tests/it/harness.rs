@@ -54,7 +54,7 @@ impl Harness {
     }
 
     fn with_blocks(config: ModelConfig, catalog: &Catalog, kv_dtype: KvDType, threads: usize, blocks: usize) -> Self {
-        let weights = ResidentWeights::load(catalog, &layers::group_specs(&config), &mut |_, _| ()).unwrap();
+        let weights = ResidentWeights::load(catalog, &layers::group_specs(&config.blueprint), &mut |_, _| ()).unwrap();
         Self::over(config, Box::new(weights), kv_dtype, threads, blocks)
     }
 
@@ -67,16 +67,16 @@ impl Harness {
         blocks: usize,
     ) -> Self {
         let mut config = config;
-        config.settle_length(BLOCKS_PER_SEQUENCE * BLOCK_SIZE);
-        let needs = Model::pass_needs(&config, MAX_TOKENS, MAX_TOKENS);
-        let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
+        config.blueprint.settle_length(BLOCKS_PER_SEQUENCE * BLOCK_SIZE);
+        let needs = Model::pass_needs(&config.blueprint, MAX_TOKENS, MAX_TOKENS);
+        let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, kv_dtype);
         let layout = if crate::IN_STRIPS { layout.in_pages(page_size()) } else { layout };
         let kv = match crate::IN_STRIPS {
             true => KvPool::new_in_strips(layout.clone(), blocks, STRIPS).unwrap(),
             false => KvPool::new(layout.clone(), blocks).unwrap(),
         };
         let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
-        Self { model: Model::new(config, weights, layout), device: CpuDevice::new(cpu, &needs, kv).unwrap() }
+        Self { model: Model::new(config.blueprint, weights, layout), device: CpuDevice::new(cpu, &needs, kv).unwrap() }
     }
 
     /// The same model, computing with the instructions of `level`.

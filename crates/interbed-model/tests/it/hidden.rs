@@ -53,7 +53,7 @@ fn alone_in_chunks_and_among_logits() {
                 pass(&mut harness, &mut [sequence], &[prompt.len()], &[rows]).remove(0)
             })
             .collect();
-        let width = Harness::load(name, dtype, 1, 1).model.config().hidden_size;
+        let width = Harness::load(name, dtype, 1, 1).model.blueprint().hidden_size;
         assert!(alone[0].len() == 80 && alone[0].iter().all(|row| row.len() == width));
         // Rows of both kinds side by side, more of them than are computed at a time.
         let mut harness = Harness::load(name, dtype, 2, 3);

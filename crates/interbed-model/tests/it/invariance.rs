@@ -106,7 +106,7 @@ fn after_a_prefix_hit() {
 #[test]
 fn keys_under_another_rope_scale_have_another_namespace() {
     let dynamic = Harness::load("rope_dynamic_long", KvDType::F32, 1, 1).model;
-    let context = dynamic.config().max_position_embeddings;
+    let context = dynamic.blueprint().positions;
     assert_eq!(dynamic.cache_namespace(context), dynamic.cache_namespace(1));
     assert_ne!(dynamic.cache_namespace(context + 1), dynamic.cache_namespace(context));
     assert_ne!(dynamic.cache_namespace(context + 1), dynamic.cache_namespace(context + 2));

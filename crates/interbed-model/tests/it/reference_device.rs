@@ -95,14 +95,14 @@ const PASSES: [[(usize, LogitRows); 2]; 5] = [
 
 fn model_of(name: &str) -> Model {
     model_over(name, |catalog, config| {
-        Box::new(ResidentWeights::load(catalog, &layers::group_specs(config), &mut |_, _| ()).unwrap())
+        Box::new(ResidentWeights::load(catalog, &layers::group_specs(&config.blueprint), &mut |_, _| ()).unwrap())
     })
 }
 
 /// A model whose weights are streamed through the fewest slots possible.
 fn streamed_model_of(name: &str) -> Model {
     model_over(name, |catalog, config| {
-        let plan = StreamPlan::new(catalog, &layers::group_specs(config), 1).unwrap();
+        let plan = StreamPlan::new(catalog, &layers::group_specs(&config.blueprint), 1).unwrap();
         let settings = StreamConfig {
             budget: plan.partition().least_budget(),
             engine: EngineKind::Pread,
@@ -143,7 +143,7 @@ fn try_tiered_model(
     host_tokens_max: usize,
 ) -> Result<Model, WeightError> {
     try_model_over(name, |catalog, config| {
-        let plan = StreamPlan::new(catalog, &layers::group_specs(config), 1).unwrap();
+        let plan = StreamPlan::new(catalog, &layers::group_specs(&config.blueprint), 1).unwrap();
         let (least, all) = (plan.partition().least_budget(), plan.partition().band_memory());
         let [budget, of_device] = shares.map(|share| least + (all as f64 * share) as u64);
         let settings = StreamConfig {
@@ -173,14 +173,14 @@ fn try_model_over(
     let dir = fixtures().join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights = weights(&Catalog::open(&dir).unwrap(), &config)?;
-    let layout = Model::kv_layout(&config, BLOCK_SIZE, KvDType::F32);
-    Ok(Model::new(config, weights, layout))
+    let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32);
+    Ok(Model::new(config.blueprint, weights, layout))
 }
 
 fn reference(name: &str, seed: u64) -> ReferenceDevice {
     let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
-    let layout = Model::kv_layout(&config, BLOCK_SIZE, KvDType::F32);
-    ReferenceDevice::new(&Model::pass_needs(&config, 16, 16), &layout, seed)
+    let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32);
+    ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 16, 16), &layout, seed)
 }
 
 /// All logits of [`PASSES`].

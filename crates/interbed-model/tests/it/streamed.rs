@@ -45,7 +45,7 @@ fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {
 }
 
 fn plan(catalog: &Catalog, config: &ModelConfig, band_bytes: usize) -> StreamPlan {
-    StreamPlan::new(catalog, &group_specs(config), band_bytes).unwrap()
+    StreamPlan::new(catalog, &group_specs(&config.blueprint), band_bytes).unwrap()
 }
 
 fn stream(
@@ -132,7 +132,7 @@ fn experts_that_are_read_ahead_change_nothing() {
         let (_, shape) = plan.partition().experts().unwrap();
         // Routers stay, and half of the experts.
         let budget = plan.partition().full_budget() - (shape.bank_bytes() - shape.least_bytes()) / 2;
-        let looks = config.mixture.as_ref().is_some_and(|mixture| mixture.layers.iter().filter(|is| **is).count() > 1);
+        let looks = config.blueprint.mixtures().count() > 1;
         for (policy, engine) in ways().filter(|(policy, _)| *policy == StreamPolicy::Resident) {
             for reads_ahead in [true, false] {
                 let weights = stream(&catalog, &config, 5000, budget, policy, engine);
@@ -190,7 +190,7 @@ fn weights_in_fp8_stream_from_a_packed_store() {
     let config = config_of(&catalog, &from);
     let want = logits(&mut Harness::load("qwen3_moe_fp8", KvDType::F16, 2, 1), &prompt(70), usize::MAX);
     let store = dir.path().join("fp8.interbed");
-    let layout = StorePlan::new(&catalog, &group_specs(&config), "fp8", Vec::new(), &Coding::none()).unwrap();
+    let layout = StorePlan::new(&catalog, &group_specs(&config.blueprint), "fp8", Vec::new(), &Coding::none()).unwrap();
     let target = WriteTarget::open(&store).unwrap();
     write_store(&catalog, &layout, target, &mut |_, _, _| ControlFlow::Continue(())).unwrap();
     let packed = Catalog::open(&store).unwrap();
@@ -263,9 +263,9 @@ fn a_batch_that_is_too_large_begins_no_pass() {
     let budget = plan(&catalog, &config, 5000).partition().least_budget();
     let weights = stream(&catalog, &config, 5000, budget, StreamPolicy::Resident, EngineKind::Pread);
     let monitor = weights.monitor();
-    let layout = Model::kv_layout(&config, 4, KvDType::F32);
-    let mut device = ReferenceDevice::new(&Model::pass_needs(&config, 1, 1), &layout, 0);
-    let mut model = Model::new(config, Box::new(weights), layout);
+    let layout = Model::kv_layout(&config.blueprint, 4, KvDType::F32);
+    let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 1, 1), &layout, 0);
+    let mut model = Model::new(config.blueprint, Box::new(weights), layout);
     let mut forward = |tokens: &[u32]| {
         let (prompt_len, blocks) = (tokens.len(), SequenceBlocks::From(0));
         let batch = BatchSequence { tokens, first_position: 0, prompt_len, below: 0, blocks, logits: LogitRows::Last };

@@ -66,7 +66,7 @@ impl OnGpu {
     ) -> Self {
         let dir = fixtures().join(name);
         let mut config = ModelConfig::from_dir(&dir).unwrap();
-        config.settle_length(128);
+        config.blueprint.settle_length(128);
         Self::of(gpu, config, &Catalog::open(&dir).unwrap(), ProductArithmetic::Float, kv_dtype, prompt, weights)
     }
 
@@ -79,11 +79,11 @@ impl OnGpu {
         prompt: &[u32],
         weights: impl FnOnce(&mut VulkanDevice, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
     ) -> Self {
-        let layout = Model::kv_layout(&config, BLOCK_SIZE, kv_dtype);
-        let needs = Model::pass_needs(&config, 128, 128);
+        let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, kv_dtype);
+        let needs = Model::pass_needs(&config.blueprint, 128, 128);
         let mut device = VulkanDevice::with_products(gpu, &needs, &layout, BLOCKS_PER_SEQUENCE, products).unwrap();
-        let weights = weights(&mut device, catalog, &layers::group_specs(&config));
-        let model = Model::new(config, weights, layout);
+        let weights = weights(&mut device, catalog, &layers::group_specs(&config.blueprint));
+        let model = Model::new(config.blueprint, weights, layout);
         Self { model, device, tokens: prompt.to_vec(), prompt_len: prompt.len(), computed: 0 }
     }
 
@@ -122,7 +122,7 @@ impl OnGpu {
 fn on_a_gpu() -> impl Iterator<Item = String> {
     cases().into_iter().filter(|name| {
         let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
-        config.head_dim.is_multiple_of(4)
+        config.blueprint.attentions().all(|attention| attention.key_width.is_multiple_of(4))
     })
 }
 

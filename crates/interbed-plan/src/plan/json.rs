@@ -25,7 +25,7 @@ impl Plan {
             "model": {
                 "name": self.subject.name,
                 "note": self.subject.note,
-                "parameters": self.subject.config.num_parameters(),
+                "parameters": self.subject.config.blueprint.num_parameters(),
                 "dtype": self.subject.dtype.name(),
                 "layers": shape.num_layers,
                 "layer_bytes": shape.layer_bytes(),

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use interbed_model::config::ModelConfig;
+use interbed_model::blueprint::Blueprint;
 use interbed_weights::experts::ArenaShape;
 use interbed_weights::{BAND_LEAST, Partition};
 
@@ -113,7 +113,8 @@ impl MixturePlan {
             ));
         }
         let partition = subject.partition(BAND_LEAST)?;
-        let (Some((_, shape)), Some(mixture)) = (partition.experts(), subject.config.mixture.clone()) else {
+        let (Some((_, shape)), Some(mixture)) = (partition.experts(), subject.config.blueprint.mixture().cloned())
+        else {
             return Err(Refusal::new(format!("{} has no experts", subject.name)));
         };
         let shape = shape.clone();
@@ -153,9 +154,9 @@ impl MixturePlan {
             sizes,
             rates: rates(&machine),
             layers: shape.layers(),
-            dense_parameters: dense_parameters(&subject.config) as f64,
-            head_parameters: subject.config.vocab_size as f64 * subject.config.hidden_size as f64,
-            expert_parameters: subject.config.expert_parameters() as f64 * mixture.expected_share(1),
+            dense_parameters: dense_parameters(&subject.config.blueprint) as f64,
+            head_parameters: subject.config.blueprint.vocab_size as f64 * subject.config.blueprint.hidden_size as f64,
+            expert_parameters: subject.config.blueprint.expert_parameters() as f64 * mixture.expected_share(1),
             sequence_kv: prompt_tokens as f64 * kv_token as f64,
         };
         let (decode, too_many) = decodes(&model, &routings, &shape, batches, progress)?;
@@ -211,10 +212,10 @@ fn decodes(
 }
 
 /// Weights that every decoded token goes through: of an embedding that is not the head too, it reads one row.
-fn dense_parameters(config: &ModelConfig) -> u64 {
-    let embedding = (config.vocab_size as u64).saturating_mul(config.hidden_size as u64);
-    let read_by_row = if config.tied_embeddings { 0 } else { embedding };
-    config.num_parameters().saturating_sub(config.expert_parameters()).saturating_sub(read_by_row)
+fn dense_parameters(blueprint: &Blueprint) -> u64 {
+    let embedding = (blueprint.vocab_size as u64).saturating_mul(blueprint.hidden_size as u64);
+    let read_by_row = if blueprint.head.is_tied { 0 } else { embedding };
+    blueprint.num_parameters().saturating_sub(blueprint.expert_parameters()).saturating_sub(read_by_row)
 }
 
 fn sizes(partition: &Partition, shape: &ArenaShape, bands: u64, room: u64) -> Sizes {

@@ -21,21 +21,21 @@ impl MixturePlan {
 
     fn write(&self, out: &mut String) -> fmt::Result {
         let (config, sizes) = (&self.subject.config, &self.sizes);
-        let Some(mixture) = &config.mixture else { return Ok(()) };
+        let Some(mixture) = config.blueprint.mixture() else { return Ok(()) };
         writeln!(out, "{}", self.verdict())?;
         writeln!(
             out,
             "{}: {} parameters, {} of them for a token, mostly {}; KV {} a token",
             self.subject.name,
-            short(config.num_parameters()),
-            short(config.active_parameters()),
+            short(config.blueprint.num_parameters()),
+            short(config.blueprint.active_parameters()),
             self.subject.dtype,
             Bytes(self.kv_token)
         )?;
         writeln!(
             out,
             "{} layers of {} experts, {} each: {} in all, of which a token needs {}; other weights {}",
-            mixture.num_layers(),
+            config.blueprint.mixtures().count(),
             mixture.experts,
             bytes(sizes.expert),
             bytes(sizes.bank as f64),
@@ -121,8 +121,8 @@ impl MixturePlan {
             "model": {
                 "name": self.subject.name,
                 "note": self.subject.note,
-                "parameters": config.num_parameters(),
-                "active_parameters": config.active_parameters(),
+                "parameters": config.blueprint.num_parameters(),
+                "active_parameters": config.blueprint.active_parameters(),
                 "dtype": self.subject.dtype.name(),
                 "kv_bytes_per_token": self.kv_token,
                 "dense_bytes": sizes.dense,

@@ -50,7 +50,7 @@ impl Plan {
             out,
             "{}: {} parameters, mostly {}; {} layers of {}, head {}, embedding {}; KV {} a token",
             self.subject.name,
-            short(self.subject.config.num_parameters()),
+            short(self.subject.config.blueprint.num_parameters()),
             self.subject.dtype,
             shape.num_layers,
             bytes(shape.layer_bytes()),

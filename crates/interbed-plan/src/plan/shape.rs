@@ -105,14 +105,14 @@ impl Shape {
 pub mod tests {
     use interbed_kernels::DType;
     use interbed_model::config::ModelConfig;
-    use interbed_model::{layers, presets};
+    use interbed_model::layers;
 
     use super::*;
 
     /// A preset's shape in one type.
     pub fn shape_of(name: &str, dtype: DType, cut: Cut) -> Shape {
-        let config = ModelConfig::from_json(&presets::preset(name).expect("a preset")).expect("a configuration");
-        Shape::cut(&layers::group_specs(&config), &|_| StoredAt { dtype, file: 0, offset: 0 }, cut)
+        let config = ModelConfig::from_json(&interbed_model::preset(name).expect("a preset")).expect("a configuration");
+        Shape::cut(&layers::group_specs(&config.blueprint), &|_| StoredAt { dtype, file: 0, offset: 0 }, cut)
             .expect("sizes can be counted")
     }
 

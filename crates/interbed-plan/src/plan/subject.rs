@@ -10,7 +10,7 @@ use interbed_io::DirectRead;
 use interbed_kernels::DType;
 use interbed_model::config::{ConfigError, ConfigProblem, ModelConfig};
 use interbed_model::layers;
-use interbed_model::presets::{preset, preset_names};
+use interbed_model::{preset, preset_names};
 use interbed_weights::{
     BAND_LEAST, Catalog, ElementType, GroupSpec, Partition, StoredAt, StreamPlan, TensorSpec, WeightError, open_direct,
 };
@@ -62,7 +62,7 @@ impl Subject {
     pub fn imagined(model: &Path, dtype: Option<DType>) -> Result<Option<Self>, Refusal> {
         let Some((config, name, note)) = imagined(model)? else { return Ok(None) };
         let dtype = dtype.or(config.dtype).unwrap_or(DType::BF16);
-        let specs = layers::group_specs(&config);
+        let specs = layers::group_specs(&config.blueprint);
         let subject = Self { name, note: Some(note), config, dtype, specs, weights: Weights::Imagined(dtype) };
         subject.cut(Cut::Bands(BAND_LEAST))?;
         Ok(Some(subject))
@@ -111,7 +111,7 @@ impl Subject {
             return Ok(*bytes);
         }
         let shape = self.cut(Cut::Bands(BAND_LEAST))?;
-        let embedding = if self.config.tied_embeddings { 0 } else { shape.embedding_bytes };
+        let embedding = if self.config.blueprint.head.is_tied { 0 } else { shape.embedding_bytes };
         let others = shape.vector_bytes.saturating_add(embedding).saturating_add(shape.expert_memory.0);
         let whole = Bytes(shape.memory().saturating_add(others));
         Ok(WeightBytes { whole, streamed: Bytes(shape.least_budget()) })
@@ -245,7 +245,7 @@ mod tests {
         let mut config = ModelConfig::from_json(config_json).expect("a configuration");
         let mut catalog = Catalog::open(dir).expect("weights");
         HeadSource::settle(&mut config, &mut catalog, u64::MAX).expect("weights that can be read");
-        let specs = layers::group_specs(&config);
+        let specs = layers::group_specs(&config.blueprint);
         let whole = Bytes(plan_bytes(&catalog, &specs).expect("weights that fit"));
         Subject::at_hand("tiny".into(), config, dtype, specs, catalog, whole).expect("weights that fit")
     }

@@ -1,7 +1,7 @@
 //! Experts that files hold in another arrangement than kernels read, as a file in which they lie as they should: what
 //! is read of it is read from the model's files and rearranged on the way. Nothing is kept.
 //!
-//! | gpt-oss in safetensors | here |
+//! | in safetensors | here |
 //! |---|---|
 //! | `gate_up_proj` `[E, H, 2I]`, gate and up in turns; `down_proj` `[E, I, H]` | rows of gate, up and down |
 //! | `…_blocks` `[E, rows, n, 16]`, `…_scales` `[E, rows, n]`, rows of gate and up in turns | rows of MXFP4 blocks |

@@ -89,12 +89,12 @@ pub struct ExpertsArgs {
 pub fn run(args: ExpertsArgs) -> Result<()> {
     let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
     let dir = ModelDir::open(path.as_deref())?;
-    let Some(mixture) = &dir.config.mixture else {
+    if dir.config.blueprint.mixture().is_none() {
         return Err(Advised::input(
             format!("{} has no experts", dir.name()),
             "measure it with `interbed bench stream`",
         ));
-    };
+    }
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
@@ -118,9 +118,11 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
         bail!("--batch {largest} needs --max-num-batched-tokens {}", largest * CONTEXT);
     }
     let seen = Arc::new(Mutex::new(Seen::default()));
-    runner.model.tell_routes(Box::new(Watcher { layers: mixture.layers.clone(), seen: Arc::clone(&seen) }));
+    let mut layers = vec![false; dir.config.blueprint.layers.len()];
+    dir.config.blueprint.mixtures().for_each(|(layer, _)| layers[layer] = true);
+    runner.model.tell_routes(Box::new(Watcher { layers, seen: Arc::clone(&seen) }));
     let settings = streaming.settings.clone();
-    let (vocab, tables, passes) = (dir.config.vocab_size, Vec::new(), Vec::new());
+    let (vocab, tables, passes) = (dir.config.blueprint.vocab_size, Vec::new(), Vec::new());
     let mut bench = ExpertsBench { runner, streaming, seen, tables, first_sequence: 0, vocab, passes, disk_at: 0 };
     let mut lines = Vec::new();
     // The lines with reading ahead come last, because the simulator does not know what was read ahead.

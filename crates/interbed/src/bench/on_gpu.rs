@@ -76,7 +76,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
             None => (0.0, work.swept_bytes()),
         };
         let streamed_policy = streamed.is_some().then_some(policy);
-        let vocab = dir.config.vocab_size;
+        let vocab = dir.config.blueprint.vocab_size;
         let mut bench = GpuBench {
             runner,
             chunk: batched_tokens,

@@ -136,7 +136,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
             runner,
             chunk: batched_tokens,
             block_size,
-            vocab: dir.config.vocab_size,
+            vocab: dir.config.blueprint.vocab_size,
             most_resident: streaming.most_resident,
             streaming,
             machine: &machine,

@@ -1,7 +1,7 @@
 //! The bytes that a pass must read, and the operations that it must compute.
 
 use interbed_kernels::DType;
-use interbed_model::config::Mixture;
+use interbed_model::blueprint::{Mixture, Part};
 use interbed_weights::{Access, Role};
 
 use crate::model_dir::ModelDir;
@@ -41,19 +41,18 @@ pub struct ModelWork {
 
 impl ModelWork {
     pub fn of(dir: &ModelDir, limits: &LimitOptions) -> Self {
-        let config = &dir.config;
-        // The product was checked for overflow when the configuration was read.
-        let embedding = (config.vocab_size as u64).saturating_mul(config.hidden_size as u64);
-        let ends = if config.tied_embeddings { embedding } else { embedding.saturating_mul(2) };
-        let attended = config.num_heads.saturating_mul(config.head_dim);
-        let inner = match &config.mixture {
-            Some(mixture) if mixture.layers.last() == Some(&true) => {
-                mixture.chosen.saturating_mul(mixture.expert_width)
-            }
-            _ => config.intermediate_size,
-        };
+        let blueprint = &dir.config.blueprint;
+        // Checked when the configuration was read.
+        let embedding = (blueprint.vocab_size as u64).saturating_mul(blueprint.hidden_size as u64);
+        let ends = if blueprint.head.is_tied { embedding } else { embedding.saturating_mul(2) };
+        let attended = blueprint.attentions().last().map_or(0, |last| last.heads.saturating_mul(last.value_width));
+        let inner = blueprint.parts().fold(0, |inner, part| match part {
+            Part::Dense(dense) => dense.width,
+            Part::Mixture(mixture) => mixture.chosen.saturating_mul(mixture.expert_width),
+            _ => inner,
+        });
         let widths = attended.saturating_add(inner.saturating_mul(3));
-        let last_parameters = widths.saturating_mul(config.hidden_size) as u64;
+        let last_parameters = widths.saturating_mul(blueprint.hidden_size) as u64;
         let bytes_of = |roles: &[Role]| {
             let groups = dir.specs.iter().filter(|group| roles.contains(&group.role));
             let entries = groups.flat_map(|group| &group.tensors).filter_map(|tensor| dir.catalog.get(&tensor.name));
@@ -67,16 +66,19 @@ impl ModelWork {
         let head_bytes = bytes_of(&[Role::Head]);
         Self {
             weights: dir.weight_dtype(),
-            parameters: config.num_parameters(),
+            parameters: blueprint.num_parameters(),
             weight_bytes: layer_bytes
                 + expert_bytes
                 + head_bytes
-                + if config.tied_embeddings { 0 } else { bytes_of(&[Role::Embedding]) },
+                + if blueprint.head.is_tied { 0 } else { bytes_of(&[Role::Embedding]) },
             layer_bytes,
-            experts: (expert_bytes, config.expert_parameters()),
-            mixture: config.mixture.clone(),
+            experts: (expert_bytes, blueprint.expert_parameters()),
+            mixture: blueprint.mixture().cloned(),
             head_bytes,
-            layer_parameters: config.num_parameters().saturating_sub(ends).saturating_sub(config.expert_parameters()),
+            layer_parameters: blueprint
+                .num_parameters()
+                .saturating_sub(ends)
+                .saturating_sub(blueprint.expert_parameters()),
             last_parameters,
             head_parameters: embedding,
             kv_bytes: dir.kv_layout(limits).token_bytes() as u64,

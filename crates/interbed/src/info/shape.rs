@@ -6,7 +6,7 @@ use anyhow::Result;
 use interbed_device::Bytes;
 use interbed_engine::MemoryPlan;
 use interbed_kernels::DType;
-use interbed_model::presets::preset_names;
+use interbed_model::preset_names;
 use interbed_plan::plan::Subject;
 use interbed_plan::words::grouped;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
     }
     let mut text = format!("{name} (a shape that Interbed knows, without weights)\n");
     rows_of_config(&config, &mut |name, value| text.push_str(&format!("  {name:<14}{value}\n")));
-    let context = grouped(config.context() as u64);
+    let context = grouped(config.blueprint.context as u64);
     text.push_str(&format!("\n  {:<8}{:>12}{:>16}  {}\n", "", "weights", "KV a token", "--memory, at the least"));
     for Stored { dtype, weights, kv_token, least } in &stored {
         let (dtype, weights, kv_token) = (dtype.to_string(), weights.to_string(), kv_token.to_string());
@@ -71,18 +71,19 @@ pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
             })
         })
         .collect();
+    let (blueprint, attention) = (&config.blueprint, config.blueprint.attentions().next());
     let json = json!({
         "name": name,
-        "architecture": format!("{:?}", config.architecture),
-        "parameters": config.num_parameters(),
-        "active_parameters": config.active_parameters(),
-        "layers": config.num_layers,
-        "hidden_size": config.hidden_size,
-        "heads": config.num_heads,
-        "kv_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "context": config.context(),
-        "vocab_size": config.vocab_size,
+        "architecture": config.family.name,
+        "parameters": blueprint.num_parameters(),
+        "active_parameters": blueprint.active_parameters(),
+        "layers": blueprint.layers.len(),
+        "hidden_size": blueprint.hidden_size,
+        "heads": attention.map(|attention| attention.heads),
+        "kv_heads": attention.map(|attention| attention.kv_heads),
+        "head_dim": attention.map(|attention| attention.key_width),
+        "context": blueprint.context,
+        "vocab_size": blueprint.vocab_size,
         "types": types,
     });
     Ok((text, json))

@@ -10,7 +10,7 @@ use crate::report::report;
 /// Reports how the budget is divided.
 pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
     let from = if limits.memory.is_some() { "--memory" } else { "available" };
-    report!("{}: {:.1}M parameters", dir.name(), dir.config.num_parameters() as f64 / 1e6);
+    report!("{}: {:.1}M parameters", dir.name(), dir.config.blueprint.num_parameters() as f64 / 1e6);
     report!("memory  {:>10}  {from}", plan.budget.total());
     for (name, bytes) in plan.budget.entries() {
         let note = match name.as_str() {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use interbed_kernels::DType;
-use interbed_model::presets::preset_names;
+use interbed_model::preset_names;
 use interbed_plan::plan::{Subject, Verdict};
 use interbed_plan::words::{self, bytes, number, scaled};
 use serde_json::{Value, json};
@@ -61,8 +61,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             continue;
         };
         let config = &subject.config;
-        let (parameters, active) = (config.num_parameters(), config.active_parameters());
-        let is_mixture = config.mixture.is_some();
+        let (parameters, active) = (config.blueprint.num_parameters(), config.blueprint.active_parameters());
+        let is_mixture = config.blueprint.mixture().is_some();
         let verdict = plan_of(args, subject, machine.clone(), None).map(|(made, _)| match made {
             Made::Dense(plan) => plan.verdict(),
             Made::Mixture(plan) => plan.verdict(),

@@ -46,7 +46,10 @@ pub fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
         model: loaded.facts.clone(),
         default_sampling: model_defaults(&loaded.generation),
         eos_token_ids: loaded.end_tokens.clone(),
-        embeddings: loaded.pooling.clone().map(|pooling| Embeddings { pooling, width: loaded.config.hidden_size }),
+        embeddings: loaded
+            .pooling
+            .clone()
+            .map(|pooling| Embeddings { pooling, width: loaded.config.blueprint.hidden_size }),
         request_bytes_max: loaded.request_bytes,
         schemas_max: loaded.schemas,
         memory_bytes: loaded.budget.total().0,

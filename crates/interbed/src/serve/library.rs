@@ -143,8 +143,8 @@ impl CacheLibrary {
         let dir = ModelDir::open(Some(&self.found(name)?.path))?;
         Ok(ModelDescription {
             facts: model_facts(&dir, false),
-            context: dir.config.context(),
-            vocabulary: dir.config.vocab_size,
+            context: dir.config.blueprint.context,
+            vocabulary: dir.config.blueprint.vocab_size,
             sampling: model_defaults(&dir.generation),
             template: dir.template()?.map(Arc::new),
             embeds: small_files::pooling(&dir.catalog, &dir.path).is_ok(),

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{llama, refusal};
-use crate::config::{Architecture, ModelConfig, QkNorm, QueryGrowth, RopeScaling};
+use super::{attention, head_norms, llama, refusal};
+use crate::blueprint::{HeadNorms, QueryGrowth, RopeScaling};
+use crate::config::ModelConfig;
 
 fn read(value: Value) -> ModelConfig {
     ModelConfig::from_json(&value.to_string()).unwrap()
@@ -64,19 +65,19 @@ fn ministral() -> Value {
 #[test]
 fn a_language_model_within_another_is_read() {
     let inner = read(ministral());
-    assert_eq!(inner.query_growth, Some(QueryGrowth { beta: 0.1, length: 100 }));
+    assert_eq!(attention(&inner).growth, Some(QueryGrowth { beta: 0.1, length: 100 }));
     let nested = read(json!({"model_type": "mistral3", "text_config": ministral(), "dtype": "bfloat16"}));
-    assert_eq!((nested.architecture, nested.dtype), (Architecture::Ministral3, Some(interbed_kernels::DType::BF16)));
-    assert!(!nested.tie_is_stated && nested.rope == inner.rope);
+    assert_eq!((nested.family.name, nested.dtype), ("Ministral3", Some(interbed_kernels::DType::BF16)));
+    assert!(!nested.tie_is_stated && nested.blueprint.ropes[0] == inner.blueprint.ropes[0]);
     let untied = read(json!({"model_type": "mistral3", "text_config": ministral(), "tie_word_embeddings": false}));
-    assert!(untied.tie_is_stated && !untied.tied_embeddings);
+    assert!(untied.tie_is_stated && !untied.blueprint.head.is_tied);
     let ends = |outer: Option<Value>, inner: Option<Value>| {
         let (mut whole, mut text) = (json!({"model_type": "mistral3"}), ministral());
         whole.as_object_mut().unwrap().extend(outer.map(|ids| ("eos_token_id".to_owned(), ids)));
         text.as_object_mut().unwrap().extend(inner.map(|ids| ("eos_token_id".to_owned(), ids)));
         whole["text_config"] = text;
         let config = read(whole);
-        (config.eos_token_ids, config.ends_are_stated)
+        (config.ends.eos_token_ids, config.ends.are_stated)
     };
     assert_eq!(ends(Some(json!([7, 9, 100])), Some(json!(9))), (vec![9, 7], true));
     assert_eq!(ends(Some(json!(7)), None), (vec![7], true));
@@ -98,7 +99,7 @@ fn queries_grow_in_steps() {
     assert_eq!([10, 19].map(|position| growth.factor(position)), [1.0 + 0.5 * 2f32.ln(); 2]);
     let mut without = ministral();
     without["rope_parameters"]["llama_4_scaling_beta"] = json!(0.0);
-    assert_eq!(read(without).query_growth, None);
+    assert_eq!(attention(&read(without)).growth, None);
     let mut unsaid = ministral();
     unsaid["rope_parameters"].as_object_mut().unwrap().remove("original_max_position_embeddings");
     assert!(refusal(unsaid).contains("original_max_position_embeddings"));
@@ -121,19 +122,21 @@ fn phi(more: Value) -> Value {
 
 #[test]
 fn the_longest_sequence_decides_between_two_sets_of_factors() {
-    let is_long = |config: &ModelConfig| match config.rope.scaling {
+    let is_long = |config: &ModelConfig| match config.blueprint.ropes[0].scaling {
         RopeScaling::LongRope { is_long, .. } => is_long,
         ref other => panic!("{other:?}"),
     };
     let mut config = read(phi(json!({})));
-    assert_eq!((config.rotated, config.context()), (4, 400));
+    assert_eq!((config.blueprint.ropes[0].rotated, config.blueprint.context), (4, 400));
     assert!(is_long(&config));
     for (longest, long) in [(100, false), (101, true), (usize::MAX, true)] {
-        config.settle_length(longest);
+        config.blueprint.settle_length(longest);
         assert_eq!(is_long(&config), long, "{longest}");
     }
-    let RopeScaling::LongRope { short, long, attention_factor, .. } = config.rope.scaling else { panic!("longrope") };
-    assert_eq!((short, long), (vec![1.0, 2.0], vec![3.0, 4.0]));
+    let RopeScaling::LongRope { short, long, attention_factor, .. } = &config.blueprint.ropes[0].scaling else {
+        panic!("longrope")
+    };
+    assert_eq!((short, long), (&vec![1.0, 2.0], &vec![3.0, 4.0]));
     assert!((attention_factor - (1.0 + 4f64.ln() / 100f64.ln()).sqrt()).abs() < 1e-12);
     assert!(!is_long(&read(phi(json!({"max_position_embeddings": 100})))));
 }
@@ -155,8 +158,8 @@ fn factors_that_make_no_sense_are_refused() {
 
 #[test]
 fn phi_has_a_window_only_where_the_context_is_longer() {
-    assert_eq!(read(phi(json!({"sliding_window": 400}))).sliding_windows, [None; 2]);
-    assert_eq!(read(phi(json!({"sliding_window": 300}))).sliding_windows, [Some(300); 2]);
+    assert_eq!(read(phi(json!({"sliding_window": 400}))).blueprint.windows(), [None; 2]);
+    assert_eq!(read(phi(json!({"sliding_window": 300}))).blueprint.windows(), [Some(300); 2]);
 }
 
 fn hunyuan(more: Value) -> Value {
@@ -175,9 +178,10 @@ fn hunyuan(more: Value) -> Value {
 #[test]
 fn hunyuan_has_a_stretched_base_and_norms_after_rotation() {
     let config = read(hunyuan(json!({})));
-    assert_eq!((config.qk_norm, &config.rope.scaling), (QkNorm::HeadsAfter, &RopeScaling::Default));
-    assert!((config.rope.theta - 10_000.0 * 16f64.powf(16.0 / 14.0)).abs() < 1e-6);
-    let mixture = config.mixture.unwrap();
+    let (norms, scaling) = (head_norms(&config), &config.blueprint.ropes[0].scaling);
+    assert_eq!((norms, scaling), (Some(HeadNorms::EachAfter), &RopeScaling::Default));
+    assert!((config.blueprint.ropes[0].theta - 10_000.0 * 16f64.powf(16.0 / 14.0)).abs() < 1e-6);
+    let mixture = config.blueprint.mixture().unwrap();
     assert_eq!((mixture.experts, mixture.chosen, mixture.expert_width), (4, 2, 24));
     for (more, said) in [
         (json!({"moe_topk": [2, 1]}), "moe_topk"),
@@ -192,7 +196,7 @@ fn hunyuan_has_a_stretched_base_and_norms_after_rotation() {
         assert!(message.contains(said), "{message}");
     }
     let dense = read(json!({"model_type": "hunyuan_v1_dense", "use_mixed_mlp_moe": false}));
-    assert_eq!((dense.qk_norm, dense.mixture), (QkNorm::HeadsAfter, None));
+    assert_eq!((head_norms(&dense), dense.blueprint.mixture()), (Some(HeadNorms::EachAfter), None));
 }
 
 #[test]

@@ -1,108 +1,21 @@
-//! Rotary position embeddings, as the configuration describes them.
+//! Rope parameters of `config.json`.
 
-use interbed_kernels::RopeStyle;
 use serde_json::Value;
 
-use super::error::ConfigProblem;
-use super::fields::Fields;
-use super::{Architecture, QueryGrowth};
-
-/// How queries and keys are rotated by their positions.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RopeConfig {
-    /// The base of the frequencies.
-    pub theta: f64,
-    /// How the frequencies are changed for long contexts.
-    pub scaling: RopeScaling,
-    /// What each frequency is divided by before the scaling, `[head_dim / 2]`; `None` means 1. GGUF files store the
-    /// result of Llama 3's rule in this form (`rope_freqs.weight`).
-    pub factors: Option<Vec<f32>>,
-    /// Which elements of a head are rotated together; this depends on the format of the weights.
-    pub style: RopeStyle,
-}
-
-impl RopeConfig {
-    /// The form of Hugging Face directories: no factors, element `i` rotated with `i + head_dim / 2`.
-    pub fn new(theta: f64, scaling: RopeScaling) -> Self {
-        Self { theta, scaling, factors: None, style: RopeStyle::Halves }
-    }
-}
-
-/// The ways of stretching frequencies, with the parameters resolved as `transformers` resolves them.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RopeScaling {
-    /// Frequencies are unchanged.
-    Default,
-    /// Every frequency ÷ `factor`.
-    Linear {
-        /// The stretch factor.
-        factor: f64,
-    },
-    /// NTK-aware: the base grows with the sequence once it is longer than `original_max`.
-    Dynamic {
-        /// The stretch factor.
-        factor: f64,
-        /// The length up to which nothing changes: `max_position_embeddings`, as in `transformers`, even if
-        /// `original_max_position_embeddings` is given.
-        original_max: usize,
-    },
-    /// Interpolates low frequencies and keeps high ones, with a ramp in between; cosines and sines are multiplied by
-    /// `attention_factor`.
-    Yarn {
-        /// The stretch factor.
-        factor: f64,
-        /// The context of pre-training.
-        original_max: usize,
-        /// A frequency with at least this many rotations over `original_max` positions is kept.
-        beta_fast: f64,
-        /// A frequency with at most this many rotations over `original_max` positions is interpolated.
-        beta_slow: f64,
-        /// The factor of cosines and sines.
-        attention_factor: f64,
-        /// Whether the ends of the ramp are rounded outward to whole dimensions.
-        truncate: bool,
-    },
-    /// LongRoPE: each frequency ÷ a factor of its own, of one set for sequences within the original context and of
-    /// another beyond; cosines and sines are multiplied by `attention_factor`.
-    LongRope {
-        /// The factors within the original context.
-        short: Vec<f32>,
-        /// The factors beyond.
-        long: Vec<f32>,
-        /// The context of pre-training.
-        original_max: usize,
-        /// The factor of cosines and sines.
-        attention_factor: f64,
-        /// Which of the sets holds: see [`ModelConfig::settle_length`](super::ModelConfig::settle_length).
-        is_long: bool,
-    },
-    /// Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of short ones kept, and those in
-    /// between interpolated.
-    Llama3 {
-        /// The stretch factor.
-        factor: f64,
-        /// Wavelengths above `original_max` divided by this are stretched.
-        low_freq_factor: f64,
-        /// Wavelengths below `original_max` divided by this are kept.
-        high_freq_factor: f64,
-        /// The context of pre-training.
-        original_max: usize,
-    },
-}
-
-/// Longest context that any configuration may state.
-const POSITIONS_MAX: usize = 1 << 31;
+use super::{Kinds, POSITIONS_MAX, ROTATED, RopeRule, Rotated, by_stretch};
+use crate::blueprint::{QueryGrowth, RopeScaling};
+use crate::config_error::ConfigProblem;
+use crate::keys::json::Fields;
 
 /// Reads the classic spelling (`rope_theta` beside `rope_scaling`) and that of transformers 5 (`rope_parameters`). If
 /// both are given, `rope_scaling` wins, and a `rope_theta` inside the object wins over one outside; without either, the
 /// base is `theta_default`.
-pub(super) fn read_rope(
+pub(super) fn read(
     fields: &Fields<'_>,
-    architecture: Architecture,
-    max_positions: usize,
-    rotated: usize,
+    rule: &RopeRule,
+    [max_positions, rotated]: [usize; 2],
     theta_default: f64,
-) -> Result<RopeConfig, ConfigProblem> {
+) -> Result<(f64, RopeScaling), ConfigProblem> {
     let scaling = fields.object("rope_scaling", "rope_scaling.")?.filter(|scaling| !scaling.is_empty());
     let parameters = match scaling {
         Some(scaling) => Some(scaling),
@@ -110,49 +23,46 @@ pub(super) fn read_rope(
     };
     let outer_theta = read_theta(fields)?;
     let Some(rope) = parameters else {
-        if matches!(architecture, Architecture::Ministral3 | Architecture::GptOss) {
+        if rule.is_required {
             let (key, why) = (fields.name("rope_parameters"), "no model of this architecture is without it");
             return Err(ConfigProblem::Missing { key, why });
         }
-        return Ok(RopeConfig::new(outer_theta.unwrap_or(theta_default), RopeScaling::Default));
+        return Ok((outer_theta.unwrap_or(theta_default), RopeScaling::Default));
     };
     if let Some((key, value)) = rope.entries().find(|(_, value)| value.is_object()) {
         return Err(rope.unsupported(key, value, "rope parameters that differ from layer to layer"));
     }
     let mut theta = read_theta(&rope)?.or(outer_theta).unwrap_or(theta_default);
     let kind = rope.text("rope_type")?.or(rope.text("type")?);
-    if architecture == Architecture::Phi3 {
+    if rule.kinds == Kinds::LongRope {
         return match kind {
             None if ["factor", "short_factor", "long_factor"].iter().any(|key| rope.get(key).is_some()) => {
                 Err(missing(&rope, "rope_type", "there are factors, but not what to do with them"))
             }
-            None | Some("default") => Ok(RopeConfig::new(theta, RopeScaling::Default)),
+            None | Some("default") => Ok((theta, RopeScaling::Default)),
             // Older names of the same.
-            Some("longrope" | "su" | "yarn") => {
-                Ok(RopeConfig::new(theta, read_longrope(fields, &rope, max_positions, rotated)?))
-            }
+            Some("longrope" | "su" | "yarn") => Ok((theta, read_longrope(fields, &rope, max_positions, rotated)?)),
             Some(other) => {
                 Err(rope.unsupported("rope_type", &Value::from(other), "this architecture has longrope only"))
             }
         };
     }
-    // Hunyuan's dynamic scaling is none: a fixed factor of the base.
-    let is_hunyuan = matches!(architecture, Architecture::HunyuanDense | Architecture::HunyuanMoe);
-    if let Some(alpha) = positive(&rope, "alpha")?.filter(|_| is_hunyuan && kind == Some("dynamic")) {
+    let has_alpha = rule.kinds == Kinds::Alpha && kind == Some("dynamic");
+    if let Some(alpha) = positive(&rope, "alpha")?.filter(|_| has_alpha) {
         check_dynamic(rotated)?;
         theta *= alpha.powf(rotated as f64 / (rotated as f64 - 2.0));
         if !(theta as f32).is_finite() {
             let (key, limit) = (rope.name("alpha"), "a number with which the base stays finite".to_owned());
             return Err(ConfigProblem::OutOfRange { key, found: alpha.to_string(), limit });
         }
-        return Ok(RopeConfig::new(theta, RopeScaling::Default));
+        return Ok((theta, RopeScaling::Default));
     }
     let scaling = read_scaling(fields, &rope, max_positions, rotated)?;
-    Ok(RopeConfig::new(theta, scaling))
+    Ok((theta, scaling))
 }
 
-/// By how much queries grow with their positions, if they do.
-pub(super) fn read_query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>, ConfigProblem> {
+/// Reads how queries grow with their positions, if they do.
+pub(super) fn read_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>, ConfigProblem> {
     for (key, prefix) in [("rope_scaling", "rope_scaling."), ("rope_parameters", "rope_parameters.")] {
         let Some(rope) = fields.object(key, prefix)?.filter(|rope| !rope.is_empty()) else { continue };
         let beta = rope.number("llama_4_scaling_beta", |beta| (0.0..1e6).contains(&beta), "a number from 0 to 1e6")?;
@@ -166,8 +76,8 @@ pub(super) fn read_query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowt
     Ok(None)
 }
 
-/// The layers that do not rotate: those with a 0 in `no_rope_layers`, or every so many-th.
-pub(super) fn read_unrotated(fields: &Fields<'_>, num_layers: usize) -> Result<Vec<bool>, ConfigProblem> {
+/// Reads which layers do not rotate: those with a 0 in `no_rope_layers`, or every so many-th.
+pub(in crate::families) fn read_unrotated(fields: &Fields<'_>, num_layers: usize) -> Result<Vec<bool>, ConfigProblem> {
     let key = "no_rope_layers";
     let interval = fields.count("no_rope_layer_interval", 1..=POSITIONS_MAX)?.unwrap_or(4);
     let Some(value) = fields.get(key) else {
@@ -184,22 +94,17 @@ pub(super) fn read_unrotated(fields: &Fields<'_>, num_layers: usize) -> Result<V
     unrotated.collect()
 }
 
-/// How many elements of each head are rotated: all, where an architecture knows nothing else.
-pub(super) fn read_rotated(
-    fields: &Fields<'_>,
-    architecture: Architecture,
-    head_dim: usize,
-) -> Result<usize, ConfigProblem> {
-    let key = "partial_rotary_factor";
-    let default = match architecture {
-        Architecture::Glm4Moe => 0.5,
-        Architecture::Phi3 => 1.0,
+/// Reads how many elements of each head are rotated.
+pub(super) fn read_rotated(fields: &Fields<'_>, rotated: &Rotated, head_dim: usize) -> Result<usize, ConfigProblem> {
+    let key = ROTATED.json;
+    let default = match rotated {
+        Rotated::Share(share) => *share,
         // What the factor is if none is written.
-        Architecture::MiniMaxM2 => match fields.count("rotary_dim", 2..=head_dim)? {
+        Rotated::Count(key) => match fields.count(key, 2..=head_dim)? {
             Some(rotated) => rotated as f64 / head_dim as f64,
             None => 1.0,
         },
-        _ => {
+        Rotated::Whole => {
             let whole_hint = "1: this architecture is known with whole heads rotated only";
             let objects = [
                 fields.object("rope_parameters", "rope_parameters.")?,
@@ -301,10 +206,9 @@ fn read_longrope(
         values.iter().map(factor).collect::<Result<Vec<_>, _>>()
     };
     let stretch = positive(rope, "factor")?.unwrap_or(max_positions as f64 / original_max as f64);
-    let by_stretch = if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / (original_max as f64).ln()).sqrt() };
     let limits = "a number from 1e-6 to 1e6";
     let given = rope.number("attention_factor", |factor| (1e-6..1e6).contains(&factor), limits)?;
-    let attention_factor = given.unwrap_or(by_stretch);
+    let attention_factor = given.unwrap_or(by_stretch(stretch, original_max));
     if !(1e-6..1e6).contains(&attention_factor) {
         let (key, found) = (rope.name("original_max_position_embeddings"), original_max.to_string());
         return Err(ConfigProblem::OutOfRange { key, found, limit: "more than 1".to_owned() });

@@ -50,6 +50,12 @@ pub enum ConfigProblem {
         /// Its name in the file.
         tensor: String,
     },
+    /// The model has something that no layer computes yet.
+    #[error("this model has {what}, which Interbed does not compute yet; use an engine that does")]
+    Uncomputed {
+        /// What the model has, in the plural.
+        what: String,
+    },
     /// A required key is absent.
     #[error("{key} is missing: {why}")]
     Missing {

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::error::{ConfigError, ConfigProblem};
 use crate::bounded_file::{self, Fault};
+use crate::config_error::{ConfigError, ConfigProblem};
 
 /// The longest configuration file that is read, in bytes; real ones have a few thousand.
 const FILE_BYTES_MAX: u64 = 16 << 20;

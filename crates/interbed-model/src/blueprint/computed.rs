@@ -1,0 +1,68 @@
+//! Which blueprints Interbed computes.
+
+use super::{Attention, Blueprint, KvRows, Norm, Part, Passage, ValueSource};
+
+/// The most rotations that a pass computes.
+pub(crate) const ROPES_MAX: usize = 2;
+
+/// What no layer computes yet, if a blueprint has it.
+type Uncomputed = Result<(), &'static str>;
+
+impl Blueprint {
+    /// Names the first thing in this blueprint that no layer computes yet.
+    ///
+    /// # Errors
+    /// The name of that thing, in the plural.
+    pub fn refuse_uncomputed(&self) -> Uncomputed {
+        refuse(self.streams != 1 || self.head.mixer.is_some(), "several residual streams")?;
+        refuse(!self.tables.is_empty(), "tables of rows beside the embedding")?;
+        refuse(self.head.soft_cap.is_some(), "bounded logits")?;
+        refuse(self.ropes.len() > ROPES_MAX, "more than two kinds of rotation")?;
+        refuse_norm(&self.head.norm)?;
+        for layer in &self.layers {
+            refuse(layer.has_factor, "learned factors of layers")?;
+            for branch in &layer.branches {
+                let mut norms = [branch.enter, branch.leave].into_iter().filter_map(|way| way.norm());
+                norms.try_for_each(|norm| refuse_norm(&norm))?;
+                let is_mixed = [branch.enter, branch.leave].iter().any(|way| matches!(way, Passage::Mixer(_)));
+                refuse(is_mixed, "mixers of residual streams")?;
+                computed(&branch.part)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn computed(part: &Part) -> Uncomputed {
+    match part {
+        Part::Attention(attention) => computed_attention(attention),
+        Part::Dense(dense) => refuse(!dense.gated, "networks without a gate"),
+        Part::Mixture(mixture) => refuse(mixture.router.by_token, "routers that look up experts by token"),
+        Part::Latent(_) => Err("latent attentions"),
+        Part::GatedDelta(_) => Err("gated delta rules"),
+        Part::Convolution(_) => Err("short convolutions"),
+        Part::Table(_) => Err("lookups in tables"),
+        Part::Sum(_) => Err("sums of networks"),
+    }
+}
+
+fn computed_attention(attention: &Attention) -> Uncomputed {
+    refuse(attention.value_width != attention.key_width, "values of another width than keys")?;
+    refuse(attention.norms_values, "norms of values")?;
+    let has_offset = attention.norms.is_some_and(|norms| norms.offset != 0.0);
+    refuse(has_offset, "norms whose weights have an offset")?;
+    refuse(attention.soft_cap.is_some(), "bounded attention scores")?;
+    refuse(attention.output_gate, "gates of attended values")?;
+    refuse(attention.values != ValueSource::Projection, "values made from the projection of keys")?;
+    refuse(attention.rows != KvRows::Own, "layers that read the keys and values of another")?;
+    refuse(attention.selection.is_some(), "selections of keys")
+}
+
+fn refuse_norm(norm: &Norm) -> Uncomputed {
+    refuse(norm.name.is_empty(), "norms of branches without a weight")?;
+    refuse(norm.offset != 0.0, "norms whose weights have an offset")
+}
+
+fn refuse(has: bool, what: &'static str) -> Uncomputed {
+    if has { Err(what) } else { Ok(()) }
+}

@@ -1,0 +1,80 @@
+//! How many parameters a model has.
+
+use super::{Attention, Blueprint, Branch, HeadNorms, Mixture, Part, Passage};
+
+impl Blueprint {
+    /// Elements of all weights together; a tied head counts once. `u64::MAX` if they are more than that.
+    pub fn num_parameters(&self) -> u64 {
+        self.count_parameters().unwrap_or(u64::MAX)
+    }
+
+    /// Elements of all experts together, of which a token goes through a few; a shared expert is none of them.
+    pub fn expert_parameters(&self) -> u64 {
+        let of = |mixture: &Mixture| {
+            let each = (self.hidden_size as u64).saturating_mul(mixture.expert_width as u64).saturating_mul(3);
+            (mixture.experts as u64).saturating_mul(each)
+        };
+        self.mixtures().fold(0, |sum: u64, (_, mixture)| sum.saturating_add(of(mixture)))
+    }
+
+    /// Elements of the weights that one token goes through, the embedding included.
+    pub fn active_parameters(&self) -> u64 {
+        let experts = self.expert_parameters() as f64;
+        let idle = self.mixture().map_or(0.0, |mixture| experts * (1.0 - mixture.expected_share(1)));
+        self.num_parameters().saturating_sub(idle.round() as u64)
+    }
+
+    /// Elements of all weights together, or `None` beyond 2^64. Parts that no layer computes count as nothing.
+    pub(crate) fn count_parameters(&self) -> Option<u64> {
+        let hidden = self.hidden_size as u64;
+        let mut sum = 0u64;
+        for branch in self.layers.iter().flat_map(|layer| &layer.branches) {
+            sum = sum.checked_add(branch_parameters(branch, hidden)?)?;
+        }
+        let embedding = (self.vocab_size as u64).checked_mul(hidden)?;
+        let ends = embedding.checked_mul(if self.head.is_tied { 1 } else { 2 })?.checked_add(hidden)?;
+        sum.checked_add(ends)
+    }
+}
+
+fn branch_parameters(branch: &Branch, hidden: u64) -> Option<u64> {
+    let part = match &branch.part {
+        Part::Attention(attention) => attention_parameters(attention, hidden)?,
+        Part::Dense(dense) => dense.parameters(hidden)?,
+        Part::Mixture(mixture) => mixture.parameters(hidden)?,
+        Part::Sum(branches) => {
+            let each = branches.iter().map(|branch| branch_parameters(branch, hidden));
+            each.sum::<Option<u64>>()?
+        }
+        Part::Latent(_) | Part::GatedDelta(_) | Part::Convolution(_) | Part::Table(_) => 0,
+    };
+    let norms = [branch.enter, branch.leave].iter().filter(|passage| has_weight(passage)).count() as u64;
+    part.checked_add(norms * hidden)
+}
+
+fn has_weight(passage: &Passage) -> bool {
+    passage.norm().is_some_and(|norm| !norm.name.is_empty())
+}
+
+fn attention_parameters(attention: &Attention, hidden: u64) -> Option<u64> {
+    let width = |heads: usize, width: usize| (heads as u64).checked_mul(width as u64);
+    let (queries, keys) =
+        (width(attention.heads, attention.key_width)?, width(attention.kv_heads, attention.key_width)?);
+    let values = width(attention.kv_heads, attention.value_width)?;
+    let results = width(attention.heads, attention.value_width)?;
+    let inputs = queries.checked_add(keys)?.checked_add(values)?;
+    let matrices = hidden.checked_mul(inputs.checked_add(results)?)?;
+    let normed = match attention.norms.map(|norms| norms.over) {
+        None => 0,
+        Some(HeadNorms::EachBefore | HeadNorms::EachAfter) => 2 * attention.key_width as u64,
+        Some(HeadNorms::Whole) => queries.checked_add(keys)?,
+    };
+    let flag = |value: bool| u64::from(value);
+    let vectors = [
+        normed,
+        flag(attention.input_bias) * inputs,
+        flag(attention.output_bias) * hidden,
+        flag(attention.sinks) * attention.heads as u64,
+    ];
+    vectors.iter().try_fold(matrices, |sum, &part| sum.checked_add(part))
+}

@@ -1,0 +1,136 @@
+//! Reading how queries and keys are rotated.
+
+mod in_gguf;
+mod in_json;
+
+use serde_json::Value;
+
+use crate::blueprint::{QueryGrowth, RopeScaling};
+use crate::config_error::ConfigProblem;
+use crate::keys::{Key, Keys, key};
+
+pub(super) use in_gguf::read_factors;
+pub(in crate::families) use in_json::read_unrotated;
+
+/// Tensors of GGUF files with factors that frequencies are divided by.
+pub(crate) const FACTORS: &str = "rope_freqs.weight";
+/// Their like for models with two sets, see [`RopeScaling::LongRope`].
+pub(crate) const FACTORS_SHORT: &str = "rope_factors_short.weight";
+pub(crate) const FACTORS_LONG: &str = "rope_factors_long.weight";
+/// Keys of GGUF files that say how queries grow with their positions: by how much, and after how many positions.
+pub(super) const TEMPERATURE: [&str; 2] = ["attention.temperature_scale", "attention.temperature_length"];
+
+const THETA: Key = key("rope_theta", "rope.freq_base");
+const ROTATED: Key = key("partial_rotary_factor", "rope.dimension_count");
+
+/// Longest context that any configuration may state.
+const POSITIONS_MAX: usize = 1 << 31;
+
+/// How a family's rope parameters are read.
+pub(in crate::families) struct RopeRule {
+    /// Whether models without rope parameters are refused.
+    pub is_required: bool,
+    /// Which scalings the family has.
+    pub kinds: Kinds,
+    /// Whether queries grow with their positions.
+    pub grows: bool,
+    /// Whether the ends of YaRN's ramp are rounded in GGUF files, which do not say.
+    pub truncates: bool,
+}
+
+/// Which scalings a family has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::families) enum Kinds {
+    /// The usual ones.
+    Usual,
+    /// Two sets of factors, or nothing.
+    LongRope,
+    /// The usual ones, but a dynamic scaling with an `alpha` is a fixed factor of the base.
+    Alpha,
+}
+
+/// How much of each head is rotated.
+pub(in crate::families) enum Rotated {
+    /// All of it; files that say otherwise are refused.
+    Whole,
+    /// The share under `partial_rotary_factor`; its default.
+    Share(f64),
+    /// A number of elements under this key, or a share.
+    Count(&'static str),
+}
+
+impl RopeRule {
+    /// The rule of most families.
+    pub const USUAL: Self = Self { is_required: false, kinds: Kinds::Usual, grows: false, truncates: true };
+}
+
+/// Reads the base of the frequencies and their scaling, for a stated context of `positions` tokens and `rotated`
+/// elements of each head.
+pub(super) fn read(
+    keys: &Keys<'_>,
+    rule: &RopeRule,
+    [positions, rotated]: [usize; 2],
+    theta_default: f64,
+) -> Result<(f64, RopeScaling), ConfigProblem> {
+    match keys {
+        Keys::Json(fields) => in_json::read(fields, rule, [positions, rotated], theta_default),
+        Keys::Gguf(gguf) => {
+            let theta = keys.number(THETA, |theta| theta > 1.0, "a number above 1")?.unwrap_or(10_000.0);
+            let scaling = match rule.kinds {
+                Kinds::LongRope => in_gguf::read_factor_sets(gguf, [positions, rotated])?,
+                Kinds::Usual | Kinds::Alpha => in_gguf::read_scaling(gguf, rule, positions)?,
+            };
+            if scaling == RopeScaling::Default && rule.is_required {
+                let (key, why) = (gguf.name("rope.scaling.type"), "no model of this architecture is without scaling");
+                return Err(ConfigProblem::Missing { key, why });
+            }
+            Ok((theta, scaling))
+        }
+    }
+}
+
+/// Reads how queries grow with their positions, if they do.
+pub(in crate::families) fn read_growth(
+    keys: &Keys<'_>,
+    scaling: &RopeScaling,
+) -> Result<Option<QueryGrowth>, ConfigProblem> {
+    match keys {
+        Keys::Json(fields) => in_json::read_growth(fields),
+        Keys::Gguf(gguf) => {
+            let RopeScaling::Yarn { original_max, .. } = *scaling else { return Ok(None) };
+            let beta = gguf.number(TEMPERATURE[0])?;
+            let beta = beta.map(|beta| {
+                let (key, limit) = (key("", TEMPERATURE[0]), "a number from 0 to 1e6");
+                keys.checked(key, beta, |beta| (0.0..1e6).contains(&beta), limit)
+            });
+            let beta = beta.transpose()?.filter(|&beta| beta > 0.0);
+            Ok(beta.map(|beta| QueryGrowth { beta, length: original_max }))
+        }
+    }
+}
+
+/// Reads how many elements of each head are rotated.
+pub(super) fn read_rotated(keys: &Keys<'_>, rotated: &Rotated, head_dim: usize) -> Result<usize, ConfigProblem> {
+    match keys {
+        Keys::Json(fields) => in_json::read_rotated(fields, rotated, head_dim),
+        Keys::Gguf(gguf) => {
+            let of_head = gguf.count(ROTATED.gguf)?.unwrap_or(head_dim as u64);
+            let is_part = usize::try_from(of_head).is_ok_and(|of_head| of_head < head_dim);
+            let may_be_part = !matches!(rotated, Rotated::Whole);
+            if of_head != head_dim as u64 && !(is_part && may_be_part) {
+                let hint = "this architecture is not known with a part of each head rotated";
+                return Err(gguf.unsupported(ROTATED.gguf, &Value::from(of_head), hint));
+            }
+            if of_head < 2 || !of_head.is_multiple_of(2) {
+                let limit = format!("an even number up to {head_dim}");
+                return Err(keys.out_of_range(ROTATED, of_head, limit));
+            }
+            Ok(of_head as usize)
+        }
+    }
+}
+
+/// LongRoPE's factor of cosines and sines for a context that is `stretch` times the original one.
+fn by_stretch(stretch: f64, original_max: usize) -> f64 {
+    if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / (original_max as f64).ln()).sqrt() }
+}

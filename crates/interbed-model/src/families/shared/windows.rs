@@ -1,0 +1,109 @@
+//! Reading which layers see only a window of the context.
+
+use serde_json::Value;
+
+use crate::blueprint::Blueprint;
+use crate::config_error::ConfigProblem;
+use crate::keys::gguf::GgufKeys;
+use crate::keys::json::Fields;
+
+/// The window if `sliding_window` is absent from a configuration whose family has windows.
+const WINDOW_DEFAULT: usize = 4096;
+/// The first layer with a window if `max_window_layers` is absent.
+const MAX_WINDOW_LAYERS_DEFAULT: usize = 28;
+
+/// The window of each layer, in tokens (a token sees itself and `window - 1` before it), or `None` for all.
+pub(in crate::families) type Windows = Vec<Option<usize>>;
+
+/// Reads the windows of a GGUF file. Where the file does not say which layers have them, `slides` does, by the number
+/// of the layer.
+pub(super) fn read_gguf(
+    keys: &GgufKeys<'_>,
+    layers: usize,
+    slides: fn(usize) -> bool,
+) -> Result<Windows, ConfigProblem> {
+    let key = "attention.sliding_window";
+    let Some(window) = keys.count(key)?.filter(|&window| window > 0) else { return Ok(vec![None; layers]) };
+    let Some(window) = usize::try_from(window).ok().filter(|&window| window <= Blueprint::POSITIONS_MAX) else {
+        let (found, limit) = (window.to_string(), format!("at most {}", Blueprint::POSITIONS_MAX));
+        return Err(ConfigProblem::OutOfRange { key: keys.name(key), found, limit });
+    };
+    let stated = keys.flags_of_layers("attention.sliding_window_pattern", layers)?;
+    let slides = stated.unwrap_or_else(|| (0..layers).map(slides).collect());
+    Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
+}
+
+/// Reads `sliding_window`: null turns it off.
+pub(in crate::families) fn read(fields: &Fields<'_>) -> Result<Option<usize>, ConfigProblem> {
+    fields.count("sliding_window", 1..=Blueprint::POSITIONS_MAX)
+}
+
+/// Reads `sliding_window`: null turns it off, absence means the default.
+pub(in crate::families) fn read_or_default(fields: &Fields<'_>) -> Result<Option<usize>, ConfigProblem> {
+    match read(fields)? {
+        None if !fields.is_written("sliding_window") => Ok(Some(WINDOW_DEFAULT)),
+        window => Ok(window),
+    }
+}
+
+/// Gives `window` to the layers that `layer_types` names, or else to those for which `slides` holds.
+pub(in crate::families) fn in_layers(
+    fields: &Fields<'_>,
+    window: Option<usize>,
+    layers: usize,
+    slides: impl Fn(usize) -> bool,
+) -> Result<Windows, ConfigProblem> {
+    let slides = read_layer_types(fields, layers)?.unwrap_or_else(|| (0..layers).map(slides).collect());
+    Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+}
+
+/// Reads windows that hold only if `use_sliding_window` is set: in the layers that `layer_types` names, or else from
+/// `max_window_layers` on.
+pub(in crate::families) fn if_used(fields: &Fields<'_>, layers: usize) -> Result<Windows, ConfigProblem> {
+    let layer_types = read_layer_types(fields, layers)?;
+    let enabled = fields.flag("use_sliding_window")?.unwrap_or(false);
+    // An unused window may have any value, so it is read only if it is used.
+    let window = if enabled { read_or_default(fields)? } else { None };
+    if let Some(slides) = layer_types {
+        if window.is_none() && slides.contains(&true) {
+            let why = "layer_types names sliding layers, which also need use_sliding_window and a sliding_window";
+            return Err(ConfigProblem::Missing { key: fields.name("sliding_window"), why });
+        }
+        return Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect());
+    }
+    let first = fields.count("max_window_layers", 0..=usize::MAX)?.unwrap_or(MAX_WINDOW_LAYERS_DEFAULT);
+    Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
+}
+
+/// Refuses windows of families that have rules of their own for them, which no published model uses.
+pub(in crate::families) fn refuse(fields: &Fields<'_>) -> Result<(), ConfigProblem> {
+    match fields.get("use_sliding_window") {
+        Some(value) if *value != Value::Bool(false) => {
+            let hint = "this architecture is known without windows only";
+            Err(fields.unsupported("use_sliding_window", value, hint))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// For each layer, whether `layer_types` gives it a sliding window; `None` without that key.
+pub(in crate::families) fn read_layer_types(
+    fields: &Fields<'_>,
+    layers: usize,
+) -> Result<Option<Vec<bool>>, ConfigProblem> {
+    let Some(value) = fields.get("layer_types") else { return Ok(None) };
+    let Value::Array(types) = value else { return Err(fields.wrong_type("layer_types", "a list of strings", value)) };
+    if types.len() != layers {
+        return Err(ConfigProblem::OutOfRange {
+            key: fields.name("layer_types"),
+            found: format!("a list of {}", types.len()),
+            limit: format!("one entry for each of num_hidden_layers = {layers}"),
+        });
+    }
+    let slides = types.iter().map(|kind| match kind.as_str() {
+        Some("full_attention" | "attention") => Ok(false),
+        Some("sliding_attention") => Ok(true),
+        _ => Err(fields.unsupported("layer_types", kind, "supported are full_attention and sliding_attention")),
+    });
+    slides.collect::<Result<_, _>>().map(Some)
+}

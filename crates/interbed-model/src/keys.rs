@@ -1,0 +1,123 @@
+//! The keys of a model's configuration behind one interface, whichever format the model has: `config.json`, or the
+//! metadata of a GGUF file.
+
+pub(crate) mod gguf;
+pub(crate) mod json;
+
+use std::ops::RangeInclusive;
+
+use crate::config_error::ConfigProblem;
+use gguf::GgufKeys;
+use json::Fields;
+
+/// A key by its names in both formats; an empty name means that the format has no such key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Key {
+    /// In `config.json`.
+    pub json: &'static str,
+    /// In GGUF metadata, after the architecture's name and a dot.
+    pub gguf: &'static str,
+}
+
+/// A key that both formats have.
+pub(crate) const fn key(json: &'static str, gguf: &'static str) -> Key {
+    Key { json, gguf }
+}
+
+/// The keys of one model.
+#[derive(Clone, Copy)]
+pub(crate) enum Keys<'a> {
+    /// Of a `config.json`.
+    Json(Fields<'a>),
+    /// Of a GGUF file.
+    Gguf(GgufKeys<'a>),
+}
+
+impl<'a> Keys<'a> {
+    /// The keys of `config.json`, if that is the format.
+    pub(crate) fn json(&self) -> Option<&Fields<'a>> {
+        match self {
+            Self::Json(fields) => Some(fields),
+            Self::Gguf(_) => None,
+        }
+    }
+
+    /// The keys of a GGUF file, if that is the format.
+    pub(crate) fn gguf(&self) -> Option<&GgufKeys<'a>> {
+        match self {
+            Self::Json(_) => None,
+            Self::Gguf(keys) => Some(keys),
+        }
+    }
+
+    /// The name of a key in this format, for messages.
+    pub(crate) fn name(&self, key: Key) -> String {
+        match self {
+            Self::Json(fields) => fields.name(key.json),
+            Self::Gguf(keys) => keys.name(key.gguf),
+        }
+    }
+
+    /// A whole number within `limits`, if it is there.
+    pub(crate) fn count(&self, key: Key, limits: RangeInclusive<usize>) -> Result<Option<usize>, ConfigProblem> {
+        match self {
+            Self::Json(fields) if !key.json.is_empty() => fields.count(key.json, limits),
+            Self::Gguf(keys) if !key.gguf.is_empty() => keys.count_within(key.gguf, limits),
+            _ => Ok(None),
+        }
+    }
+
+    /// A size of the model from 1 to `max`. `config.json` may leave it out, which means `default`; GGUF files may not.
+    pub(crate) fn size(&self, key: Key, default: usize, max: usize) -> Result<usize, ConfigProblem> {
+        match self {
+            Self::Json(fields) => Ok(fields.count(key.json, 1..=max)?.unwrap_or(default)),
+            Self::Gguf(keys) => keys.within(key.gguf, keys.required(key.gguf)?, 1..=max),
+        }
+    }
+
+    /// A number that passes `check`, if it is there; `limit` describes the check.
+    pub(crate) fn number(
+        &self,
+        key: Key,
+        check: impl Fn(f64) -> bool,
+        limit: &str,
+    ) -> Result<Option<f64>, ConfigProblem> {
+        match self {
+            Self::Json(fields) if !key.json.is_empty() => fields.number(key.json, check, limit),
+            Self::Gguf(keys) if !key.gguf.is_empty() => {
+                let number = keys.number(key.gguf)?;
+                number.map(|number| self.checked(key, number, check, limit)).transpose()
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks a number that `key` gives, alone or with others.
+    pub(crate) fn checked(
+        &self,
+        key: Key,
+        number: f64,
+        check: impl Fn(f64) -> bool,
+        limit: &str,
+    ) -> Result<f64, ConfigProblem> {
+        if check(number) && (number as f32).is_finite() {
+            return Ok(number);
+        }
+        let limit = format!("{limit}, below {:e}", f32::MAX);
+        Err(ConfigProblem::OutOfRange { key: self.name(key), found: number.to_string(), limit })
+    }
+
+    /// A flag, if it is there.
+    pub(crate) fn flag(&self, key: Key) -> Result<Option<bool>, ConfigProblem> {
+        match self {
+            Self::Json(fields) if !key.json.is_empty() => fields.flag(key.json),
+            Self::Gguf(keys) if !key.gguf.is_empty() => keys.flag(key.gguf),
+            _ => Ok(None),
+        }
+    }
+
+    /// The problem of a value that is out of range.
+    pub(crate) fn out_of_range(&self, key: Key, found: impl ToString, limit: String) -> ConfigProblem {
+        ConfigProblem::OutOfRange { key: self.name(key), found: found.to_string(), limit }
+    }
+}
