@@ -91,14 +91,54 @@ const FUNCTION_LINES_MAX: usize = 80;
 
 /// Longer functions: the file in `crates`, the name, and why they may be.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
-    ("interbed-model/src/config.rs", "parse_fields", "until families are files"),
-    ("interbed-model/src/config/architecture.rs", "of", "until families are files"),
-    ("interbed-model/src/config/mixture.rs", "read_mixture", "until families are files"),
-    ("interbed-model/src/gguf/config.rs", "config_json", "until families are files"),
-    ("interbed-model/src/gguf/mixture.rs", "add_to_config", "until families are files"),
     ("interbed-model/src/jinja/expressions.rs", "value_of", "an arm for each kind of expression"),
     ("interbed-model/src/jinja/format.rs", "percent", "Python's conversions, one after the other"),
 ];
+
+/// Words that name a family of models.
+const FAMILY_WORDS: [&str; 17] = [
+    "llama", "mistral", "mixtral", "qwen", "granite", "minicpm", "olmo", "glm", "minimax", "ernie", "smollm",
+    "seed_oss", "exaone", "hunyuan", "gpt_oss", "gpt-oss", "phi3",
+];
+
+/// Files outside `families/` that may have some of these words, and why.
+const FAMILIES_NAMED: &[(&str, &str)] = &[
+    ("interbed-model/src/gguf/pre_tokenizer.rs", "pre-tokenizers are named after models"),
+    ("interbed-model/src/tokenizer/pieces.rs", "expressions are named after models"),
+    ("interbed-model/src/gguf/tokenizer.rs", "the format calls SentencePiece by a model's name"),
+    ("interbed-model/src/blueprint/rope.rs", "a scaling is named after a model"),
+    ("interbed-model/src/rope.rs", "a scaling is named after a model"),
+    ("interbed-model/src/gguf/describe.rs", "a scaling is named after a model"),
+];
+
+#[test]
+fn no_line_outside_their_folder_names_a_family() {
+    let parent = repository().join("crates");
+    let mut named = BTreeMap::new();
+    for crate_name in ["interbed-model", "interbed-weights"] {
+        for file in files(&["rs"]) {
+            let Ok(path) = file.strip_prefix(parent.join(crate_name)) else { continue };
+            let place = format!("{crate_name}/{}", path.display());
+            let is_of_families = path.starts_with("src/families") || path == Path::new("src/families.rs");
+            if !path.starts_with("src") || is_of_families || place.ends_with("tests.rs") || place.contains("/tests/") {
+                continue;
+            }
+            let text = fs::read_to_string(&file).expect("a source");
+            // Modules of tests are last in a file, and the program llama.cpp is no family.
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_lowercase();
+            let text = text.replace("llama.cpp", "").replace("llama_cpp", "");
+            let lines = text.lines().filter(|line| FAMILY_WORDS.iter().any(|word| line.contains(word)));
+            let lines: Vec<String> = lines.map(str::to_owned).collect();
+            if !lines.is_empty() {
+                named.insert(place, lines);
+            }
+        }
+    }
+    for (file, why) in FAMILIES_NAMED {
+        assert!(named.remove(*file).is_some(), "{file} names no family: strike it from FAMILIES_NAMED ({why})");
+    }
+    assert!(named.is_empty(), "a family has its place in families/: {named:#?}");
+}
 
 #[test]
 fn functions_fit_on_a_page() {
