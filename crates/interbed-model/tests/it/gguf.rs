@@ -90,6 +90,9 @@ fn configurations_are_those_of_the_directories() {
                 branch.factor = 1.0;
                 if let Part::Attention(attention) = &mut branch.part {
                     attention.scale = 1.0;
+                    if let Some(growth) = &mut attention.growth {
+                        growth.beta = f64::from(growth.beta as f32);
+                    }
                 }
             }
             (blueprint, config.ends.bos_token_id, config.ends.eos_token_ids.clone())
