@@ -1,13 +1,15 @@
 //! How large the bands are that matrices are cut into.
 
-/// The smallest bands that matrices are cut into, in bytes; what the least budget is counted with.
+/// Smallest size in bytes of a band (a run of a matrix's rows that is read at once) that matrices are cut into. The
+/// least budget is computed with this size.
 pub const BAND_LEAST: usize = 256 << 10;
 
-/// Bands pass through several slots, which together should take no more than one part in this many of the budget.
+/// The memory buffers that bands are read into should together take no more than one part in this many of the budget.
 const BAND_SHARE: u64 = 64;
 
-/// Bands as large as a read should be, if the `budget`, in bytes, has room for the slots that they pass through.
-/// `least` tells the least budget that bands of a size need.
+/// Returns the size in bytes of a band, a run of a matrix's rows that is read at once. It is the best size for a read,
+/// if `budget` (in bytes) has room for the buffers that bands are read into. `least` returns the least budget that
+/// bands of a given size need.
 ///
 /// # Errors
 /// The errors of `least`.

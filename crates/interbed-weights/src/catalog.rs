@@ -27,40 +27,42 @@ use crate::store::{METADATA_FILE, Store};
 pub use fp8::FileScales;
 use rearranged::{Rearranged, RearrangedFile};
 
-/// The longest shard index that is read, in bytes; those of the largest models are under 10 MB.
+/// Maximum number of bytes of a shard index that is read; the indexes of the largest models are under 10 MB.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
 
-/// Bytes of two tensors that are compared at first, and then at a time.
+/// Number of bytes that are compared first, and after that at a time, when two tensors are compared.
 const COMPARED_FIRST: u64 = 64 << 10;
 const COMPARED_AT_A_TIME: u64 = 4 << 20;
-/// Bytes that are hashed at a time of what has no rows.
+/// Number of bytes that are hashed at a time of a tensor that has no rows.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// Where one tensor lies.
+/// Position, shape and type of one tensor of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogEntry {
-    /// Which of the catalog's files holds it.
+    /// Index in [`Catalog::files`] of the file that holds the tensor.
     pub file: usize,
-    /// Its first byte in that file.
+    /// Offset of the tensor's first byte in that file.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length of the tensor in bytes.
     pub bytes: u64,
-    /// Its shape, outermost dimension first.
+    /// Shape of the tensor, outermost dimension first.
     pub shape: Vec<usize>,
-    /// How its elements are stored.
+    /// How the tensor's elements are stored.
     pub element_type: ElementType,
-    /// The scales of a matrix in FP8, where the file has them apart: then its bytes are the codes alone.
+    /// Scales of an FP8 matrix whose file stores them as another tensor; the entry's own bytes are then the codes
+    /// alone.
     pub scales: Option<Box<FileScales>>,
 }
 
 impl CatalogEntry {
-    /// The name and the entry of a tensor in file `file`.
+    /// Returns the name and the entry of a tensor in the file with index `file`.
     fn of(file: usize, tensor: TensorRecord) -> (String, Self) {
         let TensorRecord { name, element_type, shape, offset, bytes } = tensor;
         (name, Self { file, offset, bytes, shape, element_type, scales: None })
     }
 
-    /// Bytes of a row in the file, or of a piece of what has no rows: what is hashed at a time.
+    /// Returns how many bytes are hashed at a time: those of a row, or of a piece of fixed size if the tensor has no
+    /// rows.
     pub(crate) fn leaf_bytes(&self) -> u64 {
         match *self.shape.as_slice() {
             [rows, _, ..] if rows > 0 && self.bytes.is_multiple_of(rows as u64) => (self.bytes / rows as u64).max(1),
@@ -68,7 +70,7 @@ impl CatalogEntry {
         }
     }
 
-    /// As one that is to be hashed.
+    /// Describes this tensor, called `name`, for hashing.
     fn hashed(&self, name: &str) -> HashedTensor {
         let mut parts =
             vec![TensorPart { file: self.file, offset: self.offset, bytes: self.bytes, leaf: self.leaf_bytes() }];
@@ -91,13 +93,13 @@ impl CatalogEntry {
 pub struct Catalog {
     files: Vec<Arc<dyn RandomAccessFile>>,
     tensors: BTreeMap<String, CatalogEntry>,
-    /// What those tensors are called in their file that have a name of ours.
+    /// For each tensor that was given another name here: its name in the file.
     in_file: HashMap<String, Arc<str>>,
     metadata: Option<Metadata>,
     store: Option<Store>,
-    /// The last of the files, if some experts have to be rearranged.
+    /// The last of the files, which shows experts in another arrangement; `None` if no experts have to be rearranged.
     rearranged: Option<Arc<RearrangedFile>>,
-    /// What is read of the files is hashed here, if it is.
+    /// Hashes of what is read of the files; `None` if nothing is hashed.
     content: Option<Arc<ContentHash>>,
     left_alone: Vec<String>,
 }
@@ -151,7 +153,8 @@ impl Catalog {
         Self::from_files(files)
     }
 
-    /// Names of GGUF files in the directory that are no models, such as what reads pictures for this one.
+    /// Returns the names of GGUF files in the directory that were not opened because they are no language models, such
+    /// as a model's vision part.
     pub fn left_alone(&self) -> &[String] {
         &self.left_alone
     }
@@ -291,7 +294,7 @@ impl Catalog {
         Self::of_shards(index, &placed, &shards, files)
     }
 
-    /// Takes the tensors of shards, of which `placed` says which has what, and `shards` which file is which.
+    /// Takes the tensors of shards. `placed` maps tensors to names of shards, and `shards` maps these names to files.
     fn of_shards(
         index: &Path,
         placed: &[(String, String)],
@@ -321,17 +324,18 @@ impl Catalog {
         Self::of(files, tensors.into_iter().collect(), None)
     }
 
-    /// The packed store, if the catalog was opened from one.
+    /// Returns the packed store, if the catalog was opened from one.
     pub fn store(&self) -> Option<&Store> {
         self.store.as_ref()
     }
 
-    /// The metadata of a GGUF model; `None` for safetensors, where files in the directory or store describe the model.
+    /// Returns the metadata of a GGUF model; `None` for safetensors, where files in the directory or store describe the
+    /// model.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }
 
-    /// The values of a small F32 tensor, in order; `None` if there is no tensor of that name with at most `most`
+    /// Reads the values of a small F32 tensor, in order; `None` if there is no tensor of that name with at most `most`
     /// elements.
     ///
     /// # Errors
@@ -348,7 +352,8 @@ impl Catalog {
         Ok(Some(numbers.iter().map(|&number| f32::from_le_bytes(number)).collect()))
     }
 
-    /// The scales of each block of a matrix in FP8 whose file has them apart; `None` for other tensors.
+    /// Reads the scale of each block of an FP8 matrix whose file stores scales as another tensor; `None` for other
+    /// tensors.
     ///
     /// # Errors
     /// If the read fails.
@@ -363,8 +368,8 @@ impl Catalog {
         Ok(Some(scales.spread(numbers, [rows, cols])))
     }
 
-    /// Refuses to stream matrices whose scales are apart. What is streamed is used as it was read: joining scales to it
-    /// would cost every read what packing costs once.
+    /// Fails if any matrix has its scales in another tensor. Streamed weights are used as they were read: joining
+    /// scales to them would cost every read what packing costs once.
     pub(crate) fn check_streamable(&self) -> Result<(), WeightError> {
         match self.tensors().find(|(_, entry)| entry.scales.is_some()) {
             None => Ok(()),
@@ -374,12 +379,12 @@ impl Catalog {
         }
     }
 
-    /// The tensor with that name, if there is one.
+    /// Returns the tensor with that name, if there is one.
     pub fn get(&self, name: &str) -> Option<&CatalogEntry> {
         self.tensors.get(name)
     }
 
-    /// Whether two tensors have the same shape, type and content; of that, at most `compared` bytes of each are read.
+    /// Returns whether two tensors have the same shape, type and content. At most `compared` bytes of each are read.
     ///
     /// # Errors
     /// If a read fails.
@@ -409,7 +414,7 @@ impl Catalog {
         Ok(true)
     }
 
-    /// Calls the tensor `from`, if there is one, `to` from now on.
+    /// Renames the tensor `from`, if there is one, to `to`.
     pub fn rename(&mut self, from: &str, to: &str) {
         let in_file = self.name_in_file(from);
         if let Some(entry) = self.tensors.remove(from) {
@@ -419,23 +424,23 @@ impl Catalog {
         }
     }
 
-    /// All tensors, by name.
+    /// Returns all tensors with their names, sorted by name.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &CatalogEntry)> {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// The open files that entries refer to. The last one may be none of the model's: what it has of experts lies in
-    /// the others, in another arrangement.
+    /// Returns the open files that entries refer to. The last one may be no file of the model, but a view of experts
+    /// that lie in the other files in another arrangement.
     pub fn files(&self) -> &[Arc<dyn RandomAccessFile>] {
         &self.files
     }
 
-    /// The model's files.
+    /// Returns the model's own files.
     pub fn stored_files(&self) -> &[Arc<dyn RandomAccessFile>] {
         &self.files[..self.files.len() - usize::from(self.rearranged.is_some())]
     }
 
-    /// From now on whatever is read of the tensors that `specs` name is hashed, each byte once.
+    /// From now on, hashes whatever is read of the tensors that `specs` name, each byte once.
     pub fn hash_content(&mut self, specs: &[GroupSpec]) -> Arc<ContentHash> {
         let mut names: Vec<_> = specs.iter().flat_map(|group| &group.tensors).map(|tensor| &tensor.name).collect();
         names.sort_unstable();
@@ -451,8 +456,8 @@ impl Catalog {
         hash
     }
 
-    /// `files`, opened for direct reads in the order of [`files`](Self::files), such that what is read of them is
-    /// hashed; `None` if nothing is left to be hashed.
+    /// Wraps `files`, which are opened for direct reads in the order of [`files`](Self::files), so that what is read of
+    /// them is hashed. Returns `None` if nothing is left to be hashed.
     pub(crate) fn hashed_direct(&self, files: &[Arc<dyn DirectRead>]) -> Option<Vec<Arc<dyn DirectRead>>> {
         let hash = self.content.as_ref().filter(|hash| !hash.is_complete())?;
         let hashed = |(number, file): (usize, &Arc<dyn DirectRead>)| -> Arc<dyn DirectRead> {
@@ -461,14 +466,15 @@ impl Catalog {
         Some(files.iter().enumerate().map(hashed).collect())
     }
 
-    /// All [`files`](Self::files) for direct reads, of which the [stored](Self::stored_files) ones are `opened`.
+    /// Completes `opened`, which are the [stored files](Self::stored_files) opened for direct reads, to all
+    /// [`files`](Self::files).
     pub(crate) fn with_rearranged(&self, mut opened: Vec<Arc<dyn DirectRead>>) -> Vec<Arc<dyn DirectRead>> {
         let rearranged = self.rearranged.as_ref().map(|file| file.direct(opened.clone()));
         opened.extend(rearranged);
         opened
     }
 
-    /// The name that a tensor has in its file, which messages should show: people look for that.
+    /// Returns the name that a tensor has in its file. Messages should show this name, since people look for it.
     pub fn name_in_file(&self, name: &str) -> String {
         if let Some(in_file) = self.in_file.get(name) {
             return in_file.to_string();
@@ -478,12 +484,12 @@ impl Catalog {
         is_gguf.then(|| gguf_name(name)).flatten().unwrap_or_else(|| name.to_owned())
     }
 
-    /// The path of the file that holds an entry of this catalog.
+    /// Returns the path of the file that holds an entry of this catalog.
     pub fn path_of(&self, entry: &CatalogEntry) -> PathBuf {
         self.files[entry.file].path().to_owned()
     }
 
-    /// Bytes of all tensors together.
+    /// Returns the number of bytes of all tensors together.
     pub fn bytes(&self) -> u64 {
         self.tensors.values().map(|entry| entry.bytes).sum()
     }
@@ -496,7 +502,8 @@ impl std::fmt::Debug for Catalog {
     }
 }
 
-/// The name of a tensor of the language model in a file that has other parts too, such as one that sees.
+/// Returns the name that a tensor has here if it belongs to the language model in a file that has other parts too, such
+/// as a vision part.
 fn text_model_name(name: &str) -> Option<String> {
     const PREFIXES: [(&str, &str); 3] = [
         ("language_model.model.", "model."),
@@ -507,7 +514,7 @@ fn text_model_name(name: &str) -> Option<String> {
     PREFIXES.iter().find_map(named)
 }
 
-/// The tensors of all files, in order.
+/// Reads the headers of all files, and returns their tensors in order.
 fn read_all(files: &[Arc<dyn RandomAccessFile>]) -> Result<Vec<(String, CatalogEntry)>, WeightError> {
     let mut entries = Vec::new();
     for (file, opened) in files.iter().enumerate() {
@@ -516,13 +523,13 @@ fn read_all(files: &[Arc<dyn RandomAccessFile>]) -> Result<Vec<(String, CatalogE
     Ok(entries)
 }
 
-/// The part of an index that is used; its metadata is free-form.
+/// The part of a shard index that is used; other entries are free-form.
 #[derive(Deserialize)]
 struct RawIndex {
     weight_map: Pairs<String>,
 }
 
-/// Reads an index as (tensor, shard) pairs, each tensor once.
+/// Reads an index as pairs of tensor and shard, each tensor once.
 fn read_index(path: &Path) -> Result<Vec<(String, String)>, WeightError> {
     let problem = |problem| WeightError::Index { file: path.to_owned(), problem };
     let file = ExactFile::open(path)?;
@@ -543,7 +550,7 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>, WeightError> {
     Ok(placed)
 }
 
-/// Whether a shard's name stays inside the directory: one plain component, no separators, no `..`.
+/// Returns whether a shard's name stays inside the directory: it is one plain component, without separators or `..`.
 fn is_plain_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let plain = matches!(components.next(), Some(Component::Normal(part)) if part == name);
@@ -554,7 +561,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The weight files of a directory, sorted, and whether it also holds pickled weights.
+/// Weight files of a directory, sorted, and whether the directory also holds pickled weights.
 struct Found {
     safetensors: Vec<PathBuf>,
     gguf: Vec<PathBuf>,

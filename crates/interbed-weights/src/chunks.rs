@@ -4,12 +4,12 @@ use std::sync::mpsc;
 
 use interbed_io::{IoError, RandomAccessFile};
 
-/// One read, in bytes.
+/// Number of bytes of one read.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// Threads that read: a disk is fastest with a few requests in flight, and a thread of buffered reads issues one at a
-/// time.
+/// Number of threads that read: a disk is fastest with a few requests in flight, and a thread of buffered reads issues
+/// one at a time.
 const READERS: usize = 3;
-/// Buffers per reader: each is being read into, waiting, or being processed.
+/// Number of buffers per reading thread: each is being read into, waiting, or being processed.
 const BUFFERS: usize = 2;
 
 /// A range of bytes of a file that is to be read.
@@ -20,14 +20,14 @@ pub(crate) struct Extent {
     pub(crate) bytes: u64,
 }
 
-/// A piece of an extent.
+/// A piece of an [`Extent`], the range of bytes that is to be read.
 pub(crate) struct Chunk<'a> {
-    /// Which extent it belongs to.
+    /// Index of the extent that the piece belongs to.
     pub(crate) extent: usize,
-    /// Where it lies in its file.
+    /// Offset of the piece in its file.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// What was read, or why it could not be.
+    /// Bytes of the piece, or the error if it could not be read.
     pub(crate) outcome: Result<&'a [u8], IoError>,
 }
 
@@ -90,7 +90,7 @@ struct Piece {
     bytes: u64,
 }
 
-/// The pieces of all extents, in order.
+/// Returns the pieces of all extents, in order.
 fn pieces(extents: &[Extent]) -> impl Iterator<Item = Piece> + '_ {
     extents.iter().enumerate().flat_map(|(index, extent)| {
         (0..extent.bytes.div_ceil(CHUNK_BYTES)).map(move |chunk| {

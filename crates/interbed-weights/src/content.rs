@@ -16,43 +16,45 @@ use std::time::{Duration, Instant};
 use interbed_io::{IoError, RandomAccessFile};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// The most bytes that one call of [`ContentHash::read_next`] reads, as far as a leaf is no longer.
+/// Maximum number of bytes that one call of [`ContentHash::read_next`] reads, unless a single leaf (a piece that is
+/// hashed as a whole) is longer.
 const READ_BYTES: u64 = 1 << 20;
 
 /// Files of at least this size are dropped from the page cache as they are read.
 const DROP_CACHE_FROM: u64 = 64 << 20;
 
-/// The tensors of a model that passes use, as far as they were hashed.
+/// Hashes of the tensors of a model that passes use, as far as their bytes were read. Each tensor is hashed in leaves:
+/// pieces such as a row, in any order.
 pub struct ContentHash {
     files: Vec<Arc<dyn RandomAccessFile>>,
-    /// By file and offset.
+    /// Ranges of bytes that belong to tensors, sorted by file and offset.
     regions: Vec<Region>,
-    /// By file: its regions.
+    /// For each file, the indices of its regions in `regions`.
     of_files: Vec<std::ops::Range<usize>>,
-    /// By name: what is said of a tensor beside its bytes, and its regions.
+    /// For each tensor by name: its type and shape in words, and the indices of its regions in `regions`.
     tensors: BTreeMap<String, (String, Vec<usize>)>,
-    /// A bit for each leaf that was hashed, or is being hashed.
+    /// A bit for each leaf, set if the leaf was hashed or is being hashed.
     taken: Vec<AtomicU64>,
-    /// Leaves that were not hashed yet.
+    /// Number of leaves that were not hashed yet.
     left: AtomicUsize,
-    /// All regions before this one are taken.
+    /// Index of a region before which all leaves are taken.
     searched: AtomicUsize,
     began: Instant,
-    /// Milliseconds from then to the last read of others.
+    /// Milliseconds from `began` to the last read for another purpose than hashing.
     last_read: AtomicU64,
 }
 
-/// Bytes of a file that belong to a tensor.
+/// A range of bytes of a file that belongs to a tensor.
 #[derive(Debug)]
 struct Region {
     file: usize,
     offset: u64,
     bytes: u64,
-    /// Bytes of each leaf but the last.
+    /// Number of bytes of each leaf (a piece that is hashed as a whole) but the last.
     leaf: u64,
-    /// The bit of the first leaf.
+    /// Index in `taken` of the first leaf's bit.
     first_bit: usize,
-    /// Where the last of this region and those before it in the file ends.
+    /// Offset at which the farthest of this region and those before it in the file ends.
     ends_by: u64,
     sum: Mutex<u128>,
 }
@@ -66,24 +68,24 @@ impl Region {
 /// A tensor that is to be hashed.
 pub(crate) struct HashedTensor {
     pub(crate) name: String,
-    /// Its type and shape.
+    /// Type and shape of the tensor in words.
     pub(crate) described: String,
-    /// Its bytes; those of scales that lie apart come second.
+    /// Places of the tensor's bytes; if its scales are another tensor, they come second.
     pub(crate) parts: Vec<TensorPart>,
 }
 
-/// Where bytes of a tensor lie.
+/// Position of a tensor's bytes in a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TensorPart {
     pub(crate) file: usize,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// Bytes of a leaf; the last may have fewer.
+    /// Number of bytes of a leaf (a piece that is hashed as a whole); the last leaf may have fewer.
     pub(crate) leaf: u64,
 }
 
 impl ContentHash {
-    /// Of these tensors in `files`.
+    /// Prepares to hash these tensors, which lie in `files`.
     pub(crate) fn new(files: Vec<Arc<dyn RandomAccessFile>>, tensors: Vec<HashedTensor>) -> Self {
         let mut places: Vec<_> = tensors.iter().flat_map(|tensor| &tensor.parts).copied().collect();
         places.sort_unstable();
@@ -119,12 +121,12 @@ impl ContentHash {
         }
     }
 
-    /// Whether everything was hashed.
+    /// Returns whether everything was hashed.
     pub fn is_complete(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }
 
-    /// The hash of each tensor, by name, with its type and shape; `None` before [all](Self::is_complete) is known.
+    /// Returns name, type and shape, and hash of each tensor; `None` before [everything](Self::is_complete) was hashed.
     pub fn tensors(&self) -> Option<impl Iterator<Item = (&str, &str, u128)>> {
         let sum = |&part: &usize| {
             let region = &self.regions[part];
@@ -142,13 +144,13 @@ impl ContentHash {
         self.is_complete().then(|| all.map(move |(name, (told, parts))| (name.as_str(), told.as_str(), of(parts))))
     }
 
-    /// How long nobody has read the files, as far as that is known.
+    /// Returns for how long nobody has read the files for another purpose, as far as that is known.
     pub fn idle_for(&self) -> Duration {
         self.began.elapsed().saturating_sub(Duration::from_millis(self.last_read.load(Ordering::Relaxed)))
     }
 
-    /// Reads, and hashes, some of what nobody has read so far, with `buffer` as memory. False if there is nothing left
-    /// to begin with; what other threads have begun may still be [missing](Self::is_complete).
+    /// Reads and hashes some bytes that nobody has read so far, with `buffer` as memory. Returns false if nothing is
+    /// left to begin with; leaves that other threads have begun may still be [missing](Self::is_complete).
     ///
     /// # Errors
     /// A failed read; it can be tried again.
@@ -164,7 +166,8 @@ impl ContentHash {
         Ok(true)
     }
 
-    /// The first leaves that are not taken, of one region.
+    /// Finds the first leaves of one region that nobody has taken yet. Returns the index of their file, their offset
+    /// and their length in bytes.
     fn next_missing(&self) -> Option<(usize, u64, usize)> {
         for number in self.searched.load(Ordering::Relaxed)..self.regions.len() {
             let region = &self.regions[number];
@@ -182,7 +185,7 @@ impl ContentHash {
         None
     }
 
-    /// The last place up to `at` where no leaf is cut in two.
+    /// Returns the last offset up to `at` at which no leaf is cut in two.
     pub(crate) fn last_boundary(&self, file: usize, at: u64) -> u64 {
         let regions = &self.regions[self.of_files[file].clone()];
         let first = regions.partition_point(|region| region.ends_by <= at);
@@ -192,7 +195,7 @@ impl ContentHash {
         }
     }
 
-    /// These bytes were read for another purpose.
+    /// Reports bytes that were read for another purpose, and hashes them.
     pub(crate) fn was_read(&self, file: usize, offset: u64, bytes: &[u8]) {
         if !self.is_complete() {
             self.take(file, offset, bytes);
@@ -235,7 +238,7 @@ impl ContentHash {
         self.taken[bit / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 != 0
     }
 
-    /// Takes a leaf, and returns whether it was taken before.
+    /// Marks a leaf as taken, and returns whether it was taken before.
     fn was_taken(&self, bit: usize) -> bool {
         self.taken[bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed) >> (bit % 64) & 1 != 0
     }

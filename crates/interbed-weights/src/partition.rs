@@ -20,31 +20,32 @@ use bank::StoredMatrix;
 
 pub use bank::{ExpertBank, ExpertClasses, Pieces, Slab, SlabMatrix, SlabRead};
 
-/// A band's number of rows is a multiple of this where possible: two threads share them evenly in whole tiles of the
-/// widest kernel.
+/// Number of rows of a band is a multiple of this where possible: two threads then share a band evenly, in whole tiles
+/// of the widest kernel.
 const ROW_GRANULE: usize = 64;
 
 /// Every vector starts on a multiple of this many bytes: a cache line.
 const VECTOR_ALIGN: usize = 64;
 
-/// The most bands of a model: 64 TiB of weights at 4 MiB each. Sizes come from files, and each band takes some memory.
+/// Maximum number of bands of a model, enough for 64 TiB of weights in bands of 4 MiB. A limit is needed because sizes
+/// come from files, and each band takes some memory.
 const PARTITION_BANDS_MAX: usize = 1 << 24;
 
-/// Rows of the embedding that are read at a time.
+/// Number of rows of the embedding that are read together.
 pub const ROWS_AT_A_TIME: usize = 32;
 
-/// How a tensor lies in its file, or would lie in one.
+/// Position and element type of a tensor in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredAt {
-    /// How elements are stored.
+    /// Element type, as it is stored.
     pub dtype: DType,
-    /// Which of the model's files.
+    /// Index of the file among the model's files.
     pub file: usize,
-    /// The first byte.
+    /// Offset of the tensor's first byte in the file.
     pub offset: u64,
 }
 
-/// Where the bytes of all groups lie, and in which pieces they are read.
+/// States where the bytes of all groups of tensors lie in the files, and into which pieces they are cut for reading.
 #[derive(Debug, Clone)]
 pub struct Partition {
     groups: Vec<Group>,
@@ -53,143 +54,145 @@ pub struct Partition {
     vector_bytes: usize,
     swept_bytes: u64,
     banks: Vec<ExpertBank>,
-    /// For each matrix that is read row by row: its rows, and the bytes of a row. Asked for between steps, so they are
-    /// kept: a mixture has tens of thousands of tensors to look through.
+    /// For each matrix that is read row by row: the number of its rows, and the bytes of a row. They are kept here
+    /// because they are needed between steps, and a mixture has tens of thousands of tensors to search.
     row_matrices: Vec<(usize, usize)>,
-    /// The slots of experts, if there are any.
+    /// Sizes of the memory buffers (slots) that experts are read into; `None` if the model has no experts.
     experts: Option<(ExpertClasses, ArenaShape)>,
 }
 
-/// One group of the forward pass.
+/// The tensors that one layer of the forward pass needs together, and how they are read.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// Its name, for display.
+    /// Name of the group, for display.
     pub name: String,
-    /// Its role in a pass.
+    /// What the group does in a pass.
     pub role: Role,
-    /// See [`GroupSpec::layer`].
+    /// Index of the decoder layer, as in [`GroupSpec::layer`].
     pub layer: usize,
-    /// Its tensors, in the order of the spec.
+    /// Tensors of the group, in the order of its [`GroupSpec`].
     pub tensors: Vec<TensorPlace>,
-    /// Its turns, in the order of a pass.
+    /// Steps in which a pass goes through the group's matrices, in order.
     pub turns: Vec<Turn>,
-    /// Its bands.
+    /// Numbers of the group's bands among all bands of the model.
     pub bands: Range<u32>,
 }
 
-/// One tensor of a group, by how it is read.
+/// Place of one tensor of a group, which depends on how the tensor is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TensorPlace {
-    /// Held in the memory of vectors.
+    /// A vector, which is always in memory, in the buffer that holds all vectors.
     Vector {
-        /// How elements are stored.
+        /// Element type, as it is stored.
         dtype: DType,
-        /// How many elements there are.
+        /// Number of elements.
         len: usize,
-        /// Its bytes within that memory.
+        /// Range of the vector's bytes in the buffer that holds all vectors.
         range: Range<usize>,
     },
-    /// Read in bands, which belong to the turns `turns` of the group.
+    /// A matrix that a pass reads from the first row to the last, one band (a run of rows) at a time.
     Swept {
-        /// How elements are stored.
+        /// Element type, as it is stored.
         dtype: DType,
-        /// Rows of the whole matrix.
+        /// Number of rows of the whole matrix.
         rows: usize,
-        /// Columns of the whole matrix.
+        /// Number of columns of the whole matrix.
         cols: usize,
-        /// The turns that hold its bands.
+        /// Indices in [`Group::turns`] of the steps that contain the matrix's bands.
         turns: Range<usize>,
     },
-    /// Read row by row from the file.
+    /// A matrix of which single rows are read from the file.
     Rows {
-        /// Where the matrix begins.
+        /// Place of the matrix in its file.
         at: StoredAt,
-        /// Rows of the matrix.
+        /// Number of rows of the matrix.
         rows: usize,
-        /// Columns of the matrix.
+        /// Number of columns of the matrix.
         cols: usize,
-        /// Bytes of a row.
+        /// Number of bytes of a row.
         row_bytes: usize,
     },
-    /// Read with the other matrices of its expert, see [`Partition::banks`].
+    /// A matrix of an expert, which is read together with the expert's other matrices; see [`Partition::banks`].
     OfExpert {
-        /// How elements are stored.
+        /// Element type, as it is stored.
         dtype: DType,
-        /// Rows of the matrix.
+        /// Number of rows of the matrix.
         rows: usize,
-        /// Columns of the matrix.
+        /// Number of columns of the matrix.
         cols: usize,
     },
 }
 
-/// Some rows of one matrix, or the same rows of several matrices that are swept side by side.
+/// One step of a pass through a group: a run of rows (a band) of one matrix, or the same rows of several matrices that
+/// are needed together.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// The rows.
+    /// Range of the rows in the matrix.
     pub rows: Range<usize>,
-    /// For each band: its tensor's index in the group, and the band's number.
+    /// For each band of the step: the index of its tensor in the group, and the number of the band in the model.
     pub bands: ArrayVec<(usize, u32), SWEEP_MAX>,
 }
 
-/// Where a band's bytes lie in their file. A read takes the aligned range around them.
+/// Position of a band (a run of a matrix's rows) in its file. A read takes the aligned range around the band's bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct BandPlace {
-    /// Which of the model's files.
+    /// Index of the file among the model's files.
     pub file: usize,
-    /// Where the read begins, aligned.
+    /// Offset at which the read begins; it is aligned for direct reads.
     pub offset: u64,
-    /// Bytes of the read that come before the band's first byte.
+    /// Number of bytes of the read that come before the band's first byte.
     pub skip: usize,
-    /// Bytes of the band.
+    /// Number of bytes of the band.
     pub bytes: usize,
-    /// Weights in the band, each of which takes one multiply-add per token.
+    /// Number of weights in the band, each of which takes one multiply-add per token.
     pub parameters: u64,
 }
 
 impl BandPlace {
-    /// Bytes that the read must deliver.
+    /// Returns the number of bytes that the read must deliver.
     pub fn needed(&self) -> usize {
         self.skip + self.bytes
     }
 
-    /// Bytes of memory that the read takes, in whole pages.
+    /// Returns the number of bytes of memory that the read takes, in whole pages.
     pub fn memory(&self) -> usize {
         self.needed().next_multiple_of(DIRECT_ALIGN)
     }
 }
 
-/// Where a vector's bytes lie, and where they go in the memory of vectors.
+/// Position of a vector in its file, and in the buffer that holds all vectors.
 #[derive(Debug, Clone)]
 pub struct VectorPlace {
-    /// Which of the model's files.
+    /// Index of the file among the model's files.
     pub file: usize,
-    /// The first byte.
+    /// Offset of the vector's first byte in the file.
     pub offset: u64,
-    /// Where it goes.
+    /// Range of bytes in the buffer that holds all vectors, into which the vector is read.
     pub range: Range<usize>,
 }
 
-/// What is moved, held and computed with in one piece: a band, or all matrices of a group.
+/// A piece of the weights that is moved, kept in memory and computed with as a whole: a band (a run of a matrix's
+/// rows), or all matrices of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightUnit {
-    /// Bytes of weights.
+    /// Number of bytes of the weights.
     pub bytes: u64,
-    /// Bytes of memory, in whole pages.
+    /// Number of bytes of memory that the unit takes, in whole pages.
     pub memory: u64,
-    /// Weights in the unit, each of which takes one multiply-add per token.
+    /// Number of weights in the unit, each of which takes one multiply-add per token.
     pub parameters: u64,
-    /// See [`GroupSpec::layer`].
+    /// Index of the decoder layer, as in [`GroupSpec::layer`].
     pub layer: usize,
-    /// Its role in a pass.
+    /// What the unit's group does in a pass.
     pub role: Role,
 }
 
 impl Partition {
-    /// The fewest slots that units of any kind can pass through: twice two, so that one half is read while the pass
-    /// computes with the other.
+    /// Minimum number of memory buffers (slots) through which units of any kind are streamed: two are read into while
+    /// the pass computes with the other two.
     pub const SLOTS_LEAST: usize = 4;
 
-    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`.
+    /// Checks every tensor against its spec, and cuts matrices into bands (runs of rows) of about `band_bytes`.
     ///
     /// # Errors
     /// If a tensor is missing, or has another shape or a type that is not supported; and the errors of [`Self::new`].
@@ -200,7 +203,8 @@ impl Partition {
         })
     }
 
-    /// Cuts the matrices of `specs` into bands of about `band_bytes`; `stored_at` says how each tensor is stored.
+    /// Cuts the matrices of `specs` into bands (runs of rows) of about `band_bytes`; `stored_at` says how each tensor
+    /// is stored.
     ///
     /// # Errors
     /// The errors of `stored_at`; sizes that overflow; more bands than a window takes; and matrices side by side that
@@ -237,33 +241,33 @@ impl Partition {
         Ok(partition)
     }
 
-    /// All groups, in the order of a pass.
+    /// Returns all groups, in the order of a pass.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// All bands, in the order in which a pass needs them.
+    /// Returns the places of all bands, in the order in which a pass needs them.
     pub fn bands(&self) -> &[BandPlace] {
         &self.bands
     }
 
-    /// All vectors.
+    /// Returns the places of all vectors.
     pub fn vectors(&self) -> &[VectorPlace] {
         &self.vectors
     }
 
-    /// The experts of mixtures, a bank for each group that has some, in the order of a pass.
+    /// Returns the experts, one bank for each group that has experts, in the order of a pass.
     pub fn banks(&self) -> &[ExpertBank] {
         &self.banks
     }
 
-    /// The slots that experts are read into, if there are experts.
+    /// Returns the sizes of the memory buffers (slots) that experts are read into; `None` if the model has no experts.
     pub fn experts(&self) -> Option<(&ExpertClasses, &ArenaShape)> {
         self.experts.as_ref().map(|(classes, shape)| (classes, shape))
     }
 
-    /// Divides a budget: bytes of memory for bands, and for experts. Bands stay if there is room for all of them, since
-    /// every pass needs them; experts get the rest.
+    /// Divides `budget` into bytes of memory for bands and bytes for experts. All bands stay in memory if there is room
+    /// for them, since every pass needs them; experts get the rest.
     pub fn divide(&self, budget: u64) -> (u64, u64) {
         let rest = budget.saturating_sub(self.fixed_bytes());
         let Some((_, shape)) = self.experts() else { return (rest, 0) };
@@ -271,22 +275,23 @@ impl Partition {
         (rest.saturating_sub(of_experts), of_experts)
     }
 
-    /// Bytes of the weights of all experts.
+    /// Returns the number of bytes of all experts' weights.
     pub fn expert_bytes(&self) -> u64 {
         self.banks.iter().map(ExpertBank::bytes).sum()
     }
 
-    /// Bytes of all vectors, padding included.
+    /// Returns the number of bytes of all vectors, padding included.
     pub fn vector_bytes(&self) -> usize {
         self.vector_bytes
     }
 
-    /// Bytes of the matrices that a pass sweeps, as they are in the files.
+    /// Returns the number of bytes, as stored in the files, of the matrices that a pass reads from the first row to the
+    /// last.
     pub fn swept_bytes(&self) -> u64 {
         self.swept_bytes
     }
 
-    /// The types of the matrices that a pass sweeps, each once.
+    /// Returns the element types of the matrices that a pass reads from the first row to the last, each type once.
     pub fn swept_types(&self) -> Vec<DType> {
         let mut types = Vec::new();
         for tensor in self.groups.iter().flat_map(|group| &group.tensors) {
@@ -299,7 +304,7 @@ impl Partition {
         types
     }
 
-    /// Each band as a unit.
+    /// Returns one unit for each band.
     pub fn units(&self) -> Vec<WeightUnit> {
         let of_group = |group: &Group| {
             let (layer, role) = (group.layer, group.role);
@@ -314,7 +319,7 @@ impl Partition {
         self.groups.iter().flat_map(of_group).collect()
     }
 
-    /// Each group that has matrices as a unit of all its bands.
+    /// Returns one unit, made of all its bands, for each group that has matrices.
     pub fn group_units(&self) -> Vec<WeightUnit> {
         let of_group = |group: &Group| {
             let bands = self.bands_of(group);
@@ -330,62 +335,65 @@ impl Partition {
         self.groups.iter().filter_map(of_group).collect()
     }
 
-    /// The group of each band.
+    /// Returns the index of each band's group.
     pub fn groups_of_bands(&self) -> Vec<u32> {
         self.of_bands(|index, _| index as u32)
     }
 
-    /// The layer of each band.
+    /// Returns the index of each band's decoder layer.
     pub fn layers_of_bands(&self) -> Vec<u32> {
         self.of_bands(|_, group| group.layer as u32)
     }
 
-    /// The memory of the largest band, in bytes.
+    /// Returns the number of bytes of memory that the largest band takes.
     pub fn largest_band(&self) -> usize {
         self.bands.iter().map(BandPlace::memory).max().unwrap_or(0)
     }
 
-    /// Bytes of weights in the bands that `chosen` picks by their numbers.
+    /// Returns the number of bytes of weights in the bands for whose numbers `chosen` returns true.
     pub fn bytes_where(&self, chosen: impl Fn(u32) -> bool) -> u64 {
         let bands = self.bands.iter().enumerate();
         bands.filter(|(band, _)| chosen(*band as u32)).map(|(_, band)| band.bytes as u64).sum()
     }
 
-    /// Bytes of the longest row that is read by number, if rows are read so.
+    /// Returns the number of bytes of the longest row among matrices of which single rows are read; `None` if there are
+    /// none.
     pub fn row_bytes(&self) -> Option<usize> {
         self.row_matrices.iter().map(|&(_, row_bytes)| row_bytes).max()
     }
 
-    /// Bytes of the matrices of which passes read single rows.
+    /// Returns the number of bytes of the matrices of which passes read single rows.
     pub fn embedding_bytes(&self) -> u64 {
         self.row_matrices.iter().map(|&(rows, row_bytes)| rows as u64 * row_bytes as u64).sum()
     }
 
-    /// Bytes that all bands take in memory.
+    /// Returns the number of bytes of memory that all bands take.
     pub fn band_memory(&self) -> u64 {
         self.bands.iter().map(|band| band.memory() as u64).sum()
     }
 
-    /// Bytes of memory that are taken apart from the bands: vectors, and buffers for rows.
+    /// Returns the number of bytes of memory that is taken apart from the bands: for vectors, and for buffers into
+    /// which rows are read.
     pub fn fixed_bytes(&self) -> u64 {
         self.vector_bytes.saturating_add(self.row_bytes().map_or(0, row_reader_memory)) as u64
     }
 
-    /// The memory with which everything stays, in bytes.
+    /// Returns the number of bytes of memory with which all weights stay in memory.
     pub fn full_budget(&self) -> u64 {
         let of_experts = self.experts().map_or(0, |(_, shape)| shape.bank_bytes());
         self.fixed_bytes().saturating_add(self.band_memory()).saturating_add(of_experts)
     }
 
-    /// The fewest slots that bands can stream through: two turns, so that one is read while the pass computes with the
-    /// other.
+    /// Returns the minimum number of memory buffers (slots) through which bands are streamed: enough for two [`Turn`]s,
+    /// so that one is read while the pass computes with the other.
     pub fn slots_least(&self) -> usize {
         let widest = self.groups.iter().flat_map(|group| &group.turns).map(|turn| turn.bands.len()).max();
         Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
     }
 
-    /// The least memory with which passes can be computed, in bytes: the fewest slots, but no more than all bands take,
-    /// as long as one turn has its slots.
+    /// Returns the minimum number of bytes of memory with which passes can be computed: that of
+    /// [`slots_least`](Self::slots_least) buffers, but no more than all bands take, as long as one [`Turn`] has its
+    /// buffers.
     pub fn least_budget(&self) -> u64 {
         let (slots, largest) = (self.slots_least() as u64, self.largest_band() as u64);
         let all = self.band_memory().max((slots / 2).saturating_mul(largest));
@@ -453,7 +461,7 @@ impl Partition {
         Ok(())
     }
 
-    /// `None` if sizes overflow.
+    /// Adds a vector behind those added before, and returns its place; `None` if sizes overflow.
     fn add_vector(&mut self, shape: &[usize], at: StoredAt) -> Option<TensorPlace> {
         let len = shape.iter().try_fold(1usize, |len, &size| len.checked_mul(size))?;
         let start = self.vector_bytes;
@@ -468,7 +476,7 @@ impl Partition {
         self.bands.len() as u32
     }
 
-    /// Cuts matrices that are swept side by side into turns.
+    /// Cuts matrices of which the same rows are needed together into turns (steps of some rows each).
     fn cut(
         &mut self,
         group: &mut Group,
@@ -507,7 +515,7 @@ impl Partition {
     }
 }
 
-/// A matrix in a file.
+/// A matrix that is to be cut into bands, and where it lies in its file.
 #[derive(Debug, Clone, Copy)]
 struct Matrix {
     at: StoredAt,
@@ -531,17 +539,18 @@ impl Matrix {
     }
 }
 
-/// Bytes of memory that reading rows of `row_bytes` takes; `usize::MAX` if that overflows.
+/// Returns the number of bytes of memory that reading rows of `row_bytes` takes; `usize::MAX` if that overflows.
 fn row_reader_memory(row_bytes: usize) -> usize {
     row_buffer_bytes(row_bytes).saturating_add(row_bytes).saturating_mul(ROWS_AT_A_TIME)
 }
 
-/// Bytes of memory for the read of one row: the row, and what alignment adds around it.
+/// Returns the number of bytes of memory for the read of one row: the row, and what alignment adds around it.
 pub fn row_buffer_bytes(row_bytes: usize) -> usize {
     row_bytes.saturating_add(DIRECT_ALIGN).checked_next_multiple_of(DIRECT_ALIGN).unwrap_or(usize::MAX)
 }
 
-/// Rows in a band of about `band_bytes`: whole granules if at least one fits, otherwise fewer rows.
+/// Returns the number of rows in a band of about `band_bytes`: a multiple of [`ROW_GRANULE`] if that many rows fit,
+/// otherwise fewer rows.
 fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
     let fitting = (band_bytes / row_bytes).max(1);
     if fitting >= ROW_GRANULE { fitting / ROW_GRANULE * ROW_GRANULE } else { fitting }

@@ -7,21 +7,21 @@ use interbed_device::{Device, DeviceError, OUTS_MAX, PRODUCTS_MAX, Queue, Token,
 
 use crate::error::WeightError;
 
-/// The most bands that are handed out together: what one command multiplies.
+/// Maximum number of bands (runs of a matrix's rows) that are handed out together: as many as one command multiplies.
 pub const BANDS_MAX: usize = PRODUCTS_MAX;
 
-/// The most matrices of one sweep: each has a result of its own.
+/// Maximum number of matrices that one [`Sweep`] goes over at once: each of them has its own result.
 pub const SWEEP_MAX: usize = OUTS_MAX;
 
-/// The most matrices of an expert.
+/// Maximum number of matrices of an expert.
 pub const EXPERT_MATRICES_MAX: usize = 3;
 
-/// A tensor of the model: its group, and its index in that group's spec.
+/// Identifies a tensor of the model by its group, and its index in that group's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorId {
-    /// Counted from 0 in the order of a pass.
+    /// Index of the group, counted from 0 in the order of a pass.
     pub group: usize,
-    /// Counted from 0 in the order of the spec.
+    /// Index of the tensor, counted from 0 in the order of the group's spec.
     pub index: usize,
 }
 
@@ -40,18 +40,18 @@ pub trait WeightSource: Send {
         Ok(())
     }
 
-    /// A vector as a matrix of one row; vectors are always in memory.
+    /// Returns a vector as a matrix of one row; vectors are always in memory.
     ///
     /// # Panics
     /// If the spec has no such vector: specs and forward pass are written together.
     fn vector(&self, tensor: TensorId) -> Weights;
 
-    /// Whether some bands of this pass may be the [host's](Queue::Host) to multiply with.
+    /// Returns whether some bands of this pass may be multiplied by the [host](Queue::Host) rather than the device.
     fn computes_on_host(&self) -> bool {
         false
     }
 
-    /// The same as [`vector`](Self::vector) for [`Queue::Host`]: in host memory.
+    /// Returns a vector like [`vector`](Self::vector), but in host memory, where [`Queue::Host`] can read it.
     ///
     /// # Panics
     /// As [`vector`](Self::vector).
@@ -81,7 +81,7 @@ pub trait WeightSource: Send {
     /// Why the bytes could not be read.
     fn rows<'a>(&mut self, tensor: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError>;
 
-    /// Whether an expert of `group` is in memory.
+    /// Returns whether an expert of `group` is in memory.
     fn holds_expert(&self, _group: usize, _expert: u32) -> bool {
         true
     }
@@ -93,8 +93,8 @@ pub trait WeightSource: Send {
     /// Why they cannot be brought.
     fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError>;
 
-    /// The next of the wanted experts that is in memory: in any order, each once. Waits for one if need be; `None` once
-    /// all have been handed out. If another is to be waited for, `device` may be waited for as well.
+    /// Returns the next of the wanted experts that is in memory, in any order and each once. Waits for one if need be;
+    /// returns `None` once all have been handed out. While it waits for an expert, it may also wait for `device`.
     ///
     /// # Errors
     /// Why its bytes could not be read. The visit is over then.
@@ -111,14 +111,15 @@ pub trait WeightSource: Send {
         used: Option<Token>,
     ) -> Result<(), DeviceError>;
 
-    /// Whether it is worth the work to guess which experts of `group`, behind the one that is visited, the pass will
-    /// need.
+    /// Returns whether it is worth the work to guess which experts of `group` the pass will need; `group` comes behind
+    /// the one that is visited.
     fn looks_ahead(&mut self, _group: usize) -> bool {
         false
     }
 
-    /// Fills `bands`, which must be empty, with all of a matrix that is swept, out of turn, if it stays in memory;
-    /// leaves it empty otherwise. They are not to be released, and read no longer than the visit lasts.
+    /// Fills `bands`, which must be empty, with all bands of a matrix if the matrix stays in memory, and leaves it
+    /// empty otherwise. A matrix can be asked for before its sweep. The bands need no release, and are valid until the
+    /// visit ends.
     fn out_of_turn(&self, _tensor: TensorId, _bands: &mut Bands) {}
 
     /// Experts of `group`, which comes behind the one that is visited, that the pass will probably need: each with its
@@ -133,64 +134,66 @@ pub trait WeightSource: Send {
         Ok(())
     }
 
-    /// These weights as [`ElasticWeights`], if their memory may change between passes.
+    /// Returns these weights as [`ElasticWeights`] if their memory may change between passes.
     fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
         None
     }
 
-    /// Shows where the weights are, to those who watch their [`StreamMonitor`](crate::StreamMonitor). Called when there
-    /// is no pass; passes show it themselves from time to time.
+    /// Publishes where the weights are to those who watch their [`StreamMonitor`](crate::StreamMonitor). It is called
+    /// when there is no pass; passes publish it themselves from time to time.
     fn show(&mut self) {}
 }
 
-/// Weights whose memory can be made larger or smaller.
+/// Weights whose memory can be made larger or smaller between passes.
 pub trait ElasticWeights {
-    /// The memory that they take, after reads that have ended were taken in.
+    /// Takes in the reads that have ended, and returns how much memory the weights take.
     fn memory(&mut self) -> StreamMemory;
 
-    /// Changes how many bytes of memory all of it may take. Memory that is not in use is given back before this
-    /// returns; see [`StreamMemory::held`] for the rest.
+    /// Changes how many bytes of memory the weights may take in all. Memory that is not in use is given back before
+    /// this returns; see [`StreamMemory::held`] for the rest.
     ///
     /// # Errors
     /// If it is less than the least with which passes can be computed; nothing has changed then.
     fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError>;
 
-    /// How many seconds less the passes since the last call would have waited with each byte of memory more, as far as
-    /// can be told: what memory is worth here, to compare with what it is worth elsewhere. 0 where passes wait for
-    /// nothing.
+    /// Returns the value of more memory: the estimated seconds by which the passes since the last call would have
+    /// waited less for each additional byte. The caller compares it with what memory is worth elsewhere. The value is 0
+    /// if passes wait for nothing.
     fn worth(&mut self) -> f64;
 
-    /// Bytes of weights that stay in memory from pass to pass.
+    /// Returns the number of bytes of weights that stay in memory from pass to pass.
     fn resident_bytes(&self) -> u64;
 
-    /// Waits until everything that is being read ahead has arrived; for measurements.
+    /// Waits until everything that is being read ahead has arrived. This is for measurements.
     fn settle(&mut self);
 
-    /// Whether experts are read before passes ask for them, which they are at first; for measurements.
+    /// Sets whether experts are read before passes ask for them, which is so at first. This is for measurements.
     fn set_reads_ahead(&mut self, reads_ahead: bool);
 }
 
-/// The memory of streamed weights, in bytes, everything included.
+/// Amounts of memory that streamed weights take, in bytes and everything included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamMemory {
-    /// What they may take.
+    /// Number of bytes that the weights may take.
     pub budget: u64,
-    /// What they take now. After the budget was lowered this may exceed it until the reads in flight have ended.
+    /// Number of bytes that the weights take now. After the budget was lowered this may exceed it until the reads in
+    /// flight have ended.
     pub held: u64,
     /// Whether reads are in flight.
     pub loading: bool,
 }
 
-/// A walk over all rows of matrices that follow each other in a group's spec.
+/// A walk (sweep) over all rows of one matrix, or over the same rows of several matrices that follow each other in a
+/// group's spec.
 #[derive(Debug, Clone)]
 pub struct Sweep {
     tensors: ArrayVec<TensorId, SWEEP_MAX>,
-    /// The source's position.
+    /// Position of the walk, which only the source of the weights interprets.
     pub(crate) cursor: usize,
 }
 
 impl Sweep {
-    /// A sweep over these matrices of one group.
+    /// Starts a walk over these matrices of one group.
     ///
     /// # Panics
     /// If there are more than [`SWEEP_MAX`].
@@ -198,47 +201,47 @@ impl Sweep {
         Self { tensors: tensors.into_iter().collect(), cursor: 0 }
     }
 
-    /// The matrices that it goes over.
+    /// Returns the matrices that the walk goes over.
     pub fn tensors(&self) -> &[TensorId] {
         &self.tensors
     }
 }
 
-/// Bands that were handed out together.
+/// Bands (runs of a matrix's rows) that were handed out together.
 pub type Bands = ArrayVec<Band, BANDS_MAX>;
 
-/// Some whole rows of a matrix, the unit in which streamed weights are read, held and multiplied.
+/// A run of a matrix's whole rows: the unit in which streamed weights are read, kept in memory and multiplied.
 #[derive(Debug)]
 pub struct Band {
-    /// Which of a sweep's matrices, counted from 0 in the sweep's order.
+    /// Index of the band's matrix among the matrices of its [`Sweep`], counted from 0.
     pub matrix: usize,
-    /// Which of its rows.
+    /// Range of the band's rows in the matrix.
     pub rows: Range<usize>,
-    /// The rows' weights, `[rows, cols]`.
+    /// Weights of the band's rows, of shape `[rows, cols]`.
     pub weights: Weights,
-    /// The submission that brings them there, of [`Queue::Upload`](interbed_device::Queue::Upload), which whoever reads
-    /// them waits for.
+    /// Submission to [`Queue::Upload`](interbed_device::Queue::Upload) that copies the weights to the device; a reader
+    /// of the weights waits for it. `None` if there is no copy to wait for.
     pub copied: Option<Token>,
-    /// The queue that multiplies with them: [`Queue::Host`] if they are in host memory and stay there.
+    /// Queue that multiplies with the band: [`Queue::Host`] if the weights are in host memory and stay there.
     pub queue: Queue,
-    /// The source's own number for this band.
+    /// Number that the source of the weights has given this band.
     pub(crate) unit: u32,
 }
 
-/// One expert of a group, to compute with.
+/// An expert of a group whose weights are in memory, ready to compute with.
 #[derive(Debug)]
 pub struct Expert {
-    /// Which of the group's experts.
+    /// Index of the expert in its group.
     pub number: u32,
-    /// Its matrices, in the order of the spec.
+    /// Matrices of the expert, in the order of the group's spec.
     pub matrices: ArrayVec<Weights, EXPERT_MATRICES_MAX>,
 }
 
-/// Rows that were looked up.
+/// Rows of a matrix that were looked up by their numbers.
 #[derive(Debug)]
 pub struct Rows<'a> {
-    /// A matrix that contains them, `[any, cols]`.
+    /// A matrix of shape `[any, cols]` that contains the rows.
     pub table: Weights,
-    /// Their row numbers in `table`, in the order of the request.
+    /// Row numbers in `table`, in the order of the request.
     pub numbers: &'a [u32],
 }

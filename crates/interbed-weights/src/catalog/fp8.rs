@@ -8,36 +8,36 @@ use interbed_kernels::DType;
 use super::CatalogEntry;
 use crate::safetensors::ElementType;
 
-/// The type of the codes, as headers have it.
+/// Name of the codes' type in headers.
 pub(crate) const CODES: &str = "F8_E4M3";
 
-/// What the name of the scales ends with, behind that of the codes. (What was scaled is multiplied by them: they are
-/// the inverse of what the numbers were multiplied with.)
+/// Ending that the name of the scales has after the name of the codes. (FP8 numbers are multiplied by these scales; the
+/// name calls them inverse because they undo the scaling of the original numbers.)
 const SUFFIX: &str = "_scale_inv";
 
-/// Rows, and columns, that share a scale.
+/// Number of rows, and of columns, that share a scale.
 const BLOCK: usize = 128;
 
-/// The scales of a matrix of FP8 codes, where its file has them apart.
+/// Position of the scales of an FP8 matrix whose file stores them as another tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileScales {
-    /// Which of the catalog's files holds them.
+    /// Index in [`Catalog::files`](super::Catalog::files) of the file that holds the scales.
     pub file: usize,
-    /// Their first byte in that file.
+    /// Offset of the first scale's first byte in that file.
     pub offset: u64,
-    /// Their type: plain.
+    /// Element type of the scales, which is a plain number type.
     pub dtype: DType,
-    /// Whether there is one for the whole matrix, and not for each 128 rows and columns.
+    /// Whether the whole matrix has one scale, rather than one for each block of 128 rows and columns.
     pub is_one: bool,
 }
 
 impl FileScales {
-    /// How many there are for a matrix of `rows` by `cols`.
+    /// Returns the number of scales of a matrix of `rows` by `cols`.
     pub fn count(&self, [rows, cols]: [usize; 2]) -> usize {
         if self.is_one { 1 } else { blocks([rows, cols]).iter().product() }
     }
 
-    /// The scales of each block, of the numbers in the file.
+    /// Returns the scale of each block, given the numbers in the file.
     pub(crate) fn spread(&self, numbers: Vec<f32>, shape: [usize; 2]) -> Vec<f32> {
         match self.is_one {
             true => vec![numbers[0]; blocks(shape).iter().product()],
@@ -46,13 +46,13 @@ impl FileScales {
     }
 }
 
-/// Blocks that rows and columns are cut into.
+/// Returns the number of blocks along the rows and along the columns of a matrix.
 fn blocks(shape: [usize; 2]) -> [usize; 2] {
     shape.map(|len| len.div_ceil(BLOCK))
 }
 
-/// Makes each matrix of codes one with its scales. Codes whose scales are missing or of another shape keep their type,
-/// which nothing computes with.
+/// Attaches scales to the matrices of codes that they belong to. Codes whose scales are missing or of another shape
+/// keep their type, which nothing computes with.
 pub(super) fn join(entries: &mut Vec<(String, CatalogEntry)>) {
     let mut scales: HashMap<&str, &CatalogEntry> = HashMap::new();
     for (name, entry) in &*entries {
@@ -93,7 +93,7 @@ mod tests {
         CatalogEntry { file: 0, offset: 10, bytes: 1, shape: shape.to_vec(), element_type, scales: None }
     }
 
-    /// What becomes of codes `[300, 130]` with scales of this type and shape.
+    /// Returns the entries made of codes of shape `[300, 130]` and scales of this type and shape.
     fn joined(dtype: DType, shape: &[usize]) -> Vec<(String, CatalogEntry)> {
         let codes = entry(ElementType::Other(CODES.to_owned()), &[300, 130]);
         let scales = entry(ElementType::Known(dtype), shape);

@@ -14,13 +14,14 @@ const QKV: &str = "self_attn.qkv_proj.weight";
 const GATE_UP: &str = "mlp.gate_up_proj.weight";
 const UP: &str = "mlp.up_proj.weight";
 
-/// A matrix in one piece: its name, and the names of its parts with the entry of each.
+/// A matrix that files store in one piece: its name, and for each part the name and the entry.
 pub(super) struct Fused {
     pub(super) name: String,
     pub(super) parts: Vec<(String, CatalogEntry)>,
 }
 
-/// All that is to be cut. Matrices whose shapes do not fit, and those with scales apart, stay as they are.
+/// Returns all matrices that have to be cut into parts. Matrices whose shapes do not fit, and those whose scales are
+/// another tensor, stay as they are.
 pub(super) fn fused(tensors: &BTreeMap<String, CatalogEntry>) -> Vec<Fused> {
     let cut = |(name, entry): (&String, &CatalogEntry)| {
         let within = |suffix: &str| name.strip_suffix(suffix).filter(|layer| layer.starts_with("model.layers."));
@@ -45,7 +46,8 @@ pub(super) fn fused(tensors: &BTreeMap<String, CatalogEntry>) -> Vec<Fused> {
     tensors.iter().filter_map(cut).collect()
 }
 
-/// The rows of a matrix, so many for each part. `None` if it is no matrix of so many.
+/// Cuts a matrix into parts, each given by its name and its number of rows. Returns `None` if the matrix has another
+/// number of rows in all.
 fn cut_rows(layer: &str, entry: &CatalogEntry, parts: &[(&str, usize)]) -> Option<Vec<(String, CatalogEntry)>> {
     let &[rows, cols] = entry.shape.as_slice() else { return None };
     let fits = rows > 0 && entry.bytes.is_multiple_of(rows as u64) && entry.scales.is_none();

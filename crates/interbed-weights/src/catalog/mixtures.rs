@@ -18,7 +18,7 @@
 
 use super::CatalogEntry;
 
-/// Names within a layer: in files, and here.
+/// Names of tensors within a layer: the one in files, and the one used here.
 const RENAMED: [(&str, &str); 10] = [
     ("mlp.router.weight", "mlp.gate.weight"),
     ("mlp.router.bias", "mlp.gate.bias"),
@@ -34,7 +34,8 @@ const RENAMED: [(&str, &str); 10] = [
 
 const CHOICE_BIAS: &str = "mlp.gate.e_score_correction_bias";
 
-/// A tensor of all experts: its name within a layer, and which matrices of an expert follow each other in it.
+/// Tensors that hold matrices of all experts: the name within a layer, and which matrices of an expert follow each
+/// other in the tensor.
 const OF_ALL: [(&str, &[&str]); 8] = [
     ("mlp.experts.gate_up_proj", &["gate_proj.weight", "up_proj.weight"]),
     ("mlp.experts.down_proj", &["down_proj.weight"]),
@@ -46,18 +47,18 @@ const OF_ALL: [(&str, &[&str]); 8] = [
     ("mlp.experts.all.down_proj.weight", &["down_proj.weight"]),
 ];
 
-/// The matrices of an expert in files that number them.
+/// Names of an expert's matrices in files that number the experts: the one in files, and the one used here.
 const NUMBERED: [(&str, &str); 3] =
     [("w1.weight", "gate_proj.weight"), ("w3.weight", "up_proj.weight"), ("w2.weight", "down_proj.weight")];
 
-/// The most experts of a layer; the most that a model has by now are 896.
+/// Maximum number of experts of a layer; the largest known model has 896.
 pub(super) const EXPERTS_MAX: usize = 1 << 14;
 
-/// The fewest bytes of one matrix of an expert.
+/// Minimum number of bytes of one matrix of an expert.
 pub(super) const PART_BYTES_LEAST: usize = 64;
 
-/// What a tensor of a file is here: itself under a name of ours, or parts of it. Empty if the tensor keeps its name and
-/// shape.
+/// Returns what a file's tensor is called here: the whole tensor under another name, or its parts with a name each.
+/// Returns nothing if the tensor keeps its name and shape.
 pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, CatalogEntry)> {
     let Some((layer, within)) = within_layer(name) else { return Vec::new() };
     let named = |within: &str, entry: CatalogEntry| vec![(format!("model.layers.{layer}.{within}"), entry)];
@@ -88,14 +89,14 @@ pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, Catal
     of_all.and_then(|(_, matrices)| of_each(layer, entry, matrices)).unwrap_or_default()
 }
 
-/// Whether this names the biases of all experts' gate, up or down matrices.
+/// Returns whether this is the name of the biases of all experts' gate, up or down matrices.
 fn is_of_biases(within: &str) -> bool {
     let matrix = within.strip_prefix("mlp.experts.all.").and_then(|rest| rest.strip_suffix("_proj.bias"));
     matrix.is_some_and(|matrix| matches!(matrix, "gate" | "up" | "down"))
 }
 
-/// The matrices of each expert in a tensor `[experts, rows, cols]`, whose rows are those of `matrices` in turn. `None`
-/// if it has another shape.
+/// Cuts a tensor `[experts, rows, cols]`, whose rows are those of `matrices` one after the other, into the matrices of
+/// each expert. Returns `None` if the tensor has another shape.
 fn of_each(layer: &str, entry: &CatalogEntry, matrices: &[&str]) -> Option<Vec<(String, CatalogEntry)>> {
     let &[experts, rows, cols] = entry.shape.as_slice() else { return None };
     let parts = experts.checked_mul(matrices.len()).filter(|_| (1..=EXPERTS_MAX).contains(&experts))?;
@@ -114,7 +115,7 @@ fn of_each(layer: &str, entry: &CatalogEntry, matrices: &[&str]) -> Option<Vec<(
     Some((0..parts).map(part).collect())
 }
 
-/// The number of the layer, and the name within it.
+/// Splits a tensor's name into the number of its layer and the name within the layer.
 pub(super) fn within_layer(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("model.layers.")?.split_once('.')
 }

@@ -21,43 +21,43 @@ use super::CatalogEntry;
 use super::mixtures::{EXPERTS_MAX, PART_BYTES_LEAST, within_layer};
 use crate::safetensors::ElementType;
 
-/// Bytes that are read from the model's files at a time.
+/// Number of bytes that are read from the model's files at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Numbers of a block of MXFP4, and bytes of their codes.
+/// Number of values in a block of MXFP4, and below it the number of bytes of their codes.
 const BLOCK: usize = 32;
 const CODES: usize = BLOCK / 2;
 
-/// A tensor under its name here, with the name in its file.
+/// A tensor with its name and entry here, and its name in the file.
 pub(super) struct Rearranged {
     pub name: String,
     pub in_file: String,
     pub entry: CatalogEntry,
 }
 
-/// Some matrices of equal shape, one after the other, and where they come from.
+/// Matrices of equal shape that lie one after the other in the rearranged file, and where they come from.
 #[derive(Debug)]
 struct Part {
-    /// The first byte.
+    /// Offset of the first matrix's first byte in the rearranged file.
     begin: u64,
-    /// How many matrices there are, whose rows (or columns, before they are turned) come in turns in the file.
+    /// Number of matrices whose rows (or columns, if they are transposed) alternate in the model's file.
     woven: usize,
-    /// Rows of each.
+    /// Number of rows of each matrix.
     rows: usize,
     cols: usize,
-    /// Bytes of a row.
+    /// Number of bytes of a row.
     row_bytes: usize,
     from: Origin,
 }
 
-/// How a part lies in a file.
+/// Arrangement of a part in the model's file.
 #[derive(Debug)]
 enum Origin {
-    /// Rows as they are.
+    /// Rows that lie as they are needed.
     Rows(Place),
-    /// `[cols, rows in turns]`, of elements of so many bytes.
+    /// A transposed tensor `[cols, alternating rows]`, with the number of bytes of an element.
     Turned(Place, usize),
-    /// `[rows in turns, blocks, 16]` and `[rows in turns, blocks]`.
+    /// Two tensors of MXFP4: codes `[alternating rows, blocks, 16]` and scales `[alternating rows, blocks]`.
     Mxfp4 { blocks: Place, scales: Place },
 }
 
@@ -67,33 +67,35 @@ struct Place {
     offset: u64,
 }
 
-/// Reads bytes of one of the model's files.
+/// A function that reads bytes of one of the model's files, given the file's index, a buffer and an offset.
 type Read<'a> = dyn FnMut(usize, &mut [u8], u64) -> Result<(), IoError> + 'a;
 
-/// The arrangement of all parts.
+/// Arrangement of all parts of the rearranged file.
 #[derive(Debug, Default)]
 pub(super) struct Arrangement {
-    /// In ascending order.
+    /// Parts, in ascending order of `begin`.
     parts: Vec<Part>,
     len: u64,
 }
 
-/// The experts, read through the page cache.
+/// A file that presents the experts in the arrangement that is needed, and reads the model's files through the page
+/// cache.
 pub(super) struct RearrangedFile {
     files: Vec<Arc<dyn RandomAccessFile>>,
     arrangement: Arc<Arrangement>,
 }
 
-/// The same, read past it.
+/// A file that presents the experts in the arrangement that is needed, and reads the model's files past the page cache.
 struct RearrangedDirect {
     files: Vec<Arc<dyn DirectRead>>,
     arrangement: Arc<Arrangement>,
-    /// What is read goes here first. Buffers come back, so there are as many as threads that read.
+    /// Buffers that bytes of the model's files are read into. They are returned after use, so there are as many as
+    /// threads that read.
     buffers: Mutex<Vec<AlignedBuffer>>,
 }
 
-/// Takes the tensors out of `entries` that have to be rearranged, and returns them as they lie in file number `file`.
-/// Those that do not belong together stay: loading will say what is missing.
+/// Takes the tensors out of `entries` that have to be rearranged, and returns them with the places they get in file
+/// number `file`. Tensors that do not belong together stay; loading will report what is missing.
 pub(super) fn take(entries: &mut Vec<(String, CatalogEntry)>, file: usize) -> (Vec<Rearranged>, Arrangement) {
     const FUSED: &str = "mlp.experts.gate_up_proj_bias";
     let layers: BTreeMap<u32, String> = entries
@@ -126,17 +128,17 @@ pub(super) fn take(entries: &mut Vec<(String, CatalogEntry)>, file: usize) -> (V
 struct Taker<'e> {
     entries: HashMap<&'e str, &'e CatalogEntry>,
     file: usize,
-    /// Names of tensors that are taken.
+    /// Names of tensors that were taken out of the entries.
     used: Vec<String>,
     found: Vec<Rearranged>,
     arrangement: Arrangement,
 }
 
-/// The experts' matrices of one kind.
+/// Matrices of one kind (such as the down projection) of all experts of a layer.
 struct Matrices {
-    /// In the file.
+    /// Name of the tensor in the model's file.
     name: String,
-    /// Here, in the order in which rows alternate.
+    /// Names of the matrices here, in the order in which their rows alternate in the file.
     names: &'static [&'static str],
     experts: usize,
     rows: usize,
@@ -144,7 +146,7 @@ struct Matrices {
     stored: Stored,
 }
 
-/// A tensor of all experts.
+/// How a tensor of all experts is stored in the model's file.
 #[derive(Clone, Copy)]
 enum Stored {
     Turned(Place, DType),
@@ -152,7 +154,7 @@ enum Stored {
 }
 
 impl Stored {
-    /// The type of the matrices that it becomes.
+    /// Returns the type of the matrices that are made from the tensor.
     fn dtype(self) -> DType {
         match self {
             Self::Turned(_, dtype) => dtype,
@@ -162,7 +164,8 @@ impl Stored {
 }
 
 impl Taker<'_> {
-    /// Takes what a layer has. `None` if something is not as it should be.
+    /// Takes the tensors of one layer that have to be rearranged. Returns `None` if one is missing or has an unexpected
+    /// shape or type.
     fn take_layer(&mut self, prefix: &str) -> Option<()> {
         let [gate_up, down] = [("gate_up_proj", &["gate", "up"][..]), ("down_proj", &["down"])]
             .map(|(name, names)| self.matrices(&format!("{prefix}{name}"), names));
@@ -256,7 +259,7 @@ impl Taker<'_> {
         self.arrangement.push(part)
     }
 
-    /// Those of all experts, one after the other.
+    /// Adds the biases of all experts, one expert after the other.
     fn add_biases(&mut self, prefix: &str, matrices: &Matrices) -> Option<()> {
         let &Matrices { ref name, names, experts, rows, .. } = matrices;
         let in_file = format!("{name}_bias");
@@ -298,7 +301,7 @@ impl Arrangement {
         Some(())
     }
 
-    /// Fills `to` with the bytes at `offset`; those between parts are zeros.
+    /// Fills `to` with the bytes at `offset` of the rearranged file. Bytes between parts are zeros.
     fn fill(&self, to: &mut [u8], offset: u64, read: &mut Read<'_>) -> Result<(), IoError> {
         to.fill(0);
         let end = offset.saturating_add(to.len() as u64);
@@ -311,14 +314,14 @@ impl Arrangement {
     }
 }
 
-/// What is asked for.
+/// A range of the rearranged file that is being read, and the buffer for it.
 struct Filled<'a> {
     to: &'a mut [u8],
     offset: u64,
 }
 
 impl Filled<'_> {
-    /// Puts `bytes`, which lie at `at`, as far as they are asked for.
+    /// Copies those of `bytes` that lie in the requested range; `at` is their offset in the rearranged file.
     fn put(&mut self, at: u64, bytes: &[u8]) {
         let end = self.offset + self.to.len() as u64;
         let (from, to) = (at.max(self.offset), (at + bytes.len() as u64).min(end));
@@ -328,7 +331,7 @@ impl Filled<'_> {
         }
     }
 
-    /// Of the rows of a matrix that begins at `begin`, those that are asked for, in part at least.
+    /// Returns which rows of the matrix that begins at `begin` lie, at least in part, in the requested range.
     fn rows(&self, begin: u64, rows: usize, row_bytes: usize) -> Range<usize> {
         let end = self.offset + self.to.len() as u64;
         let row = |at: u64| (at.saturating_sub(begin) / row_bytes as u64).min(rows as u64) as usize;
@@ -350,7 +353,7 @@ impl Part {
         self.matrix(index) + (row * self.row_bytes) as u64
     }
 
-    /// Puts what is asked for of the part.
+    /// Fills in the bytes of this part that lie in the requested range.
     fn fill(&self, filled: &mut Filled<'_>, read: &mut Read<'_>) -> Result<(), IoError> {
         let wanted = |index: usize| filled.rows(self.matrix(index), self.rows, self.row_bytes);
         let wanted: Vec<_> = (0..self.woven).map(wanted).collect();
@@ -371,7 +374,7 @@ impl Part {
         }
     }
 
-    /// Rows `rows` of each matrix that is wanted, which come in turns.
+    /// Fills in the requested rows of each matrix; the rows of several matrices alternate in the model's file.
     fn unweave(
         &self,
         filled: &mut Filled<'_>,
@@ -414,7 +417,8 @@ impl Part {
         Ok(())
     }
 
-    /// Rows of each matrix that is wanted, which are columns in the file, in turns.
+    /// Fills in the requested rows of each matrix; they are columns in the model's file, where those of several
+    /// matrices alternate.
     fn turn(
         &self,
         filled: &mut Filled<'_>,
@@ -459,7 +463,7 @@ impl RearrangedFile {
         Self { files: files.to_vec(), arrangement: Arc::new(arrangement) }
     }
 
-    /// The same experts over the same files, opened for direct reads.
+    /// Returns the rearranged experts over the same files, which are now opened for direct reads.
     pub fn direct(&self, files: Vec<Arc<dyn DirectRead>>) -> Arc<dyn DirectRead> {
         Arc::new(RearrangedDirect { files, arrangement: Arc::clone(&self.arrangement), buffers: Mutex::default() })
     }

@@ -9,41 +9,42 @@ use interbed_kernels::DType;
 use super::StoredAt;
 use crate::source::EXPERT_MATRICES_MAX;
 
-/// Matrices that lie no further apart than this are read together: a read of so much more takes less time than a second
-/// one. Packed stores begin each matrix on a page.
+/// Maximum distance in bytes between matrices that are read together: reading the bytes between them takes less time
+/// than a second read. Packed stores begin each matrix on a page.
 const GAP_MAX: u64 = 8 << 10;
 
-/// The experts of one group.
+/// The experts of one group, and where their bytes lie.
 #[derive(Debug, Clone)]
 pub struct ExpertBank {
-    /// The group's index.
+    /// Index of the group in [`Partition::groups`](crate::Partition::groups).
     pub group: usize,
-    /// One for each expert.
+    /// For each expert, the place of its matrices.
     pub slabs: Vec<Slab>,
-    /// Bytes of memory for each read of a slab: what the largest of them takes, in whole pages.
+    /// For each of the reads that bring an expert: the size in bytes of its buffer, which holds the largest expert in
+    /// whole pages.
     pub pieces: Pieces,
-    /// How many of them a token goes through.
+    /// Number of experts that each token uses.
     pub chosen: usize,
 }
 
-/// The sizes of slots that the slabs of all banks go into.
+/// The sizes of the slots of all banks; a slot is memory for one expert.
 #[derive(Debug, Clone)]
 pub struct ExpertClasses {
-    /// Each size once, with the buffers that make it.
+    /// Each size in bytes once, with the sizes of the buffers that make up a slot of that size.
     classes: Vec<(u64, Pieces)>,
-    /// For each bank, the bytes of its slots.
+    /// For each bank, the size of its slots in bytes.
     slot_bytes: Vec<u64>,
 }
 
-/// The sizes of the buffers of a slot, one for each read.
+/// Sizes in bytes of the buffers that make up a slot (memory for one expert), one buffer for each read.
 pub type Pieces = ArrayVec<usize, EXPERT_MATRICES_MAX>;
 
-/// The most sizes of slots. With more, small layers could not lend each other memory; then all slots that are filled by
-/// as many reads are as large as the largest.
+/// Maximum number of different slot sizes. With more sizes, small layers could not lend each other memory; all slots
+/// with the same number of reads are then made as large as the largest.
 const CLASSES_MAX: usize = 4;
 
 impl ExpertClasses {
-    /// Of the banks of a model.
+    /// Finds the sizes of slots that the experts of these banks need.
     pub fn of(banks: &[ExpertBank]) -> Self {
         let mut kinds: Vec<Pieces> = banks.iter().map(|bank| bank.pieces.clone()).collect();
         let count = |kinds: &[Pieces]| {
@@ -78,12 +79,12 @@ impl ExpertClasses {
         Self { classes, slot_bytes }
     }
 
-    /// For each bank, the bytes of its slots.
+    /// Returns, for each bank, the size of its slots in bytes.
     pub fn slot_bytes(&self) -> &[u64] {
         &self.slot_bytes
     }
 
-    /// The buffers of slots of so many bytes.
+    /// Returns the sizes of the buffers that make up a slot of `slot_bytes` bytes.
     ///
     /// # Panics
     /// If there are no such slots.
@@ -93,44 +94,45 @@ impl ExpertClasses {
     }
 }
 
-/// Where an expert's bytes lie, and where they go.
+/// Place of one expert's matrices (a slab): where their bytes lie in the files, and where in memory they are after the
+/// reads.
 #[derive(Debug, Clone)]
 pub struct Slab {
-    /// What is read, each into a buffer of its own.
+    /// Reads that bring the expert, each into its own buffer.
     pub reads: ArrayVec<SlabRead, EXPERT_MATRICES_MAX>,
-    /// The matrices, in the order of the spec.
+    /// Matrices of the expert, in the order of the group's spec.
     pub matrices: ArrayVec<SlabMatrix, EXPERT_MATRICES_MAX>,
-    /// Bytes of weights.
+    /// Number of bytes of the expert's weights.
     pub bytes: u64,
 }
 
-/// One read of a slab.
+/// One of the reads that bring an expert's matrices (a slab) into memory.
 #[derive(Debug, Clone, Copy)]
 pub struct SlabRead {
-    /// Which of the model's files.
+    /// Index of the file among the model's files.
     pub file: usize,
-    /// Where it begins, aligned.
+    /// Offset in the file at which the read begins; it is aligned for direct reads.
     pub offset: u64,
-    /// Bytes that it must deliver.
+    /// Number of bytes that the read must deliver.
     pub needed: usize,
 }
 
-/// A matrix within what was read.
+/// A matrix of an expert, and where it lies in the bytes that were read.
 #[derive(Debug, Clone)]
 pub struct SlabMatrix {
-    /// How elements are stored.
+    /// Element type, as it is stored.
     pub dtype: DType,
-    /// Rows of the matrix.
+    /// Number of rows of the matrix.
     pub rows: usize,
-    /// Columns of the matrix.
+    /// Number of columns of the matrix.
     pub cols: usize,
-    /// Which of the slab's reads.
+    /// Index in [`Slab::reads`] of the read that contains the matrix.
     pub read: usize,
-    /// Which of its bytes.
+    /// Range of the matrix's bytes in the buffer of that read.
     pub range: Range<usize>,
 }
 
-/// A matrix of an expert in its file.
+/// Position of an expert's matrix in its file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoredMatrix {
     pub at: StoredAt,
@@ -140,7 +142,7 @@ pub(super) struct StoredMatrix {
 }
 
 impl ExpertBank {
-    /// The bank of `experts`, each with as many matrices as the others. `None` if sizes overflow.
+    /// Makes the bank of `experts`, which all have the same number of matrices. Returns `None` if sizes overflow.
     pub(super) fn new(
         group: usize,
         chosen: usize,
@@ -158,12 +160,12 @@ impl ExpertBank {
         Some(Self { group, chosen, pieces: (0..pieces).map(largest).collect(), slabs })
     }
 
-    /// Bytes of all experts' weights.
+    /// Returns the number of bytes of all experts' weights.
     pub fn bytes(&self) -> u64 {
         self.slabs.iter().map(|slab| slab.bytes).sum()
     }
 
-    /// Weights in an expert, each of which takes one multiply-add per token.
+    /// Returns the number of weights in one expert, each of which takes one multiply-add per token.
     pub fn parameters(&self) -> u64 {
         let of = |slab: &Slab| slab.matrices.iter().map(|matrix| (matrix.rows * matrix.cols) as u64).sum();
         self.slabs.first().map_or(0, of)
@@ -171,15 +173,15 @@ impl ExpertBank {
 }
 
 impl SlabRead {
-    /// Bytes of memory that it takes, in whole pages.
+    /// Returns the number of bytes of memory that the read takes, in whole pages.
     pub fn memory(&self) -> usize {
         self.needed.next_multiple_of(DIRECT_ALIGN)
     }
 }
 
 impl Slab {
-    /// Reads for `matrices`, with those in one read that lie no more than `gap` bytes apart; each in its own for
-    /// `None`. `None` if sizes overflow.
+    /// Plans the reads that bring `matrices`. Matrices that lie at most `gap` bytes apart share a read; with no `gap`,
+    /// each matrix has its own read. Returns `None` if sizes overflow.
     fn cut(matrices: &[StoredMatrix], gap: Option<u64>) -> Option<Self> {
         let mut order: ArrayVec<usize, EXPERT_MATRICES_MAX> = (0..matrices.len()).collect();
         if gap.is_some() {

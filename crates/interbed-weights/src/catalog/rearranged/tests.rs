@@ -6,7 +6,7 @@ use interbed_kernels::Matrix;
 
 use super::*;
 
-/// Bytes that stand for a file of both kinds of reads.
+/// Bytes in memory that stand for a file, for buffered and for direct reads.
 struct Bytes(Vec<u8>);
 
 impl RandomAccessFile for Bytes {
@@ -48,7 +48,7 @@ impl DirectRead for Bytes {
     }
 }
 
-/// A layer's tensors, one after the other in a file, and the file.
+/// Tensors of a layer that lie one after the other in a file, and the file.
 #[derive(Default)]
 struct Layer {
     entries: Vec<(String, CatalogEntry)>,
@@ -68,7 +68,7 @@ impl Layer {
         self.add(name, shape, ElementType::Known(DType::F32), &bytes);
     }
 
-    /// The tensors as they are here, by name.
+    /// Rearranges the layer's experts, and returns the resulting tensors by name.
     fn rearranged(mut self) -> BTreeMap<String, (CatalogEntry, Vec<u8>)> {
         let (found, arrangement) = take(&mut self.entries, 1);
         assert!(self.entries.is_empty(), "{:?}", self.entries);
@@ -101,7 +101,7 @@ impl Layer {
     }
 }
 
-/// The number in a row and column.
+/// A function that returns the number in a row and column.
 type Number<'n> = &'n dyn Fn(usize, usize) -> f32;
 
 const EXPERTS: usize = 3;
