@@ -78,7 +78,6 @@ impl BlockManager {
     /// Makes a manager with all blocks free and the eviction policy of [`KvConfig::eviction`].
     ///
     /// # Errors
-    ///
     /// When `config` is invalid.
     pub fn new(config: KvConfig) -> Result<Self, KvConfigError> {
         // Checked before anything is allocated in sizes that `config` gives.
@@ -330,7 +329,6 @@ impl BlockManager {
     /// which is what speculation needs. A later [`append`](Self::append) uses these blocks.
     ///
     /// # Errors
-    ///
     /// When [`append`](Self::append) of `count` tokens would fail.
     pub fn ensure_num_empty_slots(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;

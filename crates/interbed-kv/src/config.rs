@@ -45,7 +45,6 @@ impl KvConfig {
     /// Checks that a block manager can be built from this configuration.
     ///
     /// # Errors
-    ///
     /// Returns the first invalid field.
     pub fn check(&self) -> Result<(), KvConfigError> {
         if self.num_blocks == 0 || self.num_blocks > BLOCKS_MAX {

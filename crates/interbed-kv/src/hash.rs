@@ -124,7 +124,6 @@ impl ChainHasher {
     /// little-endian bytes each.
     ///
     /// # Panics
-    ///
     /// When `tokens` is longer than [`BLOCK_SIZE_MAX`].
     pub fn block(&self, previous: BlockHash, tokens: &[TokenId]) -> BlockHash {
         // Clearing a buffer for the largest block would take longer than hashing a block of usual size.

@@ -10,7 +10,6 @@ pub trait BlockBytes {
     /// Copies all bytes of a block to `into`.
     ///
     /// # Errors
-    ///
     /// Tells why the bytes cannot be had; the content of `into` must not be used then.
     fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String>;
 

@@ -435,7 +435,6 @@ impl StripMapper {
     /// Checks that the mapper's counts are true, and that every owner of a strip is known.
     ///
     /// # Errors
-    ///
     /// Tells what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let mut mappings = 0;

@@ -120,7 +120,6 @@ impl Batches {
     /// Takes the numbers that the user asked for, and adds 1, because all other figures are for one sequence.
     ///
     /// # Errors
-    ///
     /// When there are too many numbers, or one is too large.
     pub fn new(asked: &[NonZeroUsize]) -> Result<Self, Refusal> {
         if asked.len() > BATCHES_MAX {

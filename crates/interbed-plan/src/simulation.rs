@@ -74,7 +74,6 @@ impl Simulation {
     /// be those that the window has.
     ///
     /// # Errors
-    ///
     /// [`SimulationError::Machine`].
     pub fn one_tier(window: Window, unit_bytes: Vec<u64>, machine: SimulatedMachine) -> Result<Self, SimulationError> {
         Self::new(Planned::One { window: Box::new(window), scratch: Vec::new() }, unit_bytes, machine)
@@ -83,7 +82,6 @@ impl Simulation {
     /// Simulates two tiers: units are computed with in device memory.
     ///
     /// # Errors
-    ///
     /// [`SimulationError::Machine`], [`SimulationError::NoLink`].
     pub fn two_tiers(tiers: Tiers, unit_bytes: Vec<u64>, machine: SimulatedMachine) -> Result<Self, SimulationError> {
         if machine.link.is_none() {
@@ -133,7 +131,6 @@ impl Simulation {
     /// Runs one pass over `units`; computing takes `compute_ns` for each.
     ///
     /// # Errors
-    ///
     /// [`SimulationError::Failed`] if all attempts to load a unit failed; the simulation can go on.
     /// [`SimulationError::Stuck`].
     pub fn run_pass(

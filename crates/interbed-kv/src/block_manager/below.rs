@@ -79,7 +79,6 @@ impl BlockManager {
     /// `Fetching` until [`finish_fetch`](Self::finish_fetch).
     ///
     /// # Errors
-    ///
     /// When `id` is not resident, or has fewer full blocks than that. Nothing has changed then.
     pub fn begin_fetch(&mut self, id: SequenceId, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
@@ -102,7 +101,6 @@ impl BlockManager {
     /// the owner says so to [`commit`](Self::commit).
     ///
     /// # Errors
-    ///
     /// When `id` is not resident, or does not have these full blocks. Nothing has changed then.
     pub fn begin_fetch_ahead(&mut self, id: SequenceId, first: usize, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;

@@ -150,7 +150,6 @@ impl BlockManager {
     /// `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply here.
     ///
     /// # Errors
-    ///
     /// When too few blocks are available, or a sequence of the group is not swapped out. Nothing has changed then.
     pub fn swap_in(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Swapped)?;

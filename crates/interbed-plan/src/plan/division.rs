@@ -55,7 +55,6 @@ impl Division {
     /// device.
     ///
     /// # Errors
-    ///
     /// When a memory is too small, with the least that works, or when the user wishes for more than there is.
     pub fn of(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Self, Refusal> {
         let needs =

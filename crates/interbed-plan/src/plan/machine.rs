@@ -48,7 +48,6 @@ impl KnownFigures {
     /// one measurement.
     ///
     /// # Errors
-    ///
     /// When there is no memory to measure with.
     pub fn with_measured_cores(self, threads: NonZeroUsize, dtype: DType) -> Result<Self, Refusal> {
         if self.host_bw.is_some() && self.flops.is_some() {

@@ -31,7 +31,6 @@ pub(super) struct Cores {
 /// Measures the disk that a file of the model lies on.
 ///
 /// # Errors
-///
 /// When the file cannot be read.
 pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refusal> {
     let settings = probe(file, 0..file.len(), &ProbeLimits::default())?;
@@ -45,7 +44,6 @@ pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refu
 /// Measures the rate of memory, and of the unit that multiplies weights of `dtype`.
 ///
 /// # Errors
-///
 /// When there is no memory to read.
 pub(super) fn cores(threads: NonZeroUsize, dtype: DType) -> Result<Cores, Refusal> {
     let cpu = Cpu::new(threads);

@@ -118,7 +118,6 @@ impl Scene<'_> {
     /// Returns how many weights stay in memory.
     ///
     /// # Errors
-    ///
     /// When budgets are too small.
     pub fn kept(&self) -> Result<Kept, WindowError> {
         let sum = |stays: &dyn Fn(UnitId) -> bool| {
@@ -139,7 +138,6 @@ impl Scene<'_> {
     /// Simulates a policy; `step` is called after the warm-up, the prompt and each batch size.
     ///
     /// # Errors
-    ///
     /// When budgets are too small for the policy, a [`WindowError`], or figures make no sense.
     pub fn forecast(&self, policy: PolicyKind, kept: &Kept, step: &mut dyn FnMut()) -> Result<Forecast, Refusal> {
         let slowest =

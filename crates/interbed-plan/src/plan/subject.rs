@@ -89,7 +89,6 @@ impl Subject {
     /// Cuts the model's matrices into units.
     ///
     /// # Errors
-    ///
     /// When sizes overflow.
     pub(super) fn cut(&self, cut: Cut) -> Result<Shape, Refusal> {
         let shape = Shape::cut(&self.specs, &|tensor| self.place(tensor), cut);
@@ -99,7 +98,6 @@ impl Subject {
     /// Divides the weights into pieces, with bands of about `band_bytes`.
     ///
     /// # Errors
-    ///
     /// When sizes overflow.
     pub(super) fn partition(&self, band_bytes: usize) -> Result<Partition, Refusal> {
         Ok(Partition::new(&self.specs, band_bytes, |_, tensor| Ok(self.place(tensor)))?)
@@ -108,7 +106,6 @@ impl Subject {
     /// Returns how much memory the weights take.
     ///
     /// # Errors
-    ///
     /// When sizes overflow.
     pub fn weight_bytes(&self) -> Result<WeightBytes, Refusal> {
         if let Weights::AtHand { bytes, .. } = &self.weights {
@@ -124,7 +121,6 @@ impl Subject {
     /// Opens the weights' files for direct reads; returns none if there are no weights here.
     ///
     /// # Errors
-    ///
     /// When a file cannot be opened.
     pub(super) fn files(&self) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
         match &self.weights {

@@ -11,7 +11,6 @@ use super::trace::Routing;
 /// If the routing has no later token, 0.
 ///
 /// # Errors
-///
 /// [`ArenaError::TooSmall`].
 pub fn read_bytes_per_token(routing: &Routing, budget: u64, from: u64) -> Result<f64, ArenaError> {
     let passes_before = routing.passes_before(from);

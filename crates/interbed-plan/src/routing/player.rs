@@ -24,7 +24,6 @@ impl Player {
     /// Makes a player with `budget` bytes for experts.
     ///
     /// # Errors
-    ///
     /// [`ArenaError::TooSmall`].
     pub fn new(shape: &ArenaShape, budget: u64) -> Result<Self, ArenaError> {
         Ok(Self { arena: Arena::new(shape.clone(), budget)?, ahead: None })
@@ -41,7 +40,6 @@ impl Player {
     /// Begins with counts of uses that were made earlier.
     ///
     /// # Errors
-    ///
     /// [`ArenaError::Counts`].
     pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
         self.arena.warm(counts)

@@ -33,7 +33,6 @@ impl Routing {
     /// Makes the routing of `passes`.
     ///
     /// # Panics
-    ///
     /// If a pass visits a layer, or wants an expert, that `shape` does not have.
     pub fn new(shape: ArenaShape, passes: Vec<RoutingPass>) -> Self {
         for visit in passes.iter().flat_map(|pass| &pass.visits) {
