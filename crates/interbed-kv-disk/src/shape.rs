@@ -3,10 +3,10 @@
 use interbed_io::DIRECT_ALIGN;
 use interbed_kv::{KEY_BYTES, TokenId};
 
-/// Bytes that a record aims at: long enough for a disk's full speed, short enough to be filled soon.
+/// Bytes that a record should have: long enough for a disk's full speed, short enough to be filled soon.
 const RECORD_BYTES: usize = 4 << 20;
 
-/// The most blocks in a record.
+/// Largest number of blocks in a record.
 const COUNT_MAX: usize = 256;
 
 /// Bytes of a record's header before the entries of its blocks; see `record.rs`.
@@ -38,33 +38,33 @@ impl RecordShape {
         Self { block_size, layers, block_bytes }
     }
 
-    /// Tokens of a block.
+    /// Returns the number of tokens in a block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Bytes of each layer's part of a block.
+    /// Returns the bytes of each layer's part of a block.
     pub fn layers(&self) -> &[usize] {
         &self.layers
     }
 
-    /// Blocks in a full record.
+    /// Returns the number of blocks in a full record.
     pub fn blocks_per_record(&self) -> usize {
         (RECORD_BYTES / self.block_bytes).clamp(1, COUNT_MAX)
     }
 
-    /// Bytes of the header of a record of `count` blocks.
+    /// Returns the bytes of the header of a record of `count` blocks.
     pub fn header_bytes(&self, count: usize) -> usize {
         let sums = self.layers.len() * size_of::<u64>();
         (HEADER_FIXED + count * entry_bytes(self.block_size) + sums).next_multiple_of(DIRECT_ALIGN)
     }
 
-    /// Room for the header of a record, or for any one of its runs.
+    /// Returns the bytes of a buffer that can hold the header of a record, or any one of its runs.
     pub(crate) fn room_to_read(&self) -> usize {
         let most = self.blocks_per_record();
         let longest = self.layers.iter().max().map_or(0, |layer| layer * most);
@@ -81,7 +81,7 @@ impl RecordShape {
         })
     }
 
-    /// Bytes of a record of `count` blocks; 0 for none.
+    /// Returns the bytes of a record of `count` blocks; 0 for none.
     pub fn record_bytes(&self, count: usize) -> usize {
         if count == 0 {
             return 0;

@@ -9,13 +9,13 @@ use crate::workers::KvThreads;
 /// Swap space one tier below the KV blocks, and how blocks get there and back. The engine thread calls it between
 /// passes, when it has access to the blocks' memory; slow work continues during the passes.
 pub trait SwapStore: Send {
-    /// Slots, each with room for one block. Swaps name slots below this number.
+    /// Returns the number of slots, each with room for one block. Swaps name slots below this number.
     fn num_slots(&self) -> usize;
 
-    /// How long moving blocks took in a trial at the start.
+    /// Returns how long moving blocks took in a trial at the start.
     fn trial(&self) -> SwapTrial;
 
-    /// From now on a store's threads do the work, if they can. To be called before the first swap.
+    /// Lets the threads of a store do the work from now on, if they can. To be called before the first swap.
     fn share_threads(&mut self, _threads: KvThreads) {}
 
     /// Takes over a swap. Until it has ended, its blocks are neither written to nor reused, and its slots belong to it.
@@ -27,31 +27,32 @@ pub trait SwapStore: Send {
     fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded>;
 }
 
-/// A swap that has ended.
+/// Reports a swap that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwapEnded {
-    /// The swap.
+    /// Number of the swap.
     pub id: SwapId,
-    /// What it took, or why it failed. After a failure, the contents of its destination are unspecified.
+    /// Bytes and time that the swap took, or why it failed. After a failure, the contents of its destination are
+    /// unspecified.
     pub outcome: Result<SwapTook, String>,
 }
 
-/// What a swap took.
+/// Bytes and time that a swap took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SwapTook {
-    /// Bytes that were moved.
+    /// Bytes that the swap moved.
     pub bytes: u64,
-    /// Seconds from its start, or from the last end of one of its direction that moved anything.
+    /// Seconds from the swap's start, or from the last end of another swap in this direction that moved anything.
     pub seconds: f64,
 }
 
 /// Bytes moved each way in a trial, and the seconds that this took.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SwapTrial {
-    /// Bytes, the same each way.
+    /// Bytes that were written, and then read again.
     pub bytes: u64,
-    /// Seconds of writing them.
+    /// Seconds that writing the bytes took.
     pub write_seconds: f64,
-    /// Seconds of reading them.
+    /// Seconds that reading the bytes took.
     pub read_seconds: f64,
 }

@@ -27,13 +27,14 @@ mod tests;
 
 pub use map::BlockUse;
 
-/// The result of [`BlockManager::look_up`]; it is valid until the manager changes.
+/// Tells what [`BlockManager::look_up`] found; it is valid until the manager changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookUp {
     /// Whether the sequence can be admitted. While other sequences hold blocks, admission leaves
     /// [`KvConfig::watermark`] of the blocks available; an idle manager admits any sequence that fits into it.
     pub status: AllocStatus,
-    /// Blocks that the sequence would take out of the available ones: fresh blocks, and cached blocks that it revives.
+    /// Blocks that the sequence would take out of the available ones: fresh blocks, and cached blocks that it would
+    /// use again.
     pub num_blocks: usize,
     /// The [`Allocation::num_cached_tokens`] that allocating the sequence would return.
     pub num_cached_tokens: usize,
@@ -48,12 +49,12 @@ pub struct Allocation {
     pub num_fresh_blocks: usize,
 }
 
-/// What [`BlockManager::allocate`] is going to give, if nothing else happens.
+/// Names the blocks that [`BlockManager::allocate`] is going to give, if nothing else happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreseen {
-    /// Blocks in logical order; fewer than needed where others will be evicted.
+    /// Blocks in the order of the sequence's tokens; fewer than needed where others must be evicted first.
     pub blocks: Vec<BlockId>,
-    /// How many of them, the first ones, have content.
+    /// How many of these blocks, counted from the first, already hold computed KV.
     pub found: usize,
 }
 
@@ -74,7 +75,7 @@ pub struct BlockManager {
 }
 
 impl BlockManager {
-    /// A manager with all blocks free and the eviction policy of [`KvConfig::eviction`].
+    /// Makes a manager with all blocks free and the eviction policy of [`KvConfig::eviction`].
     ///
     /// # Errors
     /// When `config` is invalid.
@@ -105,9 +106,9 @@ impl BlockManager {
         })
     }
 
-    /// A manager of the same configuration with as many usable blocks as this one, all of them free. Its counters start
-    /// at 0, and [`take_resize`](Self::take_resize) reports the unusable blocks as having left. All swaps in flight
-    /// must have finished before, because the new manager does not know them.
+    /// Makes a manager of this configuration with as many usable blocks as this one, all of them free. The counters of
+    /// the new manager start at 0, and [`take_resize`](Self::take_resize) reports the unusable blocks as having left.
+    /// All swaps in flight must have finished before, because the new manager does not know them.
     pub fn emptied(&self) -> Self {
         let (hasher, policy) = (self.cache.hasher().clone(), self.config.eviction.build(self.config.num_blocks));
         let mut manager = Self::with_parts(self.config.clone(), hasher, policy).expect("the same configuration worked");
@@ -120,14 +121,14 @@ impl BlockManager {
         manager
     }
 
-    /// Whether sequences share the KV of equal prefixes.
+    /// Returns whether sequences share the KV of equal prefixes.
     pub fn prefix_caching(&self) -> bool {
         self.config.prefix_caching
     }
 
-    /// The hashes of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the sequence grows. They stay
-    /// valid in an [emptied](Self::emptied) manager. Nothing is hashed if prefix caching is off or `root` is not
-    /// shared.
+    /// Returns the hashes of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the sequence grows.
+    /// They stay valid in an [emptied](Self::emptied) manager. Nothing is hashed if prefix caching is off or `root` is
+    /// not shared.
     pub fn hash_prefix(&self, root: &ChainRoot, token_ids: &[TokenId]) -> PrefixHashes {
         let findable = self.config.prefix_caching && root.is_shared();
         let hasher = self.cache.hasher().clone();
@@ -136,17 +137,18 @@ impl BlockManager {
         hashes
     }
 
-    /// Tokens per block.
+    /// Returns the number of tokens in a block.
     pub fn block_size(&self) -> usize {
         self.config.block_size
     }
 
-    /// The most tokens that all blocks together can hold.
+    /// Returns the most tokens that all blocks together can hold.
     pub fn capacity_tokens(&self) -> usize {
         self.config.num_blocks * self.config.block_size
     }
 
-    /// Walks the prefix of a sequence of `token_ids` as [`allocate`](Self::allocate) would. Changes nothing.
+    /// Looks up the prefix of a sequence of `token_ids` in the way that [`allocate`](Self::allocate) does, but changes
+    /// nothing.
     pub fn look_up(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> LookUp {
         let (need, limit) = (self.num_required_blocks(token_ids.len(), 0), self.config.num_blocks);
         let mut shared = 0;
@@ -161,34 +163,35 @@ impl BlockManager {
         LookUp { status, num_blocks, num_cached_tokens: hits * self.config.block_size }
     }
 
-    /// Cached blocks of others than the tenant of `root` that are within their equal shares. An eviction takes them
-    /// only where nothing else is left, and who can wait for its own blocks to come back should not ask for them. 0
-    /// where all is one tenant's; else it takes time in proportion to the number of tenants.
+    /// Returns how many cached blocks of other tenants than that of `root` lie within the equal shares of those
+    /// tenants. An eviction takes these blocks only where nothing else is left; a sequence that can wait for blocks of
+    /// its own tenant should not ask for them. Returns 0 if one tenant has all blocks; otherwise the call takes time
+    /// in proportion to the number of tenants.
     pub fn blocks_kept_from(&self, root: &ChainRoot) -> usize {
         self.cache.kept_from(root.tenant())
     }
 
-    /// [`LookUp::status`] alone.
+    /// Returns only the [`LookUp::status`] of a look-up.
     pub fn can_allocate(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> AllocStatus {
         self.look_up(token_ids, hashes).status
     }
 
-    /// Blocks that admission leaves available while any sequence holds blocks: [`KvConfig::watermark`] of the usable
-    /// ones. Swapped-out sequences hold no blocks and do not count.
+    /// Returns how many blocks admission leaves available while any sequence holds blocks: [`KvConfig::watermark`] of
+    /// the usable ones. Swapped-out sequences hold no blocks and do not count.
     pub fn reserve(&self) -> usize {
         let idle = self.tables.len() == self.tables.num_swapped();
         if idle { 0 } else { self.config.watermark_blocks(self.usable()) }
     }
 
-    /// Where a look-up of a prompt's prefix would stop matching now, and why. Costs as much as a look-up and changes
-    /// nothing; call it before [`allocate`](Self::allocate), which may evict.
+    /// Tells where a look-up of a prompt's prefix would stop matching now, and why. Costs as much as a look-up and
+    /// changes nothing; call it before [`allocate`](Self::allocate), which may evict.
     pub fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Miss {
         let (num_matched, reason) = self.cache.explain(token_ids, hashes);
         Miss { matched_tokens: num_matched * self.config.block_size, reason }
     }
 
-    /// Why no more than the first `found_tokens` tokens of a prompt were found, where some of them came from a tier
-    /// below. Costs as much as hashing these tokens.
+    /// Tells why no more than the first `found_tokens` tokens of a prompt were found, where some of them came from a
+    /// lower tier. Costs as much as hashing these tokens.
     pub fn explain_behind(&self, token_ids: &[TokenId], hashes: &PrefixHashes, found_tokens: usize) -> Miss {
         let num_found = found_tokens / self.config.block_size;
         let reason = self.cache.explain_behind(token_ids, hashes, num_found, None);
@@ -246,9 +249,10 @@ impl BlockManager {
         Ok(Allocation { num_cached_tokens, num_fresh_blocks: need - hits })
     }
 
-    /// The blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known: those that
-    /// are found, then free ones, which are kept for the next sequence as long as there are others. If nothing is
-    /// found, cached blocks are evicted for it already.
+    /// Returns the blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known:
+    /// first the blocks that a look-up finds, then free blocks. These free blocks are kept for the next sequence as
+    /// long as there are others. If the look-up finds nothing, cached blocks are evicted already, to have enough free
+    /// ones.
     pub fn foresee(&mut self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Foreseen {
         let need = self.num_required_blocks(token_ids.len(), 0);
         let mut blocks = Vec::with_capacity(need);
@@ -259,38 +263,41 @@ impl BlockManager {
         Foreseen { blocks, found }
     }
 
-    /// The physical blocks of `id` in logical order, from the first that is [in memory](Self::blocks_below); valid
-    /// until the next call that changes blocks. `None` unless `id` is resident, because KV in flight must not be read.
-    /// Blocks reserved by [`Self::ensure_num_empty_slots`] come last.
+    /// Returns the physical blocks of `id` in the order of its tokens, from the first that is [in
+    /// memory](Self::blocks_below); valid until the next call that changes blocks. `None` unless `id` is resident,
+    /// because KV in flight must not be read. Blocks reserved by [`Self::ensure_num_empty_slots`] come last.
     pub fn block_table(&self, id: SequenceId) -> Option<&[BlockId]> {
         let table = self.tables.get(id)?;
         (table.state() == SequenceState::Resident).then(|| table.blocks())
     }
 
-    /// Tokens of `id` that have a slot, whether computed or not, and whether in blocks or swapped out.
+    /// Returns how many tokens of `id` have a place, whether computed or not, and whether in blocks or swapped out.
     pub fn num_tokens(&self, id: SequenceId) -> Option<usize> {
         self.tables.get(id).map(Table::num_tokens)
     }
 
-    /// Blocks that `num_tokens` tokens and `num_lookahead_slots` slots after them take, counting shared blocks too.
+    /// Returns how many blocks `num_tokens` tokens and `num_lookahead_slots` places after them take, counting shared
+    /// blocks too.
     pub fn num_required_blocks(&self, num_tokens: usize, num_lookahead_slots: usize) -> usize {
         blocks_for(num_tokens.saturating_add(num_lookahead_slots), self.config.block_size)
     }
 
-    /// The part of `token_ids`, which are all tokens of `id`, that has no slot yet; all of them if `id` holds nothing.
+    /// Returns those of `token_ids`, which are all tokens of `id`, that have no place yet; all of them if `id` holds
+    /// nothing.
     pub fn unseen_token_ids<'t>(&self, id: SequenceId, token_ids: &'t [TokenId]) -> &'t [TokenId] {
         &token_ids[self.num_tokens(id).unwrap_or(0).min(token_ids.len())..]
     }
 
-    /// Blocks that a step writes to when it fills `count` slots after the last token, and `num_lookahead_slots` more:
-    /// the partial block, and new ones.
+    /// Returns how many blocks a step writes to when it fills `count` places after the last token, and
+    /// `num_lookahead_slots` more: the partial block, and new ones.
     pub fn num_blocks_touched_by_append(&self, id: SequenceId, count: usize, num_lookahead_slots: usize) -> usize {
         let tokens = self.num_tokens(id).unwrap_or(0);
         let slots = count.saturating_add(num_lookahead_slots);
         if slots == 0 { 0 } else { self.num_required_blocks(tokens, slots) - tokens / self.config.block_size }
     }
 
-    /// Whether [`append`](Self::append) of `count` tokens would succeed, including the copy of a shared partial block.
+    /// Returns whether [`append`](Self::append) of `count` tokens would succeed, including the copy of a shared
+    /// partial block.
     pub fn can_append(&self, id: SequenceId, count: usize) -> bool {
         let Some(table) = self.tables.get(id) else { return false };
         table.state() == SequenceState::Resident && {
@@ -318,11 +325,11 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Reserves blocks so that a step can write `count` slots after the last token whose contents it may discard, as
-    /// speculation does. A later [`append`](Self::append) uses these blocks.
+    /// Reserves blocks so that a step can write `count` places after the last token, and discard what it wrote there,
+    /// which is what speculation needs. A later [`append`](Self::append) uses these blocks.
     ///
     /// # Errors
-    /// The same as [`append`](Self::append) of `count` tokens.
+    /// When [`append`](Self::append) of `count` tokens would fail.
     pub fn ensure_num_empty_slots(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         grow(tables.resident(id)?, count, id, config, cache, transfers, counters)
@@ -390,7 +397,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Nothing is [foreseen](Self::foresee) any more.
+    /// Ends what [`foresee`](Self::foresee) began: free blocks are no longer kept for the next sequence.
     pub fn foresee_nothing(&mut self) {
         self.cache.redeem();
     }
@@ -426,28 +433,29 @@ impl BlockManager {
         self.cache.set_usable(blocks.clamp(1, self.config.num_blocks));
     }
 
-    /// How many blocks may be used. More than these are present only while sequences still use them.
+    /// Returns how many blocks may be used. More than these are present only while sequences still use them.
     pub fn usable(&self) -> usize {
         self.cache.blocks().usable()
     }
 
-    /// Withdrawn blocks whose ids are below the number of [`usable`](Self::usable) blocks. At least as many present
-    /// blocks lie above that number (more only while sequences hold more blocks than may be used), and
-    /// [`compact`](Self::compact) has this many to bring down. In constant time.
+    /// Returns the number of withdrawn blocks whose ids are below the number of [`usable`](Self::usable) blocks. At
+    /// least as many present blocks lie above that number (more only while sequences hold more blocks than may be
+    /// used), and [`compact`](Self::compact) has this many to bring down. Takes constant time.
     pub fn blocks_above(&self) -> usize {
         self.cache.blocks().num_holes()
     }
 
-    /// Blocks that have memory: free, cached or used.
+    /// Returns how many blocks have memory: free, cached or used.
     pub fn present(&self) -> usize {
         self.cache.blocks().present()
     }
 
-    /// The blocks that have come and left since the last call. Call this right after [`set_usable`](Self::set_usable)
-    /// and [`compact`](Self::compact), and otherwise now and then: only these two make blocks come, and such blocks
-    /// must have memory before anything uses them. A manager begins with all blocks present and none of them reported.
-    /// Pending copies may concern blocks of both lists: see [`take_copies`](Self::take_copies). Takes time in
-    /// proportion to the pool, but none if there is nothing to report.
+    /// Returns the blocks that have come and left since the last call. Call this right after
+    /// [`set_usable`](Self::set_usable) and [`compact`](Self::compact), and otherwise now and then: only these two
+    /// make blocks come, and such blocks must have memory before anything uses them. A manager begins with all blocks
+    /// present and none of them reported. Pending copies may concern blocks of both lists: see
+    /// [`take_copies`](Self::take_copies). Takes time in proportion to the pool, but none if there is nothing to
+    /// report.
     pub fn take_resize(&mut self) -> Resize {
         self.cache.take_resize()
     }
@@ -478,19 +486,19 @@ impl BlockManager {
         moves.len() + self.cache.exchange(max_steps - moves.len())
     }
 
-    /// How far the pool is from compact. Takes time in proportion to the pool.
+    /// Returns how far the pool is from compact. Takes time in proportion to the pool.
     pub fn fragmentation(&self) -> Fragmentation {
         self.cache.blocks().fragmentation()
     }
 
-    /// Sequences that hold blocks or slots, in the order of their ids.
+    /// Lists the sequences that hold blocks or slots, in the order of their ids.
     pub fn sequences(&self) -> impl Iterator<Item = SequenceId> {
         let mut ids: Vec<_> = self.tables.iter().map(|(id, _)| id).collect();
         ids.sort_unstable();
         ids.into_iter()
     }
 
-    /// Figures for monitoring, in constant time.
+    /// Returns figures for monitoring, in constant time.
     pub fn stats(&self) -> KvStats {
         let (blocks, slots) = (self.cache.blocks(), self.cache.slots());
         let blocks_used = blocks.present() - self.cache.available();

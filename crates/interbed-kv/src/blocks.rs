@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use crate::{contents::ContentId, ids::BlockId};
 
-/// A block's state in four bytes. The highest bit says whether the block came or left since the last report.
+/// Stores a block's state in four bytes. The highest bit says whether the block came or left since the last report.
 #[derive(Debug, Clone, Copy)]
 struct Entry(u32);
 
@@ -31,26 +31,26 @@ impl Entry {
     }
 }
 
-/// Blocks that have come or left since the last report. Each is in the list of the side on which it is now, even if it
-/// was on that side before; both lists are in ascending order.
+/// Lists the blocks that have come or left since the last report. Each block is in the list of the side on which it is
+/// now, even if it was on that side before; both lists are in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resize {
-    /// Blocks that may be used now. Their content is undefined.
+    /// Blocks that may be used from now on. Their content is undefined.
     pub came: Vec<BlockId>,
     /// Blocks without content, whose memory may be given back: none is used until it is reported to have come again.
     pub left: Vec<BlockId>,
 }
 
-/// What compaction would gain.
+/// Tells how far the pool is from compact, and so what compaction would gain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fragmentation {
     /// Blocks with content that would have to move for all content to lie in the lowest blocks.
     pub blocks_misplaced: usize,
     /// Present blocks whose ids are not below the [number](crate::BlockManager::present) of present blocks.
     pub blocks_above: usize,
-    /// Free blocks.
+    /// Number of free blocks.
     pub blocks_free: usize,
-    /// The longest run of consecutive free blocks.
+    /// Length of the longest run of consecutive free blocks.
     pub free_run_max: usize,
 }
 
@@ -64,10 +64,10 @@ pub struct Fragmentation {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     entries: Vec<Entry>, // [block]
-    /// The front is taken next.
+    /// Free blocks; the front one is taken next.
     free: VecDeque<BlockId>,
-    /// Free blocks that are kept for the next sequence that is admitted, in the order in which it will get them. Others
-    /// take them, the last first, when no other is free.
+    /// Free blocks that are kept for the next sequence that is admitted, in the order in which it will get them. Other
+    /// sequences take them, the last first, when no other block is free.
     promised: VecDeque<BlockId>,
     /// How many blocks may be used; more than these are present only while they hold contents in use.
     usable: usize,
@@ -81,7 +81,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// `num_blocks` blocks, all free.
+    /// Makes `num_blocks` blocks, all free.
     pub(crate) fn new(num_blocks: usize) -> Self {
         Self {
             entries: vec![Entry(Entry::FREE); num_blocks],
@@ -115,33 +115,33 @@ impl Blocks {
         self.usable
     }
 
-    /// Blocks that are not withdrawn.
+    /// Returns how many blocks have memory, so are not withdrawn.
     pub(crate) fn present(&self) -> usize {
         self.len() - self.num_withdrawn
     }
 
-    /// Whether more blocks are present than may be used.
+    /// Returns whether more blocks are present than may be used.
     pub(crate) fn has_excess(&self) -> bool {
         self.present() > self.usable
     }
 
-    /// The content of `block`, which must hold one.
+    /// Returns the content of `block`, which must hold one.
     pub(crate) fn content(&self, block: BlockId) -> ContentId {
         self.entries[block.index()].content().expect("only a block that holds a content is asked for it")
     }
 
-    /// The blocks that hold a content, in ascending order, with their contents.
+    /// Lists the blocks that hold a content, in ascending order, with their contents.
     pub(crate) fn contents(&self) -> impl Iterator<Item = (BlockId, ContentId)> {
         let entries = self.entries.iter().enumerate();
         entries.filter_map(|(index, entry)| Some((BlockId(index as u32), entry.content()?)))
     }
 
-    /// Of each block, whether it is present, and whether it holds a content.
+    /// Tells of each block whether it is present, and whether it holds a content.
     pub(crate) fn states(&self) -> impl Iterator<Item = (bool, bool)> {
         self.entries.iter().map(|entry| (!entry.is(Entry::WITHDRAWN), entry.content().is_some()))
     }
 
-    /// A free block, if there is one. The caller must [occupy](Self::occupy) it at once.
+    /// Takes a free block, if there is one. The caller must [occupy](Self::occupy) it at once.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         self.free.pop_front().or_else(|| self.promised.pop_back())
     }
@@ -160,12 +160,13 @@ impl Blocks {
         }
     }
 
-    /// The blocks that are kept for the next sequence.
+    /// Lists the blocks that are kept for the next sequence.
     pub(crate) fn promised(&self) -> impl ExactSizeIterator<Item = BlockId> {
         self.promised.iter().copied()
     }
 
-    /// Those that were promised are the next to be taken.
+    /// Puts the blocks that were kept for the next sequence back in front of the free list, so that they are taken
+    /// next.
     pub(crate) fn redeem(&mut self) {
         while let Some(block) = self.promised.pop_back() {
             self.free.push_front(block);
@@ -224,8 +225,8 @@ impl Blocks {
         self.report(block, Entry::WITHDRAWN);
     }
 
-    /// The blocks that came and left since the last call. Takes time in proportion to the pool, but none if there is
-    /// nothing to report.
+    /// Returns the blocks that came and left since the last call. Takes time in proportion to the pool, but none if
+    /// there is nothing to report.
     pub(crate) fn take_resize(&mut self) -> Resize {
         let mut resize = Resize::default();
         if std::mem::take(&mut self.num_to_report) == 0 {
@@ -239,7 +240,7 @@ impl Blocks {
         resize
     }
 
-    /// How far the blocks are from compact, that is, content first, then free blocks, then withdrawn ones.
+    /// Tells how far the blocks are from compact, that is, content first, then free blocks, then withdrawn ones.
     pub(crate) fn fragmentation(&self) -> Fragmentation {
         let num_content = self.present() - self.num_free();
         let (mut result, mut run) = (Fragmentation { blocks_free: self.num_free(), ..Fragmentation::default() }, 0);
@@ -278,7 +279,8 @@ impl Blocks {
         free.extend(moves.iter().map(|&(source, _)| source));
     }
 
-    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to `max` times. Returns how often.
+    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to `max` times. Returns how often
+    /// it did.
     pub(crate) fn exchange(&mut self, max: usize) -> usize {
         self.redeem();
         let ids = (0..self.len() as u32).map(BlockId);
@@ -295,6 +297,8 @@ impl Blocks {
         pairs.len()
     }
 
+    /// Returns the withdrawn block with the lowest id.
+    ///
     /// # Panics
     /// When no block is withdrawn.
     fn lowest_withdrawn(&mut self) -> BlockId {

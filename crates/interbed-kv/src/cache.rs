@@ -17,10 +17,11 @@ use crate::{
     slots::Slots,
 };
 
-/// Contents, the places where they lie, and the policy that chooses among the cached ones.
+/// Holds contents, the places where they lie, and the policy that chooses among the cached ones.
 ///
 /// Every block is exactly one of *free*, *cached* (its content can be found, and nothing holds it), *used* (a table or
-/// a transfer holds it) and *withdrawn*. A block whose transfer is in flight is held by it, so neither free nor cached.
+/// a transfer holds it) and *withdrawn*. A block whose transfer is in flight is held by it, so neither free nor
+/// cached.
 ///
 /// | state | leaves it by |
 /// |---|---|
@@ -35,15 +36,15 @@ pub(crate) struct Cache {
     policy: Box<dyn EvictionPolicy>,
     owners: Owners,
     losses: Losses,
-    /// Only where a tier below wants to know.
+    /// Keys of the contents; present only if a tier below memory asked for them.
     names: Option<Names>,
     block_size: usize,
-    /// Tokens in used blocks.
+    /// Number of tokens in used blocks.
     tokens_used: usize,
     evictions: u64,
 }
 
-/// For whom a block is taken.
+/// Names the sequence, and its tenant, for which a block is taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taker {
     pub(crate) sequence: SequenceId,
@@ -51,20 +52,20 @@ pub(crate) struct Taker {
 }
 
 impl Taker {
-    /// The sequence, whose chain begins so.
+    /// Makes the taker for `sequence`, whose chain begins at `root`.
     pub(crate) fn new(sequence: SequenceId, root: &ChainRoot) -> Self {
         Self { sequence, tenant: root.tenant() }
     }
 }
 
-/// The outcome of publishing a full block.
+/// Tells what happened to a full block that was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Published {
     /// The block can be found.
     Itself,
     /// An equal block can already be found, and is held instead.
     Equal(BlockId),
-    /// Neither, for now.
+    /// The block is not findable for now, and no equal block replaces it.
     Refused,
 }
 
@@ -94,7 +95,7 @@ impl Cache {
         self.contents.hasher()
     }
 
-    /// From now on findable contents have names; those that there are count as published now.
+    /// Gives every findable content a key, from now on; contents that can be found already count as published now.
     pub(crate) fn name_contents(&mut self, chain: KeyChain) {
         let mut names = Names::new(chain, self.blocks.len());
         let mut is_named = vec![false; self.blocks.len()];
@@ -123,14 +124,15 @@ impl Cache {
         self.names.as_mut()
     }
 
-    /// The name of the content of `block`, if it is findable.
+    /// Returns the key of the content of `block`, if it is findable.
     pub(crate) fn key(&self, block: BlockId) -> Option<BlockKey> {
         let content = self.blocks.content_of(block)?;
         let names = self.names.as_ref()?;
         self.contents.is_findable(content).then(|| names.key(block))
     }
 
-    /// The name of the findable content of `block`, what it continues, and its tokens.
+    /// Returns the label of the findable content of `block`: its key, the key of the block before it, its owner and
+    /// its tokens.
     pub(crate) fn label(&self, block: BlockId) -> Option<BlockLabel> {
         let content = self.blocks.content_of(block)?;
         let names = self.names.as_ref()?;
@@ -166,22 +168,22 @@ impl Cache {
         self.evictions
     }
 
-    /// Blocks that can be taken.
+    /// Returns how many blocks can be taken: free and cached ones.
     pub(crate) fn available(&self) -> usize {
         self.blocks.num_free() + self.policy.len()
     }
 
-    /// Tables and transfers that hold `block`.
+    /// Returns how many tables and transfers hold `block`.
     pub(crate) fn holders(&self, block: BlockId) -> u32 {
         self.contents.users(self.blocks.content(block))
     }
 
-    /// Whether `block` has more than one holder.
+    /// Returns whether `block` has more than one holder.
     pub(crate) fn is_shared(&self, block: BlockId) -> bool {
         self.holders(block) > 1
     }
 
-    /// The tokens in `block`.
+    /// Returns the tokens in `block`.
     pub(crate) fn tokens(&self, block: BlockId) -> &[TokenId] {
         let content = self.blocks.content(block);
         &self.contents.tokens(content)[..self.contents.filled(content)]
@@ -215,7 +217,7 @@ impl Cache {
         hit(block, self.contents.users(content) == 0);
     }
 
-    /// How many blocks a look-up finds, and why it does not find the next one.
+    /// Tells how many blocks a look-up finds, and why it does not find the next one.
     pub(crate) fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> (usize, MissReason) {
         let mut last = None;
         let num_matched = self.walk(token_ids, hashes, |block, _| last = Some(block));
@@ -223,8 +225,8 @@ impl Cache {
         (num_matched, self.explain_behind(token_ids, hashes, num_matched, last))
     }
 
-    /// Why a look-up that has found `num_found` blocks, wherever they were, finds no more. `last` is the hash of the
-    /// last of them; it is computed if it is not given.
+    /// Tells why a look-up that has found `num_found` blocks, in memory or below, finds no more. `last` is the hash of
+    /// the last block that was found; it is computed if it is not given.
     pub(crate) fn explain_behind(
         &self,
         token_ids: &[TokenId],
@@ -272,7 +274,7 @@ impl Cache {
         self.contents.hold(content);
     }
 
-    /// An empty block for one table to write to: a free one, or else a cached one that is evicted for it.
+    /// Takes an empty block for one table to write to: a free one, or else a cached one that is evicted for it.
     ///
     /// # Panics
     /// When no block is [`available`](Self::available); callers check that first.
@@ -319,7 +321,8 @@ impl Cache {
         block
     }
 
-    /// A new block with the first `filled` tokens of `source`, which the caller held and no longer holds.
+    /// Takes a new block and copies the first `filled` tokens of `source` to it; the caller then no longer holds
+    /// `source`.
     pub(crate) fn unshare(&mut self, source: BlockId, filled: usize, taker: Taker) -> BlockId {
         let block = self.take(taker);
         self.contents.copy(self.blocks.content(source), self.blocks.content(block), filled);
@@ -375,7 +378,7 @@ impl Cache {
         self.withdraw_excess();
     }
 
-    /// A slot for the content of `block`, with one holder.
+    /// Takes a slot for the content of `block`, with one holder.
     ///
     /// # Panics
     /// When no slot is free; callers check that first.
@@ -397,7 +400,7 @@ impl Cache {
         }
     }
 
-    /// What the first blocks of chains from `root` continue. The root is held until it is
+    /// Returns the parent of the first blocks of chains from `root`. The root is held until it is
     /// [released](Self::release_root).
     pub(crate) fn hold_root(&mut self, root: &ChainRoot) -> Parent {
         self.contents.hold_root(root)
@@ -407,7 +410,7 @@ impl Cache {
         self.contents.release_root(root);
     }
 
-    /// What the blocks after `block` continue.
+    /// Returns the parent that the blocks after `block` have.
     pub(crate) fn parent(&self, block: BlockId) -> Parent {
         Parent::content(self.blocks.content(block))
     }
@@ -467,7 +470,7 @@ impl Cache {
     }
 
     /// Keeps `count` free blocks for the next sequence, as far as there are free ones or, if it `may_evict`, cached
-    /// ones; returns them.
+    /// ones; returns these blocks.
     pub(crate) fn promise(&mut self, count: usize, may_evict: bool) -> impl Iterator<Item = BlockId> {
         if may_evict {
             while self.blocks.num_free() < count && !self.policy.is_empty() {
@@ -479,7 +482,7 @@ impl Cache {
         self.blocks.promised()
     }
 
-    /// See [`Blocks::redeem`].
+    /// Puts the blocks that were kept for the next sequence back in front of the free list; see [`Blocks::redeem`].
     pub(crate) fn redeem(&mut self) {
         self.blocks.redeem();
     }
@@ -527,17 +530,19 @@ impl Cache {
         moves
     }
 
-    /// See [`Blocks::exchange`].
+    /// Gives the memory of high free blocks to low withdrawn ones, up to `max` times; see [`Blocks::exchange`].
     pub(crate) fn exchange(&mut self, max: usize) -> usize {
         self.blocks.exchange(max)
     }
 
-    /// Cached blocks that `tenant` is not to take from others as long as it can do without; see [`Owners::kept_from`].
+    /// Returns how many cached blocks `tenant` should not take from others as long as it can do without; see
+    /// [`Owners::kept_from`].
     pub(crate) fn kept_from(&self, tenant: Tenant) -> usize {
         self.owners.kept_from(tenant, self.blocks.usable())
     }
 
-    /// A block that is in no list and holds no content, by eviction if none is free; from now on it is the taker's.
+    /// Takes a block that is in no list and holds no content, by eviction if none is free; the block now belongs to
+    /// the taker's tenant.
     fn vacate(&mut self, taker: Taker) -> BlockId {
         let block = self.blocks.take().unwrap_or_else(|| self.evict(Some(taker)));
         self.owners.take(block, taker.tenant);
@@ -573,7 +578,7 @@ impl Cache {
     }
 }
 
-/// The tokens that a look-up may find: the last one must be computed, to yield logits.
+/// Returns the tokens that a look-up may find: all but the last, which must be computed, to yield logits.
 fn findable(token_ids: &[TokenId]) -> &[TokenId] {
     &token_ids[..token_ids.len().saturating_sub(1)]
 }

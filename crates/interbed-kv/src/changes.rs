@@ -7,36 +7,36 @@ use crate::{hash::BlockHash, ids::TokenId};
 pub enum CacheChange<'t> {
     /// A block can be found from now on.
     Stored {
-        /// Names the block by its tokens and all before them.
+        /// Hash that names the block by its tokens and all tokens before them.
         hash: BlockHash,
-        /// The block that it continues; `None` for the first one of a chain. It could be found already.
+        /// Hash of the block before this one, which could be found already; `None` for the first block of a chain.
         parent: Option<BlockHash>,
-        /// As many as a block has.
+        /// Tokens of the block, which fill it.
         tokens: &'t [TokenId],
     },
-    /// A block can no longer be found. None that could be found continues it.
+    /// A block can no longer be found. No block that follows it in a chain can be found either.
     Removed {
-        /// As when it was stored.
+        /// Hash under which the block was stored.
         hash: BlockHash,
     },
     /// Nothing can be found any more.
     Cleared,
 }
 
-/// Changes, in their order.
+/// Holds changes of the cache in the order in which they happened.
 ///
 /// A hash identifies a block as long as no two of 64 bits collide. Look-ups compare tokens as well; an index elsewhere
 /// may route a request to a server that turns out to have less, and nothing worse.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheChanges {
     changes: Vec<Change>,
-    /// Of the stored blocks, side by side.
+    /// Tokens of all stored blocks, one block behind the other.
     tokens: Vec<TokenId>,
 }
 
-/// Is told of the changes of a cache, by the thread that owns it.
+/// Receives the changes of a cache, from the thread that owns the cache.
 pub trait CacheWatcher: Send {
-    /// Changes since the last call, of which there are some. Must not wait.
+    /// Receives the changes since the last call, at least one. It must not wait, because the cache waits for it.
     fn changed(&mut self, changes: &CacheChanges);
 }
 
@@ -48,12 +48,12 @@ enum Change {
 }
 
 impl CacheChanges {
-    /// Whether nothing has changed.
+    /// Returns whether nothing has changed.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// The changes, first to last.
+    /// Goes through the changes, from the first to the last.
     pub fn iter(&self) -> impl Iterator<Item = CacheChange<'_>> {
         let mut rest = &self.tokens[..];
         self.changes.iter().map(move |change| match *change {
@@ -66,7 +66,7 @@ impl CacheChanges {
         })
     }
 
-    /// Forgets all of them, and keeps their memory.
+    /// Forgets all changes, and keeps their memory for later ones.
     pub(crate) fn clear(&mut self) {
         self.tokens.clear();
         self.changes.clear();
@@ -81,7 +81,7 @@ impl CacheChanges {
         self.changes.push(Change::Removed { hash });
     }
 
-    /// What came before no longer matters.
+    /// Records that nothing can be found any more; earlier changes no longer matter and are dropped.
     pub(crate) fn cleared(&mut self) {
         self.clear();
         self.changes.push(Change::Cleared);

@@ -14,11 +14,12 @@ pub struct KvConfig {
     pub num_blocks: usize,
     /// Tokens per block: a power of two, 1 to [`BLOCK_SIZE_MAX`].
     pub block_size: usize,
-    /// Whether sequences share the KV of equal prefixes. Without it this is a plain allocator.
+    /// Whether sequences share the KV of equal prefixes. If false, the manager only allocates blocks.
     pub prefix_caching: bool,
-    /// Share of the blocks that admission leaves available, so that running sequences can grow; in [0, 1).
+    /// Share of the blocks, in [0, 1), that stays available when a sequence is admitted, so that running sequences can
+    /// grow.
     pub watermark: f64,
-    /// Slots of the swap pool, one block each; 0 for no swapping, at most [`BLOCKS_MAX`].
+    /// Number of slots in the swap pool, each for one block; 0 turns swapping off, and [`BLOCKS_MAX`] is the most.
     pub num_swap_blocks: usize,
     /// Seed of the chain hash; random per process, so that collisions cannot be prepared in advance.
     pub seed: u64,
@@ -41,10 +42,10 @@ impl Default for KvConfig {
 }
 
 impl KvConfig {
-    /// Checks that a block manager can be built from this.
+    /// Checks that a block manager can be built from this configuration.
     ///
     /// # Errors
-    /// The first invalid field.
+    /// Returns the first invalid field.
     pub fn check(&self) -> Result<(), KvConfigError> {
         if self.num_blocks == 0 || self.num_blocks > BLOCKS_MAX {
             return Err(KvConfigError::NumBlocks { got: self.num_blocks });
@@ -61,34 +62,34 @@ impl KvConfig {
         Ok(())
     }
 
-    /// Blocks that admission leaves available when `usable` blocks may be used.
+    /// Returns how many blocks stay available when a sequence is admitted, if the manager may use `usable` blocks.
     pub(crate) fn watermark_blocks(&self, usable: usize) -> usize {
         (self.watermark * usable as f64) as usize
     }
 }
 
-/// An invalid configuration.
+/// Names the field of a configuration that is invalid.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum KvConfigError {
-    /// No block, or more than can be numbered.
+    /// The pool would have no block, or more blocks than can be numbered.
     #[error("the KV pool would have {got} blocks, but it must have 1 to {BLOCKS_MAX}; change the memory given to KV")]
     NumBlocks {
         /// The configured number.
         got: usize,
     },
-    /// More than can be numbered.
+    /// The swap pool would have more blocks than can be numbered.
     #[error("the swap pool would have {got} blocks, but it may have {BLOCKS_MAX} at most; give swap less room")]
     NumSwapBlocks {
         /// The configured number.
         got: usize,
     },
-    /// Not a power of two in range.
+    /// The block size is not a power of two in the allowed range.
     #[error("the block size is {got} tokens, but it must be a power of two from 1 to {BLOCK_SIZE_MAX}; 16 is usual")]
     BlockSize {
         /// The configured size.
         got: usize,
     },
-    /// Not a share of the pool.
+    /// The watermark is not a share of the pool, at least 0 and below 1.
     #[error("the watermark is {got}, but it must be at least 0 and below 1; 0.01 is usual")]
     Watermark {
         /// The configured share.

@@ -7,11 +7,11 @@ use crate::{ids::SequenceId, sequence_state::SequenceState};
 /// Whether a sequence can be given its blocks, or a group can be swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocStatus {
-    /// It can be done now.
+    /// The blocks or slots can be given now.
     Ok,
-    /// Not now, but once other sequences have released blocks or slots.
+    /// The blocks or slots cannot be given now, but can once other sequences have released some.
     Later,
-    /// It would not fit even in an empty pool of full size.
+    /// The sequence or group would not fit even in an empty pool of full size.
     Never {
         /// Blocks or slots needed.
         need: usize,
@@ -23,7 +23,7 @@ pub enum AllocStatus {
 /// Why blocks could not be allocated or swapped. Nothing has changed then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BlockError {
-    /// [`AllocStatus::Never`].
+    /// The sequence would not fit even in an empty pool; see [`AllocStatus::Never`].
     #[error("the sequence needs {need} KV blocks but the pool has {limit}; shorten it or give KV more memory")]
     Never {
         /// Blocks needed in all.
@@ -34,7 +34,7 @@ pub enum BlockError {
     /// Other sequences hold the blocks; wait, or preempt one of them.
     #[error("{need} more KV blocks are needed but {available} are available; free a sequence first")]
     OutOfBlocks {
-        /// Fresh blocks needed.
+        /// Fresh blocks that are needed.
         need: usize,
         /// Blocks that are available.
         available: usize,
@@ -42,11 +42,11 @@ pub enum BlockError {
     /// The swap pool has no room; drop the sequences and recompute them, or make the pool larger.
     #[error("{need} swap slots are needed but {available} of {limit} are free; recompute, or give swap more room")]
     OutOfSwap {
-        /// Slots needed.
+        /// Slots that the swap needs.
         need: usize,
         /// Slots that are free.
         available: usize,
-        /// Slots of the pool.
+        /// Slots that the pool has in all.
         limit: usize,
     },
     /// The sequence was allocated before and not freed.
@@ -58,22 +58,22 @@ pub enum BlockError {
     /// The sequence is swapped out or in flight but must be resident, or it is resident but must be swapped out.
     #[error("{id} is {state:?}, which does not allow this; finish its swap, or swap it in or out first")]
     WrongState {
-        /// The sequence.
+        /// Sequence that the call named.
         id: SequenceId,
-        /// The state that it is in.
+        /// State that the sequence is in.
         state: SequenceState,
     },
-    /// Part of its KV is below memory: it is neither forked nor swapped.
+    /// Part of the sequence's KV lies in a tier below memory, so that the sequence can be neither forked nor swapped.
     #[error("part of the KV of {0} is below memory; it cannot be forked or swapped")]
     BelowMemory(SequenceId),
     /// Tokens that have not been computed cannot be shared, because both sequences would write them.
     #[error("{id} has KV for {computed} of its {tokens} tokens; compute and commit the others before it is forked")]
     Uncomputed {
-        /// The sequence.
+        /// Sequence that the call named.
         id: SequenceId,
         /// Tokens that were computed and committed.
         computed: usize,
-        /// Tokens that have a slot.
+        /// Tokens that have a place, whether computed or not.
         tokens: usize,
     },
 }

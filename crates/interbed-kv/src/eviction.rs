@@ -23,7 +23,7 @@ pub struct Content {
     pub hash: BlockHash,
     /// The published block that the content continues; none for the first of a chain.
     pub parent: Option<BlockId>,
-    /// Whose it is; its parent is the same's.
+    /// Owner of the content, who also owns its parent.
     pub owner: OwnerId,
 }
 
@@ -76,13 +76,13 @@ pub trait EvictionPolicy: fmt::Debug + Send {
         0
     }
 
-    /// Whether `block` is cached.
+    /// Returns whether `block` is cached.
     fn contains(&self, block: BlockId) -> bool;
 
-    /// Number of cached blocks.
+    /// Returns the number of cached blocks.
     fn len(&self) -> usize;
 
-    /// Whether nothing is cached.
+    /// Returns whether no block is cached.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -97,15 +97,16 @@ pub struct EvictionKind {
 }
 
 impl EvictionKind {
-    /// [`Adaptive`].
+    /// The default policy of the server; see [`Adaptive`].
     pub const ADAPTIVE: Self = Self::new("adaptive", |num_blocks| Box::new(Adaptive::new(num_blocks)));
 
-    /// A policy with a unique `name`; `build` makes one for block ids below the number that it is given.
+    /// Names a policy; `name` must be unique, and `build` makes the policy for block ids below the number that it is
+    /// given.
     pub const fn new(name: &'static str, build: fn(usize) -> Box<dyn EvictionPolicy>) -> Self {
         Self { name, build }
     }
 
-    /// The policy's name.
+    /// Returns the policy's name.
     pub const fn name(self) -> &'static str {
         self.name
     }
@@ -122,7 +123,7 @@ impl Default for EvictionKind {
     }
 }
 
-/// Policies of equal names are equal.
+/// Compares policies by their names.
 impl PartialEq for EvictionKind {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name

@@ -13,7 +13,7 @@ use crate::ids::{BLOCK_SIZE_MAX, TokenId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BlockHash(pub u64);
 
-/// Where a chain of blocks starts. Chains with different roots share nothing, even for equal tokens.
+/// Names the start of a chain of blocks. Chains with different roots share nothing, even for equal tokens.
 ///
 /// Cheap to clone. Roots compare by their fields, never by their hash.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -28,30 +28,31 @@ struct RootFields {
 }
 
 impl ChainRoot {
-    /// `salt` separates tenants; derive it from the client's identity, since a salt that clients choose isolates no
-    /// one. `namespace` separates everything else that changes KV for equal tokens (model, adapter, rope scale).
+    /// Makes a root. `salt` separates tenants; derive it from the client's identity, since a salt that clients choose
+    /// isolates no one. `namespace` separates everything else that changes KV for equal tokens (model, adapter, rope
+    /// scale).
     pub fn new(salt: Option<&str>, namespace: u64) -> Self {
         Self(Arc::new(RootFields { tenant: None, salt: salt.map(Box::from), namespace, shared: true }))
     }
 
-    /// The same root, as the one of `tenant`, who shares it with no other.
+    /// Turns this root into one of `tenant`, which shares its chains with no other tenant.
     pub fn of_tenant(self, tenant: Option<u128>) -> Self {
         let RootFields { salt, namespace, shared, .. } = &*self.0;
         Self(Arc::new(RootFields { tenant, salt: salt.clone(), namespace: *namespace, shared: *shared }))
     }
 
-    /// A root for a sequence whose every token must be computed: it finds nothing in the cache and publishes nothing,
-    /// so that it does not evict what others can use.
+    /// Makes a root for a sequence whose every token must be computed: the sequence finds nothing in the cache and
+    /// publishes nothing, so that it does not evict what others can use.
     pub fn unshared() -> Self {
         Self(Arc::new(RootFields { tenant: None, salt: None, namespace: 0, shared: false }))
     }
 
-    /// Whether blocks under this root can be found by other sequences.
+    /// Returns whether other sequences can find blocks under this root.
     pub fn is_shared(&self) -> bool {
         self.0.shared
     }
 
-    /// Whose it is.
+    /// Returns the tenant that the root belongs to, if it belongs to one.
     pub(crate) fn tenant(&self) -> Option<u128> {
         self.0.tenant
     }
@@ -87,18 +88,19 @@ pub struct ChainHasher {
 }
 
 impl ChainHasher {
-    /// Full 64-bit hashes.
+    /// Makes a hasher that gives full 64-bit hashes.
     pub fn new(seed: u64) -> Self {
         Self { seed, mask: u64::MAX }
     }
 
-    /// Keeps only the lowest `bits` of each hash. For tests: forced collisions may cost time, but nothing else.
+    /// Makes a hasher that keeps only the lowest `bits` of each hash. For tests: forced collisions may cost time, but
+    /// nothing else.
     pub fn truncated(seed: u64, bits: u32) -> Self {
         Self { seed, mask: 1u64.checked_shl(bits).unwrap_or(0).wrapping_sub(1) }
     }
 
-    /// The hash before the first block: xxh64 over the root's fields, each as type tag, length and bytes, so that
-    /// different fields never give the same bytes.
+    /// Returns the hash of a chain's root, from which the first block's hash is computed: xxh64 over the root's
+    /// fields, each as type tag, length and bytes, so that different fields never give the same bytes.
     pub fn root(&self, root: &ChainRoot) -> BlockHash {
         const SALT: u8 = 1;
         const NAMESPACE: u8 = 2;
@@ -118,8 +120,8 @@ impl ChainHasher {
         self.finish(&bytes)
     }
 
-    /// The hash of a full block: xxh64 over `previous` as 8 little-endian bytes, then `tokens` as 4 little-endian bytes
-    /// each.
+    /// Returns the hash of a full block: xxh64 over `previous` as 8 little-endian bytes, then `tokens` as 4
+    /// little-endian bytes each.
     ///
     /// # Panics
     /// When `tokens` is longer than [`BLOCK_SIZE_MAX`].

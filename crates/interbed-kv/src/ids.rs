@@ -11,12 +11,13 @@ pub const BLOCKS_MAX: usize = 1 << 26;
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
 
-/// A physical block: an index below [`crate::KvConfig::num_blocks`].
+/// A physical block: a place in memory for the KV of a fixed number of tokens, named by an index below
+/// [`crate::KvConfig::num_blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
 
 impl BlockId {
-    /// The block's index in per-block arrays.
+    /// Returns the block's index in arrays that have one entry for each block.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -33,7 +34,7 @@ impl fmt::Display for BlockId {
 pub struct SwapSlot(pub u32);
 
 impl SwapSlot {
-    /// The slot's index in per-slot arrays.
+    /// Returns the slot's index in arrays that have one entry for each slot.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -45,7 +46,7 @@ impl fmt::Display for SwapSlot {
     }
 }
 
-/// One swap, out or in, of a manager, which never uses an id twice.
+/// Names one swap of a block manager, whether out or in; a manager never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapId(pub u64);
 
@@ -55,7 +56,7 @@ impl fmt::Display for SwapId {
     }
 }
 
-/// One fetch of a prefix from below, of a manager, which never uses an id twice.
+/// Names one fetch of a block manager, which reads a prefix from a lower tier; a manager never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchId(pub u64);
 
@@ -65,7 +66,7 @@ impl fmt::Display for FetchId {
     }
 }
 
-/// A sequence that holds blocks. The caller assigns the numbers; no two sequences may have the same one at a time.
+/// Names a sequence that holds blocks. The caller assigns the numbers; no two sequences may have one number at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 

@@ -9,7 +9,7 @@ use blake3::Hasher;
 
 use crate::{hash::ChainRoot, ids::TokenId};
 
-/// Bytes of a [`BlockKey`].
+/// Number of bytes in a [`BlockKey`].
 pub const KEY_BYTES: usize = 16;
 
 /// Names a full block and everything before it in its chain: model, tenant, salt and tokens.
@@ -22,16 +22,16 @@ impl fmt::Debug for BlockKey {
     }
 }
 
-/// What is kept beside a block below memory, so that whoever reads it back can see that it is the one they want.
+/// What a tier below memory keeps beside a block, so that a reader can check that it got the block it wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockLabel {
-    /// The block's own name.
+    /// Key of the block itself.
     pub key: BlockKey,
-    /// The name of the block before it, or of the chain's root.
+    /// Key of the block before it in its chain, or of the chain's root.
     pub parent: BlockKey,
-    /// Whose it is; see [`KeyChain::owner`].
+    /// Mark of the tenant that the block belongs to; see [`KeyChain::owner`].
     pub owner: BlockKey,
-    /// Its tokens, which fill it.
+    /// Tokens of the block, which fill it.
     pub tokens: Box<[TokenId]>,
 }
 
@@ -40,9 +40,9 @@ pub struct BlockLabel {
 #[derive(Clone)]
 pub struct KeyChain {
     secret: [u8; 32],
-    /// Everything that changes KV for equal tokens and is the same for the whole process.
+    /// Hash of everything that changes KV for equal tokens and that one process never changes, such as the weights.
     fingerprint: [u8; 32],
-    /// The secret for [owners](Self::owner).
+    /// Secret from which the marks of [owners](Self::owner) are computed.
     owners: [u8; 32],
 }
 
@@ -54,19 +54,19 @@ const PARENT: u8 = 5;
 const TOKENS: u8 = 6;
 
 impl KeyChain {
-    /// Keys under `secret`, for the KV of the model that `fingerprint` identifies: its weights, how they are computed,
-    /// and the layout and type of its KV.
+    /// Makes keys under `secret`, for the KV of the model that `fingerprint` identifies: its weights, how they are
+    /// computed, and the layout and type of its KV.
     pub fn new(secret: [u8; 32], fingerprint: [u8; 32]) -> Self {
         Self { secret, fingerprint, owners: secret }
     }
 
-    /// The same names, with the owners of another secret: those of a place that others do not know.
+    /// Keeps the keys of blocks, but computes the marks of owners from another secret, which only one place knows.
     #[must_use]
     pub fn owned_under(self, secret: [u8; 32]) -> Self {
         Self { owners: secret, ..self }
     }
 
-    /// The name of a chain's beginning.
+    /// Returns the key of a chain's root, from which the key of the chain's first block is computed.
     pub fn root(&self, root: &ChainRoot) -> BlockKey {
         let mut hasher = self.hasher();
         field(&mut hasher, FINGERPRINT, &self.fingerprint);
@@ -76,7 +76,7 @@ impl KeyChain {
         finish(&hasher)
     }
 
-    /// The name of the block of `tokens` that continues `parent`.
+    /// Returns the key of the block that holds `tokens` and follows the block with key `parent`.
     pub fn block(&self, parent: BlockKey, tokens: &[TokenId]) -> BlockKey {
         let mut hasher = self.hasher();
         field(&mut hasher, PARENT, &parent.0);
@@ -93,8 +93,8 @@ impl KeyChain {
         finish(&hasher)
     }
 
-    /// A mark of everything that belongs to `tenant`, by which it can be found and erased. It does not depend on the
-    /// model.
+    /// Returns a mark of everything that belongs to `tenant`, by which it can be found and erased. The mark does not
+    /// depend on the model.
     pub fn owner(&self, tenant: Option<u128>) -> BlockKey {
         let mut hasher = Hasher::new_keyed(&self.owners);
         tenant.into_iter().for_each(|tenant| field(&mut hasher, TENANT, &tenant.to_le_bytes()));

@@ -5,18 +5,18 @@
 
 use crate::{hash::BlockHash, ids::SequenceId};
 
-/// The fewest entries, 16 bytes each. Larger pools have an entry for every four blocks, which is 4 bytes a block.
+/// Least number of entries, 16 bytes each. Larger pools have an entry for every four blocks, which is 4 bytes a block.
 const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
-/// What took a content away.
+/// Tells what took a content away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// A sequence needed the block.
+    /// The content was evicted because this sequence needed the block.
     Evicted(SequenceId),
-    /// The pool became smaller.
+    /// The content was evicted because the pool became smaller.
     Withdrawn,
-    /// [`crate::BlockManager::reset_cache`].
+    /// The content was dropped by [`crate::BlockManager::reset_cache`].
     Reset,
 }
 
@@ -68,7 +68,7 @@ impl Losses {
         self.lost[place] = Lost { fingerprint: (hash.0 >> 32) as u32, when: self.lookups, what };
     }
 
-    /// What happened to the content of `hash`, and how many look-ups ago, if that is remembered.
+    /// Tells what happened to the content of `hash`, and how many look-ups ago, if that is remembered.
     pub(crate) fn loss(&self, hash: BlockHash) -> Option<(Loss, u32)> {
         let lost = self.lost[self.place(hash)];
         if lost.when == 0 || lost.fingerprint != (hash.0 >> 32) as u32 {
@@ -96,14 +96,14 @@ impl Losses {
         size_of_val(&*self.lost) + size_of_val(&*self.firsts)
     }
 
-    /// Whether a first block with these tokens was last published under another root.
+    /// Returns whether a first block with these tokens was last published under another root.
     pub(crate) fn other_root(&self, tokens: BlockHash, root: BlockHash) -> bool {
         let first = self.firsts[tokens.0 as usize & (FIRSTS - 1)];
         first.tokens == fold(tokens) && first.root != fold(root)
     }
 }
 
-/// A fingerprint of 32 bits, never 0, which marks empty entries.
+/// Returns a fingerprint of 32 bits, which is never 0, because 0 marks empty entries.
 fn fold(hash: BlockHash) -> u32 {
     ((hash.0 >> 32) as u32).max(1)
 }

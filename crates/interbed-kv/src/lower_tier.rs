@@ -5,42 +5,42 @@ use crate::{
     key::BlockKey,
 };
 
-/// The memory of KV blocks.
+/// Gives access to the memory of KV blocks.
 pub trait BlockBytes {
-    /// Copies what a block holds, all of it.
+    /// Copies all bytes of a block to `into`.
     ///
     /// # Errors
-    /// Why it cannot be had; what is in `into` then is not to be used.
+    /// Tells why the bytes cannot be had; the content of `into` must not be used then.
     fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String>;
 
-    /// Has a block filled, all of it.
+    /// Fills all bytes of a block, by calling `fill` with the block's memory.
     fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8]));
 }
 
-/// What a fetched block must be.
+/// Describes a block that a fetch must fill, so that what was read can be checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its name.
+    /// Key of the block.
     pub key: BlockKey,
-    /// What it continues.
+    /// Key of the block before it in its chain, or of the chain's root.
     pub parent: BlockKey,
-    /// Its tokens.
+    /// Tokens of the block.
     pub tokens: Box<[TokenId]>,
-    /// The block to fill.
+    /// Block of memory that the fetch fills.
     pub block: BlockId,
 }
 
-/// A fetch that has ended.
+/// Reports a fetch that has ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FetchEnded {
-    /// Which one.
+    /// Number of the fetch.
     pub id: FetchId,
-    /// How many of the first blocks hold what they should.
+    /// How many blocks, counted from the first, hold the KV that was asked for.
     pub filled: usize,
-    /// How many were wanted.
+    /// How many blocks were asked for.
     pub wanted: usize,
-    /// Bytes that were read.
+    /// Bytes that the fetch read.
     pub bytes: u64,
-    /// Seconds from its beginning.
+    /// Seconds from the beginning of the fetch to its end.
     pub seconds: f64,
 }

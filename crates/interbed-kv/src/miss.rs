@@ -31,18 +31,18 @@ pub enum MissReason {
         /// How many allocations before this look-up.
         lookups_ago: u32,
     },
-    /// The same first block was published under another salt or namespace. For logs and replay, never for clients: it
-    /// tells one tenant what another has asked. See [`MissReason::for_client`].
+    /// A block with these tokens was published as the first of a chain, but under another salt or namespace. For logs
+    /// and replay, never for clients: it tells one tenant what another has asked. See [`MissReason::for_client`].
     OtherSalt,
-    /// Every full block was found: the rest is shorter than a block, or ends with the last token, which is always
+    /// Every full block was found: the tokens left are fewer than a block, or end with the last token, which is always
     /// computed.
     PartialBlock,
-    /// Prefix caching is off, or the sequence shares nothing.
+    /// Prefix caching is off, or the sequence shares nothing with others.
     NotCacheable,
 }
 
 impl MissReason {
-    /// The reason as a client may see it, without anything about other clients.
+    /// Returns the reason as a client may see it, without anything about other clients.
     #[must_use]
     pub fn for_client(self) -> Self {
         match self {
@@ -68,7 +68,7 @@ impl fmt::Display for MissReason {
 }
 
 impl From<(Loss, u32)> for MissReason {
-    /// The reason for a miss of content that was lost `lookups_ago` look-ups ago.
+    /// Turns the loss of a content, `lookups_ago` look-ups ago, into the reason why a look-up misses it.
     fn from((loss, lookups_ago): (Loss, u32)) -> Self {
         match loss {
             Loss::Evicted(id) => Self::Evicted { by: Some(id), lookups_ago },

@@ -7,39 +7,41 @@ use crate::{
     key::{BlockKey, BlockLabel, KeyChain},
 };
 
-/// A content that memory has lost. Its bytes are in its block until the next copy or pass writes there.
+/// Describes a content that memory has lost. The bytes of the content are in its block until the next copy or pass
+/// writes there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// Where it was.
+    /// Block that held the content.
     pub block: BlockId,
-    /// What it was.
+    /// Label of the content: its key, the key of the block before it, its owner and its tokens.
     pub label: BlockLabel,
-    /// What the eviction policy knows of its use; see [`EvictionPolicy::class`](crate::EvictionPolicy::class).
+    /// Number for what the eviction policy knows of the content's use; see
+    /// [`EvictionPolicy::class`](crate::EvictionPolicy::class).
     pub class: u8,
 }
 
-/// What a findable content continues.
+/// Tells what comes before a findable content in its chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Above<'a> {
-    /// The content of a block.
+    /// The content of this block comes before it.
     Block(BlockId),
-    /// Nothing: it is the first of a chain.
+    /// Nothing comes before it: the content is the first of a chain.
     Root(&'a ChainRoot),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Name {
     key: BlockKey,
-    /// Index in `owners`.
+    /// Index of the block's owner in `owners`.
     owner: u32,
 }
 
-/// See the [module](self).
+/// Keeps the keys of the contents in memory, and lists those that were published or evicted, for the tiers below.
 #[derive(Debug)]
 pub(crate) struct Names {
     chain: KeyChain,
     names: Vec<Name>, // [block], valid while its content is findable
-    /// All owners that were seen: as many as there are tenants.
+    /// Marks of all owners that were seen: as many as there are tenants.
     owners: Vec<BlockKey>,
     published: Vec<BlockId>,
     evicted: Vec<Evicted>,
@@ -59,7 +61,7 @@ impl Names {
         self.names[block.index()].key
     }
 
-    /// `block` can be found.
+    /// Notes that `block` can be found now, and computes its key.
     pub(crate) fn publish(&mut self, block: BlockId, above: Above<'_>, tokens: &[TokenId]) {
         let (parent, owner) = match above {
             Above::Block(above) => (self.key(above), self.names[above.index()].owner),
@@ -69,7 +71,7 @@ impl Names {
         self.published.push(block);
     }
 
-    /// `block`, which is in use of nobody, is about to be evicted.
+    /// Notes that `block`, which nobody uses, is about to be evicted.
     pub(crate) fn evict(&mut self, block: BlockId, above: Above<'_>, tokens: &[TokenId], class: u8) {
         let label = self.label(block, above, tokens);
         self.evicted.push(Evicted { block, label, class });
@@ -84,13 +86,13 @@ impl Names {
         BlockLabel { key, parent, owner: self.owners[owner as usize], tokens: tokens.into() }
     }
 
-    /// The content of `from` is in `to` now.
+    /// Notes that the content of `from` is in `to` now.
     pub(crate) fn moved(&mut self, from: BlockId, to: BlockId) {
         self.names[to.index()] = self.names[from.index()];
         self.published.iter_mut().filter(|block| **block == from).for_each(|block| *block = to);
     }
 
-    /// Nothing can be found any more.
+    /// Notes that nothing can be found any more.
     pub(crate) fn reset(&mut self) {
         self.published.clear();
     }

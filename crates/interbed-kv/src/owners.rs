@@ -11,23 +11,24 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::ids::BlockId;
 
-/// How often the blocks of the whole pool are taken, by all tenants together, before one that takes none loses its
-/// share: hours, at the rates at which prompts are computed.
+/// How often all tenants together take the blocks of the whole pool before a tenant that takes none loses its share.
+/// At the rates at which prompts are computed, this takes hours.
 const POOLS_IDLE: u64 = 256;
 /// The least number of blocks that are taken before an idle tenant loses its share, which holds for small pools.
 const BLOCKS_IDLE: u64 = 1 << 16;
-/// Taking blocks again so soon is not written down: it changes the order of use by no more than this.
+/// A tenant that takes blocks again within this many takings is not moved in the order of use, which then is wrong by
+/// no more than this.
 const SOON: u64 = 256;
 
-/// Whose chains: as [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant) has it.
+/// Names the tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant).
 pub(crate) type Tenant = Option<u128>;
 
-/// The tenant that contents belong to, for as long as it has any; another may get the number afterwards. A pool that is
-/// one tenant's alone knows it as number 0.
+/// Number of the tenant that contents belong to, for as long as it has any; another tenant may get the number
+/// afterwards. A pool that one tenant has alone knows it by number 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct OwnerId(pub u32);
 
-/// See the [module](self).
+/// Counts the blocks of each tenant, and chooses the tenant whose content is evicted when a block is needed.
 #[derive(Debug)]
 pub(crate) struct Owners {
     num_blocks: usize,
@@ -41,17 +42,17 @@ pub(crate) struct Owners {
     by_use: BTreeSet<(u64, OwnerId)>,
     /// Owners that have lost their share.
     idle: BTreeSet<OwnerId>,
-    /// Blocks taken so far.
+    /// Number of blocks taken so far, which serves as the clock.
     clock: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Owner {
     tenant: Tenant,
-    /// Blocks with content, in use or cached.
+    /// Number of the tenant's blocks with content, in use or cached.
     blocks: usize,
     cached: usize,
-    /// When it took a block, as `by_use` has it.
+    /// Time at which the owner last took a block, by which it stands in `by_use`.
     used: u64,
 }
 
@@ -70,12 +71,12 @@ impl Owners {
         }
     }
 
-    /// Whose the content of `block` is.
+    /// Returns the owner of the content of `block`.
     pub(crate) fn of(&self, block: BlockId) -> OwnerId {
         self.of_block.get(block.index()).copied().unwrap_or_default()
     }
 
-    /// `block`, which has no content, is taken for a chain of `tenant`.
+    /// Notes that `block`, which has no content, is taken for a chain of `tenant`.
     pub(crate) fn take(&mut self, block: BlockId, tenant: Tenant) {
         self.clock += 1;
         let id = self.id(tenant);
@@ -86,7 +87,7 @@ impl Owners {
         self.touch(id);
     }
 
-    /// `block` has no content any more; it was in use.
+    /// Notes that `block`, which was in use, has no content any more.
     pub(crate) fn give_back(&mut self, block: BlockId) {
         let id = self.of(block);
         self.change(id, |owner| owner.blocks -= 1);
@@ -99,25 +100,25 @@ impl Owners {
         }
     }
 
-    /// The content of `block` is in use no more, and cached.
+    /// Notes that the content of `block` is in use no more, and cached.
     pub(crate) fn cache(&mut self, block: BlockId) {
         self.change(self.of(block), |owner| owner.cached += 1);
     }
 
-    /// The content of `block` was cached, and is in use again or about to be evicted.
+    /// Notes that the content of `block` was cached, and is in use again or about to be evicted.
     pub(crate) fn revive(&mut self, block: BlockId) {
         self.change(self.of(block), |owner| owner.cached -= 1);
     }
 
-    /// The content of `from` is now in `to`, which had none.
+    /// Notes that the content of `from` is now in `to`, which had none.
     pub(crate) fn moved(&mut self, from: BlockId, to: BlockId) {
         if self.is_shared() {
             self.of_block[to.index()] = self.of_block[from.index()];
         }
     }
 
-    /// Whose cached content is evicted for a chain of `taker`, if it is known, where `usable` blocks may be used. Some
-    /// content must be cached.
+    /// Returns the owner whose cached content is evicted for a chain of `taker`, if the taker is known, where `usable`
+    /// blocks may be used. Some content must be cached.
     pub(crate) fn loser(&mut self, taker: Option<Tenant>, usable: usize) -> OwnerId {
         if !self.is_shared() {
             return OwnerId(0);
@@ -134,8 +135,8 @@ impl Owners {
         }
     }
 
-    /// Cached blocks of others that are within their shares, so that `tenant` is not to have them while it can do
-    /// without. Takes time in proportion to the number of owners.
+    /// Returns how many cached blocks of others lie within their owners' shares, so that `tenant` should not take them
+    /// while it can do without. Takes time in proportion to the number of owners.
     pub(crate) fn kept_from(&self, tenant: Tenant, usable: usize) -> usize {
         if !self.is_shared() {
             return 0;
@@ -146,13 +147,14 @@ impl Owners {
         others.map(|id| self.owner(id)).map(|one| one.cached.min(share.saturating_sub(one.blocks - one.cached))).sum()
     }
 
-    /// What each of those with a share, and `one` more if it is none of them, has of `usable` blocks.
+    /// Returns the equal share of `usable` blocks that each owner with a share has; `one` is counted too if it has no
+    /// share yet.
     fn share(&self, one: Option<OwnerId>, usable: usize) -> usize {
         let is_counted = one.is_some_and(|id| self.by_use.contains(&(self.owner(id).used, id)));
         usable / (self.by_use.len() + usize::from(!is_counted)).max(1)
     }
 
-    /// Takes shares from those that have been idle for long.
+    /// Takes the share from each owner that has taken no block for long.
     fn retire(&mut self, usable: usize) {
         let patience = (POOLS_IDLE * usable as u64).max(BLOCKS_IDLE);
         while let Some(&(used, id)) = self.by_use.first()
@@ -163,7 +165,7 @@ impl Owners {
         }
     }
 
-    /// Whether there ever were blocks of two tenants at a time.
+    /// Returns whether there ever were blocks of two tenants at a time.
     fn is_shared(&self) -> bool {
         !self.of_block.is_empty()
     }
@@ -172,7 +174,7 @@ impl Owners {
         &self.owners[id.0 as usize]
     }
 
-    /// The number of `tenant`, which has or is about to have blocks.
+    /// Returns the number of `tenant`, which has or is about to have blocks.
     fn id(&mut self, tenant: Tenant) -> OwnerId {
         if !self.is_shared() {
             match self.owners.first_mut() {
@@ -202,7 +204,8 @@ impl Owners {
         id
     }
 
-    /// All blocks were the first owner's, and there is a second one.
+    /// Begins to keep an owner for each block, since a second owner comes; all blocks were the first owner's until
+    /// now.
     fn begin_to_share(&mut self) {
         self.of_block = vec![OwnerId(0); self.num_blocks];
         self.owners[0].used = self.clock;
@@ -213,7 +216,7 @@ impl Owners {
         }
     }
 
-    /// Notes that `id` takes blocks.
+    /// Notes that `id` takes blocks now.
     fn touch(&mut self, id: OwnerId) {
         let (used, now) = (self.owner(id).used, self.clock);
         if !self.is_shared() || (now - used < SOON && !self.idle.contains(&id)) {
@@ -242,13 +245,13 @@ impl Owners {
         }
     }
 
-    /// What is known of each tenant that has blocks: how many, and how many of them are cached.
+    /// Lists each tenant that has blocks: how many it has, and how many of them are cached.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (OwnerId, usize, usize)> {
         let known = self.ids.values().map(|&id| (id, self.owner(id)));
         known.filter(|(_, owner)| owner.blocks > 0).map(|(id, owner)| (id, owner.blocks, owner.cached))
     }
 
-    /// Whether all that is kept in order agrees with what is counted.
+    /// Returns whether the sorted sets agree with the counts of each owner.
     pub(crate) fn is_consistent(&self) -> bool {
         if !self.is_shared() {
             return self.owners.len() <= 1 && self.by_blocks.is_empty() && self.by_use.is_empty();

@@ -7,9 +7,9 @@ use crate::{
     ids::TokenId,
 };
 
-/// The root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps them beside the tokens.
-/// Once the sequence has its blocks it is not looked up any more, and the hashes can be [dropped](Self::truncate): the
-/// block manager has copied those that it needs.
+/// Holds the root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps them beside the
+/// tokens. Once the sequence has its blocks it is not looked up any more, and the hashes can be
+/// [dropped](Self::truncate): the block manager has copied those that it needs.
 ///
 /// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes one, and every look-up takes one. A hash only
 /// says where to look: a hit is believed once tokens and parent compare equal.
@@ -24,13 +24,13 @@ pub struct PrefixHashes {
 }
 
 impl PrefixHashes {
-    /// The hashes of no tokens. Unless `findable`, nothing will be hashed.
+    /// Makes an empty list of hashes. Unless `findable`, nothing will be hashed.
     pub(crate) fn new(root: ChainRoot, hasher: ChainHasher, block_size: usize, findable: bool) -> Self {
         let root_hash = findable.then(|| hasher.root(&root));
         Self { root, hasher, root_hash, block_size, blocks: Vec::new() }
     }
 
-    /// Where the sequence's chain starts.
+    /// Returns the root at which the sequence's chain starts.
     pub fn root(&self) -> &ChainRoot {
         &self.root
     }
@@ -56,17 +56,18 @@ impl PrefixHashes {
         self.blocks.shrink_to_fit();
     }
 
-    /// Blocks whose hashes are kept, 8 bytes each.
+    /// Returns how many blocks have their hash kept here, 8 bytes each.
     pub fn num_blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// The hash before the first block; `None` when nothing under this root can be found.
+    /// Returns the hash of the chain's root, from which the first block's hash is computed; `None` when nothing under
+    /// this root can be found.
     pub(crate) fn root_hash(&self) -> Option<BlockHash> {
         self.root_hash
     }
 
-    /// The hash of logical block `index`, if [`extend`](Self::extend) has seen the whole block.
+    /// Returns the hash of block number `index` of the sequence, if [`extend`](Self::extend) has seen the whole block.
     pub(crate) fn get(&self, index: usize) -> Option<BlockHash> {
         self.blocks.get(index).copied()
     }

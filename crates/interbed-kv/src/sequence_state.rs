@@ -15,14 +15,15 @@ use crate::ids::{FetchId, SwapId};
 /// `allocate` and `fork` create a sequence as resident; `free` ends it in any state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequenceState {
-    /// In blocks; it may be computed, appended to and forked.
+    /// The KV is in blocks; the sequence may be computed, appended to and forked.
     Resident,
-    /// In blocks from which this swap copies; they are not reused before the swap has finished.
+    /// The KV is in blocks from which this swap copies; they are not reused before the swap has finished.
     Leaving(SwapId),
-    /// In slots of the swap pool; the sequence holds no block.
+    /// The KV is in slots of the swap pool; the sequence holds no block.
     Swapped,
-    /// In slots from which this swap copies into blocks; these must not be read before the swap has finished.
+    /// The KV is in slots from which this swap copies into blocks; the blocks must not be read before the swap has
+    /// finished.
     Arriving(SwapId),
-    /// In blocks, some of which this fetch fills; these must not be read before it has finished.
+    /// The KV is in blocks, some of which this fetch fills; they must not be read before the fetch has finished.
     Fetching(FetchId),
 }

@@ -2,18 +2,19 @@
 
 use crate::{contents::ContentId, ids::SwapSlot};
 
-/// Slots that are free, or hold one content for at least one sequence or transfer.
+/// Keeps for each slot one tier below whether it is free, or which content it holds and how many sequences and
+/// transfers hold it.
 #[derive(Debug)]
 pub(crate) struct Slots {
     entries: Vec<Entry>, // [slot]
-    /// The back is taken next.
+    /// Free slots; the last one is taken next.
     free: Vec<SwapSlot>,
 }
 
 #[derive(Debug, Clone)]
 struct Entry {
     holders: u32,
-    /// Meaningless while there are no holders.
+    /// Content of the slot; meaningless while the slot has no holder.
     content: ContentId,
 }
 
@@ -38,7 +39,7 @@ impl Slots {
         self.len() - self.num_free()
     }
 
-    /// A free slot for `content`, with one holder.
+    /// Takes a free slot for `content`, with one holder.
     ///
     /// # Panics
     /// When no slot is free; callers check that first.
@@ -48,14 +49,14 @@ impl Slots {
         slot
     }
 
-    /// Adds a holder of `slot`.
+    /// Adds one holder to `slot`.
     pub(crate) fn hold(&mut self, slot: SwapSlot) {
         let holders = &mut self.entries[slot.index()].holders;
         assert!(*holders > 0, "{slot} is held once more, but nobody holds it");
         *holders += 1;
     }
 
-    /// Removes a holder. The last one frees the slot, and gets the content that has left it.
+    /// Removes a holder of `slot`. When the last holder leaves, the slot becomes free, and its content is returned.
     #[must_use]
     pub(crate) fn release(&mut self, slot: SwapSlot) -> Option<ContentId> {
         let Entry { holders, content } = &mut self.entries[slot.index()];
@@ -67,7 +68,7 @@ impl Slots {
         Some(*content)
     }
 
-    /// The content of `slot`, which must be held.
+    /// Returns the content of `slot`, which must have a holder.
     pub(crate) fn content(&self, slot: SwapSlot) -> ContentId {
         self.entries[slot.index()].content
     }

@@ -7,21 +7,21 @@ pub struct KvStats {
     pub blocks_total: usize,
     /// Blocks that at least one sequence or swap in flight holds; a shared block counts once.
     pub blocks_used: usize,
-    /// Blocks with findable content that no sequence holds.
+    /// Blocks that no sequence holds, but whose content a look-up can still find.
     pub blocks_cached: usize,
-    /// Blocks without content.
+    /// Blocks that hold no content and can be given out.
     pub blocks_free: usize,
-    /// Blocks without memory.
+    /// Blocks that were withdrawn from the pool and have no memory now.
     pub blocks_withdrawn: usize,
-    /// Token slots of used blocks; those of a shared block count once.
+    /// Places for tokens in used blocks; those of a shared block count once.
     pub slots_allocated: usize,
-    /// Allocated token slots that hold no token yet.
+    /// Places for tokens in used blocks that hold no token yet.
     pub slots_empty: usize,
     /// Sequences that hold blocks or swap slots.
     pub sequences: usize,
     /// Sequences that are swapped out and hold no block.
     pub sequences_swapped: usize,
-    /// Slots of the swap pool, one block each.
+    /// Slots of the swap pool, each of which holds one block.
     pub swap_slots_total: usize,
     /// Swap slots that hold KV, or are reserved for a swap in flight.
     pub swap_slots_used: usize,
@@ -37,7 +37,7 @@ pub struct KvStats {
     pub allocation_failures: u64,
     /// Since start: sequences that were forked from others.
     pub forks: u64,
-    /// Since start: blocks copied because a sequence wrote to a shared one.
+    /// Since start: blocks copied because a sequence wrote to a block that others share.
     pub copy_on_writes: u64,
     /// Since start: blocks moved by compaction.
     pub moves: u64,
@@ -49,19 +49,19 @@ pub struct KvStats {
     pub swap_spared_blocks: u64,
     /// Since start: swaps that failed, whose sequences lost their KV.
     pub swaps_failed: u64,
-    /// Since start: blocks that were filled from a tier below.
+    /// Since start: blocks whose KV was read from a lower tier.
     pub fetched_blocks: u64,
-    /// Since start: blocks computed twice and merged at commit, because another sequence had published an equal one.
+    /// Since start: blocks computed twice and merged at commit, because another sequence had published an equal block.
     pub blocks_merged: u64,
 }
 
 impl KvStats {
-    /// Share of looked-up tokens that were found; 0 before the first look-up.
+    /// Returns the share of looked-up tokens that were found; 0 before the first look-up.
     pub fn hit_rate(&self) -> f64 {
         ratio(self.prefix_hit_tokens as f64, self.prefix_query_tokens as f64)
     }
 
-    /// Internal fragmentation: empty slots over allocated slots; 0 when nothing is allocated.
+    /// Returns the internal fragmentation: empty places for tokens over allocated ones; 0 when nothing is allocated.
     pub fn internal_fragmentation(&self) -> f64 {
         ratio(self.slots_empty as f64, self.slots_allocated as f64)
     }

@@ -13,112 +13,115 @@ use std::ops::Range;
 use crate::ids::{BlockId, SequenceId};
 use crate::tables::IdHasher;
 
-/// How strips are managed.
+/// Describes how strips are managed. A strip is a range of addresses in which the blocks of one sequence lie side by
+/// side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StripConfig {
-    /// Strips.
+    /// Number of strips.
     pub strips: usize,
-    /// Blocks of each.
+    /// Number of blocks that fit into a strip.
     pub blocks: usize,
-    /// Mappings that all strips together may have; the system has a limit.
+    /// Number of mappings that all strips together may have; the system has a limit.
     pub mappings_max: usize,
-    /// Blocks that may be mapped in all strips together, shared ones several times: page tables take memory too.
+    /// Number of blocks that may be mapped in all strips together, shared ones counted several times: page tables take
+    /// memory too.
     pub mapped_max: usize,
-    /// Which of the ways to hide the time that mapping takes are used.
+    /// Chooses which ways to hide the time that mapping takes are used.
     pub hiding: Hiding,
 }
 
-/// Ways to hide the time that mapping takes. All are on, but for measuring what each gains.
+/// Names the ways to hide the time that mapping takes. All are on, except when the gain of each is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hiding {
-    /// What later passes need is mapped beside a pass.
+    /// Whether blocks that later passes need are mapped while a pass runs.
     pub ahead: bool,
-    /// What a sequence had stays mapped when it has ended.
+    /// Whether a sequence's blocks stay mapped when it has ended.
     pub deferred: bool,
-    /// What a waiting sequence will need is mapped while it waits.
+    /// Whether blocks that a waiting sequence will need are mapped while it waits.
     pub eager: bool,
-    /// What nobody needs is unmapped beside a pass.
+    /// Whether blocks that nobody needs are unmapped beside a pass.
     pub reclaim_beside: bool,
 }
 
 impl Hiding {
-    /// All of them.
+    /// All ways to hide time are on.
     pub const ALL: Self = Self { ahead: true, deferred: true, eager: true, reclaim_beside: true };
-    /// None of them.
+    /// All ways to hide time are off.
     pub const NONE: Self = Self { ahead: false, deferred: false, eager: false, reclaim_beside: false };
 }
 
-/// What a step asks for of one sequence.
+/// Tells which blocks of one sequence a step uses.
 #[derive(Debug, Clone)]
 pub struct StripUse<'a> {
-    /// The sequence.
+    /// Sequence whose blocks are used.
     pub id: SequenceId,
-    /// Its blocks that are below memory, before those of the table.
+    /// Number of the sequence's blocks in a tier below memory, which come before those of the table.
     pub below: usize,
-    /// Its blocks in memory, in order.
+    /// Blocks of the sequence in memory, in order.
     pub table: &'a [BlockId],
-    /// Blocks of the table that the pass writes; those before are read. What comes after is for later passes.
+    /// Range of the table's blocks that the pass writes; blocks before it are read, and blocks after it are for later
+    /// passes.
     pub written: Range<usize>,
 }
 
-/// A change of what lies in a strip.
+/// Describes a change of what is mapped in a strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// The strip.
+    /// Number of the strip.
     pub strip: u32,
-    /// Its first block that changes.
+    /// First block of the strip that changes.
     pub first: u32,
-    /// How many blocks change.
+    /// Number of blocks that change.
     pub count: u32,
-    /// What becomes of them.
+    /// What these blocks become.
     pub to: Mapped,
 }
 
-/// What a part of a strip becomes.
+/// Tells what a part of a strip becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapped {
-    /// Blocks side by side, from this one on, to be read.
+    /// It maps blocks with consecutive ids, from this one on, to be read.
     Read(BlockId),
-    /// The same, to be written too.
+    /// It maps blocks with consecutive ids, from this one on, to be read and written.
     Write(BlockId),
-    /// The blocks that it has, only to be read from now on.
+    /// It keeps the blocks that it maps, which are only read from now on.
     ReadOnly,
-    /// Nothing.
+    /// It maps nothing.
     Nothing,
 }
 
-/// Where a pass finds the blocks of a sequence.
+/// Tells where a pass finds the blocks of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StripPlace {
-    /// In a strip, from its block `first` on; `blocks` and `written` count from the strip's beginning.
+    /// The blocks lie in a strip, from its block `first` on; `end` and `written` count from the strip's beginning.
     Strip {
-        /// The strip.
+        /// Number of the strip.
         strip: u32,
-        /// Where the table begins.
+        /// Place in the strip at which the table's first block lies.
         first: u32,
-        /// The end of the blocks that the pass uses.
+        /// End of the blocks that the pass uses.
         end: u32,
-        /// The first block that it writes.
+        /// First block that the pass writes.
         written: u32,
     },
-    /// Wherever the table says.
+    /// The blocks lie wherever the sequence's table says, not in a strip.
     Listed,
 }
 
-/// What has to be done for a step.
+/// Lists the changes of strips that a step needs.
 #[derive(Debug, Default)]
 pub struct StripPlan {
-    /// Where each sequence's blocks are, in the order of the uses.
+    /// Places of each sequence's blocks, in the order of the uses.
     pub places: Vec<StripPlace>,
-    /// The number of the change beside passes that has to be done first.
+    /// Number of the change beside passes that has to be made before this pass.
     pub after: u64,
-    /// Changes before the pass.
+    /// Changes that must be made before the pass.
     pub now: Vec<Mapping>,
-    /// Changes that can be made beside it. They are numbered from the start on, from 1.
+    /// Changes that can be made while the pass runs. They are numbered from 1 on, since the mapper was made.
     pub beside: Vec<Mapping>,
 }
 
-/// What one block of a strip is, or will be once change number `change` is made.
+/// Tells what one block of a strip maps, or will map once change number `change` is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     block: Option<BlockId>,
@@ -129,7 +132,7 @@ struct Entry {
 impl Entry {
     const NOTHING: Self = Self { block: None, writable: false, change: 0 };
 
-    /// Whether both are one mapping if `next` comes right behind.
+    /// Returns whether this entry and `next`, right behind it, form one mapping.
     fn joins(&self, next: &Self) -> bool {
         match (self.block, next.block) {
             (None, None) => true,
@@ -138,7 +141,7 @@ impl Entry {
         }
     }
 
-    /// Whether it is `block`, and may be written if that is needed.
+    /// Returns whether this entry maps `block`, and may be written if that is needed.
     fn serves(&self, block: BlockId, to_write: bool) -> bool {
         self.block == Some(block) && (self.writable || !to_write)
     }
@@ -147,10 +150,10 @@ impl Entry {
 #[derive(Debug)]
 struct Strip {
     owner: Option<SequenceId>,
-    /// Those that were ever used; behind them there is nothing.
+    /// Entries that were ever used; nothing is mapped behind them.
     entries: Vec<Entry>,
     mapped: usize,
-    /// The step that used it last.
+    /// Number of the step that used the strip last.
     used: u64,
 }
 
@@ -159,32 +162,32 @@ impl Strip {
         self.entries.get(at).copied().unwrap_or(Entry::NOTHING)
     }
 
-    /// How many mappings begin at this entry and the next, of `blocks` in the strip.
+    /// Returns how many mappings begin at this entry and the next one, in a strip of `blocks` blocks.
     fn borders(&self, at: usize, blocks: usize) -> usize {
         let begins = |at: usize| at > 0 && at < blocks && !self.entry(at - 1).joins(&self.entry(at));
         usize::from(begins(at)) + usize::from(begins(at + 1))
     }
 }
 
-/// What is mapped in strips, and what has to be.
+/// Knows which blocks are mapped in strips, and plans which must be mapped.
 #[derive(Debug)]
 pub struct StripMapper {
     config: StripConfig,
     strips: Vec<Strip>,
     owned: HashMap<SequenceId, u32, BuildHasherDefault<IdHasher>>,
-    /// Mappings of all strips, empty parts included.
+    /// Number of mappings in all strips, empty parts included.
     mappings: usize,
-    /// Blocks mapped in all strips.
+    /// Number of blocks mapped in all strips.
     mapped: usize,
-    /// Changes beside passes so far.
+    /// Number of changes beside passes so far.
     changes: u64,
     steps: u64,
-    /// Sequences that found no room in strips.
+    /// How often a sequence's blocks found no room in strips for a pass.
     listed: u64,
 }
 
 impl StripMapper {
-    /// All strips empty.
+    /// Makes a mapper with all strips empty.
     pub fn new(config: StripConfig) -> Self {
         let strip = || Strip { owner: None, entries: Vec::new(), mapped: 0, used: 0 };
         Self {
@@ -199,27 +202,27 @@ impl StripMapper {
         }
     }
 
-    /// Which ways of hiding time are used.
+    /// Returns which ways to hide the time of mapping are used.
     pub fn hiding(&self) -> Hiding {
         self.config.hiding
     }
 
-    /// Mappings that all strips have, as the system counts them.
+    /// Returns how many mappings all strips have, counted in the system's way.
     pub fn mappings(&self) -> usize {
         self.mappings
     }
 
-    /// Blocks mapped in all strips; shared ones count several times.
+    /// Returns how many blocks are mapped in all strips; shared ones count several times.
     pub fn mapped(&self) -> usize {
         self.mapped
     }
 
-    /// How often a sequence's blocks were not mapped for a pass, for want of room in strips.
+    /// Returns how often a sequence's blocks were not mapped for a pass, for want of room in strips.
     pub fn listed(&self) -> u64 {
         self.listed
     }
 
-    /// Plans a step with these uses. `is_held` says whether a sequence still has its blocks in memory.
+    /// Plans a step that uses these blocks. `is_held` says whether a sequence still has its blocks in memory.
     pub fn step(&mut self, uses: &[StripUse<'_>], is_held: impl Fn(SequenceId) -> bool, plan: &mut StripPlan) {
         self.steps += 1;
         plan.places.clear();
@@ -246,8 +249,8 @@ impl StripMapper {
         self.reclaim(plan);
     }
 
-    /// Maps the blocks beside a pass that a sequence will get which still waits: `table`, of which the first `found`
-    /// have content. To be called after [`step`](Self::step), with its plan.
+    /// Maps blocks beside a pass for a sequence that still waits and will get them: `table`, of which the first
+    /// `found` blocks have content. To be called after [`step`](Self::step), with the plan of that step.
     pub fn foresee(&mut self, table: &[BlockId], found: usize, plan: &mut StripPlan) {
         if !self.config.hiding.eager || table.len() > self.config.blocks || !self.has_room_for(table.len()) {
             return;
@@ -262,7 +265,7 @@ impl StripMapper {
         }
     }
 
-    /// The system refused this change: nothing is there.
+    /// Notes that the system refused this change, so that nothing is mapped there.
     pub fn refused(&mut self, change: &Mapping) {
         for index in change.first..change.first + change.count {
             self.set(change.strip, index as usize, Entry::NOTHING);
@@ -315,7 +318,7 @@ impl StripMapper {
         }
     }
 
-    /// Of a strip that others may have written before, what is found is only read from now on.
+    /// Makes the blocks that were found read-only in a strip that an earlier sequence may have written.
     fn protect(&mut self, strip: u32, of: &StripUse<'_>, plan: &mut StripPlan) {
         let entries = &self.strips[strip as usize];
         let is_kept = |(at, &block)| Some(entries.entry(at)).filter(|entry| entry.serves(block, true));
@@ -337,8 +340,8 @@ impl StripMapper {
         }
     }
 
-    /// The strip without an owner that has most of these blocks in their places; of several, the one with the least
-    /// in it, and of these the one that was used longest ago.
+    /// Returns the strip without an owner that has most of these blocks in their places; of several, the one with the
+    /// least in it, and of these the one that was used longest ago.
     fn best_for(&self, below: usize, table: &[BlockId]) -> Option<u32> {
         let fit = |strip: &Strip| {
             let pairs = (below..).zip(table);
@@ -350,7 +353,7 @@ impl StripMapper {
         best.map(|(strip, _)| strip as u32)
     }
 
-    /// Whether so many more blocks can be mapped, each by itself.
+    /// Returns whether `blocks` more blocks can be mapped, each by itself.
     fn has_room_for(&self, blocks: usize) -> bool {
         // A mapping in the middle of another makes three of it.
         self.mappings + 2 * blocks <= self.config.mappings_max && self.mapped + blocks <= self.config.mapped_max
@@ -379,7 +382,7 @@ impl StripMapper {
         self.set(strip, at, Entry { block: Some(block), writable: to_write, change });
     }
 
-    /// Unmaps all of a strip.
+    /// Unmaps all blocks of a strip.
     fn clear(&mut self, strip: u32, beside: bool, plan: &mut StripPlan) {
         let entries = &self.strips[strip as usize].entries;
         let Some(first) = entries.iter().position(|entry| entry.block.is_some()) else { return };
@@ -400,7 +403,7 @@ impl StripMapper {
         }
     }
 
-    /// Empties strips without an owner, the one used longest ago first, while little room is left.
+    /// Empties strips without an owner, beginning with the one used longest ago, while little room is left.
     fn reclaim(&mut self, plan: &mut StripPlan) {
         let is_short = |mapper: &Self, of: usize| {
             mapper.mappings * 10 > mapper.config.mappings_max * of || mapper.mapped * 10 > mapper.config.mapped_max * of
@@ -429,10 +432,10 @@ impl StripMapper {
         self.mapped = self.mapped + more - fewer;
     }
 
-    /// Whether its counts are true, and every strip has one owner; what is wrong if not.
+    /// Checks that the mapper's counts are true, and that every owner of a strip is known.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Tells what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let mut mappings = 0;
         for (number, strip) in self.strips.iter().enumerate() {

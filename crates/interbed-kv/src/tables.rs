@@ -19,9 +19,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Table {
     state: SequenceState,
-    /// Leading blocks whose KV is below memory.
+    /// Number of leading blocks whose KV is in a tier below memory.
     below: usize,
-    /// The blocks behind these. [logical block - below]
+    /// Blocks in memory, which follow the leading `below` blocks. [logical block - below]
     blocks: Vec<BlockId>,
     /// The slots of the blocks with computed tokens; empty while resident. [logical block]
     slots: Vec<SwapSlot>,
@@ -31,16 +31,17 @@ pub(crate) struct Table {
     num_tokens: usize,
     /// Leading tokens whose KV was reported as computed.
     num_computed: usize,
-    /// Leading blocks of this table that were found published, or that this sequence has published.
+    /// Number of leading blocks of this table that were found published, or that this sequence has published.
     num_published: usize,
-    /// False without prefix caching, and after a reset, as KV that was computed before it must not be found after it.
+    /// Whether the sequence's blocks may become findable: not without prefix caching, nor after a reset of the cache.
     publishing: bool,
-    /// Where the sequence's chain starts.
+    /// Root at which the sequence's chain starts.
     root: ChainRoot,
 }
 
 impl Table {
-    /// The table of a sequence that holds `blocks` for its tokens; the first `num_found` of them were found.
+    /// Makes the table of a sequence that holds `blocks` for its tokens; the first `num_found` of them were found in
+    /// the cache.
     pub(crate) fn new(
         root: ChainRoot,
         publishing: bool,
@@ -63,15 +64,15 @@ impl Table {
         }
     }
 
-    /// The table of a sequence whose first `below` blocks are below memory, and that has no other tokens yet. Others
-    /// find nothing of it in memory.
+    /// Makes the table of a sequence whose first `below` blocks are in a tier below memory, and that has no other
+    /// tokens yet. Other sequences find nothing of it in memory.
     pub(crate) fn of_below(root: ChainRoot, below: usize, block_size: usize) -> Self {
         let table = Self::new(root, false, Vec::new(), below * block_size, 0, block_size);
         Self { below, num_computed: table.num_tokens, ..table }
     }
 
-    /// A copy for another sequence, which begins with all tokens of this one. Blocks that this one reserved ahead are
-    /// not shared.
+    /// Makes a copy for another sequence, which begins with all tokens of this one. Blocks that this sequence reserved
+    /// ahead are not shared.
     pub(crate) fn fork(&self, block_size: usize) -> Self {
         Self {
             blocks: self.blocks[..self.num_filled(block_size)].to_vec(),
@@ -93,17 +94,17 @@ impl Table {
         }
     }
 
-    /// The blocks from number [`below`](Self::below) on.
+    /// Returns the blocks in memory, which begin with block number [`below`](Self::below) of the sequence.
     pub(crate) fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 
-    /// Leading blocks whose KV is below memory.
+    /// Returns how many leading blocks have their KV in a tier below memory.
     pub(crate) fn below(&self) -> usize {
         self.below
     }
 
-    /// Notes that `count` more blocks are below memory, and returns them.
+    /// Notes that `count` more blocks are in a tier below memory, and returns them.
     pub(crate) fn move_below(&mut self, count: usize) -> Vec<BlockId> {
         self.below += count;
         self.blocks.drain(..count).collect()
@@ -137,28 +138,28 @@ impl Table {
         &self.root
     }
 
-    /// Blocks in memory that hold tokens.
+    /// Returns how many blocks in memory hold tokens.
     pub(crate) fn num_filled(&self, block_size: usize) -> usize {
         blocks_for(self.num_tokens, block_size) - self.below
     }
 
-    /// Blocks in memory with computed tokens; the last may be computed in part.
+    /// Returns how many blocks in memory have computed tokens; the last may be computed in part.
     pub(crate) fn num_computed_blocks(&self, block_size: usize) -> usize {
         blocks_for(self.num_computed, block_size) - self.below
     }
 
-    /// The partial block, to which the next token will be written, if there is one.
+    /// Returns the partial block, to which the next token will be written, if there is one.
     pub(crate) fn partial(&self, block_size: usize) -> Option<BlockId> {
         let (block, slot) = position(self.num_tokens, block_size);
         (slot > 0).then(|| self.block(block))
     }
 
-    /// The block at `index`, which is in memory.
+    /// Returns block number `index` of the sequence, which must be in memory.
     pub(crate) fn block(&self, index: usize) -> BlockId {
         self.blocks[index - self.below]
     }
 
-    /// Replaces the block at `index`, which is in memory.
+    /// Replaces block number `index` of the sequence, which must be in memory.
     pub(crate) fn replace(&mut self, index: usize, block: BlockId) {
         self.blocks[index - self.below] = block;
     }
@@ -188,28 +189,28 @@ impl Table {
         (self.num_published, self.publishing) = (0, false);
     }
 
-    /// Resident → leaving.
+    /// Changes the state from resident to leaving.
     pub(crate) fn begin_leaving(&mut self, swap: SwapId, slots: Vec<SwapSlot>, uncomputed: Vec<TokenId>) {
         (self.state, self.slots, self.uncomputed) = (SequenceState::Leaving(swap), slots, uncomputed);
     }
 
-    /// Resident → fetching.
+    /// Changes the state from resident to fetching.
     pub(crate) fn begin_fetching(&mut self, fetch: FetchId) {
         self.state = SequenceState::Fetching(fetch);
     }
 
-    /// Fetching → resident.
+    /// Changes the state from fetching to resident.
     pub(crate) fn finish_fetching(&mut self) {
         self.state = SequenceState::Resident;
     }
 
-    /// The blocks and slots that the table holds, when it ends.
+    /// Ends the table, and returns the blocks and slots that it holds.
     pub(crate) fn into_places(self) -> (Vec<BlockId>, Vec<SwapSlot>) {
         (self.blocks, self.slots)
     }
 }
 
-/// All tables.
+/// Holds the tables of all sequences.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     /// Every step looks up every table, hence the simple hash; nothing depends on the map's order.
@@ -231,7 +232,7 @@ impl Tables {
         self.tables.get(&id)
     }
 
-    /// The table of `id`, if it is resident.
+    /// Returns the table of `id`, if it is resident.
     ///
     /// # Errors
     /// When `id` has no table, or is not resident.
@@ -245,12 +246,12 @@ impl Tables {
         self.tables.get_mut(&id)
     }
 
-    /// All tables, in no order.
+    /// Goes through all tables, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SequenceId, &Table)> {
         self.tables.iter().map(|(&id, table)| (id, table))
     }
 
-    /// All tables, in no order.
+    /// Goes through all tables, in no order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Table> {
         self.tables.values_mut()
     }
@@ -268,7 +269,7 @@ impl Tables {
         Some(table)
     }
 
-    /// Leaving → swapped. Returns the blocks that `id` leaves.
+    /// Changes the state of `id` from leaving to swapped, and returns the blocks that it no longer holds.
     pub(crate) fn finish_leaving(&mut self, id: SequenceId) -> Vec<BlockId> {
         let table = self.tables.get_mut(&id).expect("it waits for its swap");
         (table.state, table.num_published) = (SequenceState::Swapped, 0);
@@ -276,7 +277,8 @@ impl Tables {
         std::mem::take(&mut table.blocks)
     }
 
-    /// Swapped → arriving, into `blocks`, the first `num_found` of which were found.
+    /// Changes the state of `id` from swapped to arriving, into `blocks`, the first `num_found` of which were found in
+    /// the cache.
     pub(crate) fn begin_arriving(&mut self, id: SequenceId, swap: SwapId, blocks: Vec<BlockId>, num_found: usize) {
         let table = self.tables.get_mut(&id).expect("the group is held");
         (table.state, table.blocks, table.num_published) = (SequenceState::Arriving(swap), blocks, num_found);
@@ -284,7 +286,7 @@ impl Tables {
         self.num_swapped -= 1;
     }
 
-    /// Arriving → resident. Returns the slots that `id` leaves.
+    /// Changes the state of `id` from arriving to resident, and returns the slots that it no longer holds.
     pub(crate) fn finish_arriving(&mut self, id: SequenceId) -> Vec<SwapSlot> {
         let table = self.tables.get_mut(&id).expect("it waits for its swap");
         table.state = SequenceState::Resident;
@@ -303,19 +305,19 @@ impl Tables {
     }
 }
 
-/// Block and slot of a position. Block sizes are powers of two; in a step with many short appends, divisions would cost
-/// as much as everything else.
+/// Returns the block that a position lies in, and the place in that block. Block sizes are powers of two; in a step
+/// with many short appends, divisions would cost as much as everything else.
 pub(crate) fn position(position: usize, block_size: usize) -> (usize, usize) {
     (position >> block_size.trailing_zeros(), position & (block_size - 1))
 }
 
-/// Blocks that `num_tokens` tokens take; the last may be partial.
+/// Returns how many blocks `num_tokens` tokens take; the last may be partial.
 pub(crate) fn blocks_for(num_tokens: usize, block_size: usize) -> usize {
     let (full, slots) = position(num_tokens, block_size);
     full + usize::from(slots > 0)
 }
 
-/// A hasher for ids that the engine counts up by itself, so that it need not resist chosen keys.
+/// Hashes ids that the engine counts up by itself, so that the hash need not resist chosen keys.
 #[derive(Debug, Default)]
 pub struct IdHasher(u64);
 

@@ -29,91 +29,91 @@ pub use write_budget::WriteBudget;
 /// Segments that ordinary records leave free, so that what is carried over always finds room.
 const SPARE: usize = 1;
 
-/// Shape of a tier.
+/// Describes the size and shape of a tier, a store of KV blocks below memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvTierConfig {
-    /// Segments in all; at least three, unless each holds one block.
+    /// Number of segments in all; at least three, unless each holds one block.
     pub num_segments: u32,
-    /// Bytes of a segment.
+    /// Bytes in a segment, the part of a tier that is emptied as a whole.
     pub segment_bytes: u64,
     /// Bytes at the beginning of a segment that hold no record.
     pub segment_header: u64,
-    /// Bytes of a record of 0, 1, 2, … blocks; the last is the largest record.
+    /// Bytes of a record of 0, 1, 2, … blocks; the last entry is the largest record.
     pub record_bytes: Vec<u64>,
-    /// Which contents are worth a write.
+    /// Decides which contents return often enough to be written at all.
     pub gate: Gate,
 }
 
 impl KvTierConfig {
-    /// A tier in memory for `num_blocks` blocks, each of which can be replaced by itself.
+    /// Describes a tier in memory for `num_blocks` blocks, where each block is a segment and can be replaced alone.
     pub fn of_blocks(num_blocks: u32, gate: Gate) -> Self {
         Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes: vec![0, 1], gate }
     }
 
-    /// The most blocks in a record.
+    /// Returns the most blocks that a record holds.
     pub fn blocks_per_record(&self) -> usize {
         self.record_bytes.len().saturating_sub(1)
     }
 
-    /// The most blocks that full records put into a segment.
+    /// Returns the most blocks that full records put into a segment.
     pub fn blocks_per_segment(&self) -> usize {
         let (room, most) = (self.segment_bytes.saturating_sub(self.segment_header), self.blocks_per_record());
         let full = self.record_bytes.last().map_or(0, |&bytes| room / bytes.max(1));
         full as usize * most
     }
 
-    /// Whether segments hold one block each.
+    /// Returns whether segments hold one block each.
     fn is_of_blocks(&self) -> bool {
         self.blocks_per_segment() == 1
     }
 }
 
-/// Where a record lies.
+/// Tells where in the tier a record lies: a run of a few blocks that were written together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordPlace {
-    /// Which segment.
+    /// Number of the segment that the record lies in.
     pub segment: u32,
-    /// How often the log's head has come to a segment until it came to this one. A segment that is used again has
-    /// another number.
+    /// Number that the segment got when the tier began to write it. A segment that is emptied and written again gets a
+    /// higher number.
     pub generation: u64,
-    /// Bytes from the segment's beginning.
+    /// Bytes from the segment's beginning to the record's.
     pub offset: u64,
-    /// Blocks in the record.
+    /// Number of blocks in the record.
     pub count: u16,
 }
 
-/// Where a content lies.
+/// Tells where in the tier a content, the KV of one block, lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TierPlace {
-    /// The record that it is part of.
+    /// Record that holds the content.
     pub record: RecordPlace,
-    /// Which block of the record it is.
+    /// Number of the content among the blocks of the record.
     pub index: u16,
 }
 
-/// A segment that is to be emptied.
+/// Names a segment that is to be emptied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reclaim {
-    /// Which one.
+    /// Number of the segment.
     pub segment: u32,
-    /// What is to be written again before [`Tier::reclaimed`], and where it lies.
+    /// Contents that must be written again before [`Tier::reclaimed`], and where they lie now.
     pub carried: Vec<(BlockKey, TierPlace)>,
-    /// What is forgotten, with its class: a tier below may want it.
+    /// Contents that are forgotten, with their classes; a lower tier may want them.
     pub dropped: Vec<(BlockKey, u8)>,
 }
 
-/// Counts since the start.
+/// Counts what has happened in a tier since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierCounts {
-    /// Contents that a look-up has found here.
+    /// Contents that a look-up has found in this tier.
     pub hits: u64,
-    /// Contents that were written here for the first time.
+    /// Contents that were written to this tier for the first time.
     pub stored: u64,
     /// Contents that were written again because their segment was emptied.
     pub carried: u64,
-    /// Contents that were not worth a write.
+    /// Contents that were not written, because contents of their class return too seldom.
     pub skipped: u64,
-    /// Contents that were worth a write, for which there was no room at that moment.
+    /// Contents that should have been written, but found no room at that moment.
     pub refused: u64,
     /// Contents that were forgotten when their segment was emptied.
     pub evicted: u64,
@@ -124,13 +124,13 @@ pub struct TierCounts {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     place: TierPlace,
-    /// Whether it can be read.
+    /// Whether the content can be read, because its write has ended.
     written: bool,
-    /// Whether a look-up has found it since it was written here.
+    /// Whether a look-up has found the content since it was last written.
     wanted: bool,
-    /// Whether a look-up has found it at all.
+    /// Whether a look-up has ever found the content in this tier.
     returned: bool,
-    /// See [`Tier::wants`].
+    /// Number of the class of contents with similar use; see [`Tier::wants`].
     class: u8,
 }
 
@@ -147,22 +147,22 @@ enum SegmentState {
 struct Segment {
     state: SegmentState,
     generation: u64,
-    /// Bytes up to the end of its last record.
+    /// Bytes from the beginning of the segment to the end of its last record.
     end: u64,
-    /// What was written to it, some of which may lie elsewhere by now.
+    /// Keys of the contents that were written to the segment, some of which may lie elsewhere by now.
     keys: Vec<BlockKey>,
-    /// Reads and writes in flight.
+    /// Reads and writes of the segment in flight.
     holders: u32,
 }
 
-/// Which contents a tier holds, and where.
+/// Knows which contents a tier holds, and where they lie.
 #[derive(Debug)]
 pub struct Tier {
     config: KvTierConfig,
     entries: HashMap<BlockKey, Entry>,
     segments: Vec<Segment>,
     free: VecDeque<u32>,
-    /// The oldest first.
+    /// Full segments, the oldest first.
     full: VecDeque<u32>,
     open: Option<u32>,
     generations: u64,
@@ -171,7 +171,7 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// An empty tier.
+    /// Makes an empty tier.
     pub fn new(config: KvTierConfig) -> Self {
         let segment = Segment { state: SegmentState::Free, generation: 0, end: 0, keys: Vec::new(), holders: 0 };
         let capacity = config.num_segments as usize * config.blocks_per_segment();
@@ -188,37 +188,37 @@ impl Tier {
         }
     }
 
-    /// Its shape.
+    /// Returns the size and shape of the tier.
     pub fn config(&self) -> &KvTierConfig {
         &self.config
     }
 
-    /// Counts since the start.
+    /// Returns what was counted since the start.
     pub fn counts(&self) -> TierCounts {
         self.counts
     }
 
-    /// Contents that it holds, or is about to.
+    /// Returns how many contents the tier holds or is about to hold.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds nothing.
+    /// Returns whether the tier holds nothing.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Bytes of segments that are not free.
+    /// Returns the bytes of segments that are not free.
     pub fn bytes_used(&self) -> u64 {
         (self.segments.len() - self.free.len()) as u64 * self.config.segment_bytes
     }
 
-    /// Where `key` can be read.
+    /// Returns the place where the content of `key` can be read.
     pub fn find(&self, key: BlockKey) -> Option<TierPlace> {
         self.entries.get(&key).filter(|entry| entry.written).map(|entry| entry.place)
     }
 
-    /// A look-up has found `key`, or has looked for it in vain after others of its chain were found.
+    /// Notes that a look-up has found `key`, or has looked for it in vain after others of its chain were found.
     pub fn looked_up(&mut self, key: BlockKey) {
         let Some(entry) = self.entries.get_mut(&key) else {
             self.ghosts.returned(key, &mut self.config.gate);
@@ -231,8 +231,8 @@ impl Tier {
         }
     }
 
-    /// Whether `key` is to be written here. `class` tells contents apart by what is known of their use; the tier learns
-    /// how many of each class return.
+    /// Returns whether `key` is to be written to this tier. `class` tells contents apart by what is known of their
+    /// use; the tier learns how many of each class are looked up again.
     pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
         if self.entries.contains_key(&key) {
             return false;
@@ -246,15 +246,16 @@ impl Tier {
         worth
     }
 
-    /// Whether the tier holds `key`, or will once a write has ended.
+    /// Returns whether the tier holds `key`, or will once a write has ended.
     pub fn knows(&self, key: BlockKey) -> bool {
         self.entries.contains_key(&key)
     }
 
     /// Reserves room for a record of `contents`, each with its class; at most
-    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) of them, none twice. What lies here already is
-    /// being carried over. The segment is held until [`written`](Self::written). `None` if there is no room now, which
-    /// [`reclaim`](Self::reclaim) may change.
+    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) of them, none twice. Contents that the tier holds
+    /// already are being carried over from a segment that is emptied. The segment is held until
+    /// [`written`](Self::written). Returns `None` if there is no room now, which [`reclaim`](Self::reclaim) may
+    /// change.
     pub fn reserve(&mut self, contents: &[(BlockKey, u8)]) -> Option<RecordPlace> {
         debug_assert!(!contents.is_empty() && contents.len() <= self.config.blocks_per_record());
         let carrying = contents.iter().any(|(key, _)| self.entries.contains_key(key));
@@ -295,8 +296,8 @@ impl Tier {
         Some(number)
     }
 
-    /// The write of a record has ended, well or not. After a failure nothing more is written to its segment, since what
-    /// came behind a gap would not be found at the next start.
+    /// Notes that the write of a record has ended, well or not. After a failure nothing more is written to its
+    /// segment, since the next start would not find records behind a gap.
     pub fn written(&mut self, record: RecordPlace, keys: &[BlockKey], well: bool) {
         for (index, key) in (0..).zip(keys) {
             let Some(entry) = self.entries.get_mut(key) else { continue };
@@ -322,19 +323,19 @@ impl Tier {
         self.release(record.segment);
     }
 
-    /// Nothing more is written to the open segment.
+    /// Closes the open segment, so that nothing more is written to it.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
         self.segments[open as usize].state = SegmentState::Full;
         self.full.push_back(open);
     }
 
-    /// A read of `segment` begins: it is not emptied before [`release`](Self::release).
+    /// Notes that a read of `segment` begins: the segment is not emptied before [`release`](Self::release).
     pub fn hold(&mut self, segment: u32) {
         self.segments[segment as usize].holders += 1;
     }
 
-    /// A read or write of `segment` has ended.
+    /// Notes that a read or write of `segment` has ended.
     pub fn release(&mut self, segment: u32) {
         let holders = &mut self.segments[segment as usize].holders;
         *holders = holders.checked_sub(1).expect("what is released was held");
@@ -349,7 +350,7 @@ impl Tier {
         }
     }
 
-    /// What lies at `place` is not what was written there: it is forgotten.
+    /// Forgets the content of `key`, because the bytes at `place` are not those that were written there.
     pub fn lose(&mut self, key: BlockKey, place: TierPlace) {
         if self.entries.get(&key).is_some_and(|entry| entry.written && entry.place == place) {
             self.entries.remove(&key);
@@ -357,10 +358,10 @@ impl Tier {
         }
     }
 
-    /// Chooses a segment to be emptied if too few are free: the oldest that nobody reads. What a look-up has found
-    /// since it was written is carried over, up to half of the segment. The caller
-    /// writes what is carried, if anything, then calls [`reclaimed`](Self::reclaimed); where nothing is carried, the
-    /// segment is free at once.
+    /// Chooses a segment to be emptied if too few are free: the oldest that nobody reads. Contents that a look-up has
+    /// found since they were written are carried over, up to half of the segment. The caller writes the carried
+    /// contents again, if there are any, then calls [`reclaimed`](Self::reclaimed); if nothing is carried, the segment
+    /// is free at once.
     pub fn reclaim(&mut self) -> Option<Reclaim> {
         let target = if self.config.is_of_blocks() { 1 } else { SPARE + 1 };
         let leaving =
@@ -389,7 +390,7 @@ impl Tier {
         None
     }
 
-    /// What lies in `segment`, but for what is carried over.
+    /// Lists the contents that lie in `segment`, except those that are carried over.
     fn dropped(&self, segment: u32, carried: &[(BlockKey, TierPlace)]) -> Vec<(BlockKey, u8)> {
         let keys = self.segments[segment as usize].keys.iter();
         let there = keys.filter_map(|&key| {
@@ -399,7 +400,8 @@ impl Tier {
         there.collect()
     }
 
-    /// What lies in `segment` and was found since it was written; from now on, none of it was.
+    /// Lists the contents in `segment` that were found since they were written, and marks them as not found from now
+    /// on.
     fn take_wanted(&mut self, segment: u32) -> Vec<(BlockKey, TierPlace)> {
         let Self { segments, entries, .. } = self;
         let keys = segments[segment as usize].keys.iter();
@@ -410,7 +412,8 @@ impl Tier {
         wanted.collect()
     }
 
-    /// A segment that was [chosen](Self::reclaim) has nothing left that is wanted: what still lies in it is forgotten.
+    /// Empties a segment that was [chosen](Self::reclaim) and whose carried contents have been written: contents that
+    /// still lie in it are forgotten.
     pub fn reclaimed(&mut self, segment: u32) {
         let room = &mut self.segments[segment as usize];
         assert!(room.state == SegmentState::Leaving, "segment {segment} is emptied, but was not chosen for that");
@@ -424,8 +427,8 @@ impl Tier {
         self.free_if_unread(segment);
     }
 
-    /// Takes in what an earlier process has left in `segment`: its records in order, with the keys of their blocks, and
-    /// where the last of them ends. To be called in the order of generations, before anything else.
+    /// Takes in the contents that an earlier process has left in `segment`: its records in order, with the keys of
+    /// their blocks, and where the last of them ends. To be called in the order of generations, before anything else.
     pub fn restore(
         &mut self,
         segment: u32,
@@ -448,7 +451,7 @@ impl Tier {
         self.generations = self.generations.max(generation);
     }
 
-    /// A segment whose content is of no use is the first to be emptied, but stays until its room is needed.
+    /// Marks a segment whose content is of no use as the first to be emptied; it stays until its room is needed.
     pub fn set_aside(&mut self, segment: u32, generation: u64) {
         self.free.retain(|&free| free != segment);
         let room = &mut self.segments[segment as usize];
@@ -457,22 +460,22 @@ impl Tier {
         self.generations = self.generations.max(generation);
     }
 
-    /// Forgets the contents for which `is_theirs` holds; returns how many.
+    /// Forgets the contents for which `is_theirs` returns true; returns how many.
     pub fn forget(&mut self, mut is_theirs: impl FnMut(BlockKey, TierPlace) -> bool) -> usize {
         let before = self.entries.len();
         self.entries.retain(|&key, entry| !entry.written || !is_theirs(key, entry.place));
         before - self.entries.len()
     }
 
-    /// Everything that can be read, in no order.
+    /// Lists all contents that can be read, in no order.
     pub fn contents(&self) -> impl Iterator<Item = (BlockKey, TierPlace)> {
         self.entries.iter().filter(|(_, entry)| entry.written).map(|(&key, entry)| (key, entry.place))
     }
 
-    /// Proves what must hold after every call.
+    /// Checks what must be true after every call.
     ///
     /// # Panics
-    /// When it does not.
+    /// When any of it is false.
     pub fn assert_sound(&self) {
         let state = |number: &u32| self.segments[*number as usize].state;
         assert!(self.free.iter().all(|number| state(number) == SegmentState::Free));

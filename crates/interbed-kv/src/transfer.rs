@@ -25,27 +25,27 @@ use crate::ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot};
 /// [`BlockManager::take_copies`]: crate::BlockManager::take_copies
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockCopy {
-    /// Where the KV is.
+    /// Block that the KV is copied from.
     pub source: BlockId,
-    /// Where the KV is to be copied.
+    /// Block that the KV is copied to.
     pub destination: BlockId,
 }
 
 /// A transfer of one block's KV between memory and the tier below, in the direction of its [`Swap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockSwap {
-    /// Its place in memory.
+    /// Place of the block's KV in memory.
     pub block: BlockId,
-    /// Its place one tier below.
+    /// Place of the block's KV one tier below.
     pub slot: SwapSlot,
 }
 
 /// The direction of a swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapDirection {
-    /// From blocks to slots.
+    /// KV moves from blocks of memory to slots of the tier below.
     Out,
-    /// From slots to blocks.
+    /// KV moves from slots of the tier below to blocks of memory.
     In,
 }
 
@@ -54,25 +54,25 @@ pub enum SwapDirection {
 /// [`BlockManager::finish_swap`](crate::BlockManager::finish_swap).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
-    /// Identifies the swap in the report.
+    /// Number that identifies the swap in the report.
     pub id: SwapId,
-    /// The direction.
+    /// Whether KV leaves memory or comes back to it.
     pub direction: SwapDirection,
-    /// Each block and each slot once, however many sequences share it.
+    /// Transfers of the swap; each block and each slot is in them once, however many sequences share it.
     pub transfers: Vec<BlockSwap>,
     /// Blocks that need no transfer in, because their content can still be found in memory.
     pub num_spared: usize,
-    /// Blocks that will be available when the swap ends, as far as is known when it begins: those that only the group
-    /// holds. Always 0 on the way in.
+    /// Blocks that will be available when the swap ends, as far as is known when it begins: those that only the
+    /// group's sequences hold. Always 0 for a swap into memory.
     pub num_freed: usize,
 }
 
-/// How a swap ended.
+/// Tells how a swap ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapOutcome {
     /// All its transfers have completed and were verified.
     Done,
-    /// At least one transfer has failed, and the group has lost its KV.
+    /// At least one transfer has failed, and the group's sequences have lost their KV.
     Failed,
 }
 
@@ -88,18 +88,18 @@ pub(crate) struct Flight {
 /// [`BlockManager::finish_fetch`](crate::BlockManager::finish_fetch) how many of the first ones it could fill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetch {
-    /// Identifies the fetch in the report.
+    /// Number that identifies the fetch in the report.
     pub id: FetchId,
-    /// The sequence.
+    /// Sequence whose blocks the fetch fills.
     pub sequence: SequenceId,
-    /// The blocks to fill, in logical order.
+    /// Blocks to fill, in the order of the sequence's tokens.
     pub blocks: Vec<BlockId>,
 }
 
 /// All transfers that have begun and not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    /// Copies between blocks, in order.
+    /// Copies between blocks, in the order in which they must be made.
     copies: Vec<BlockCopy>,
     flights: BTreeMap<SwapId, Flight>,
     fetches: BTreeMap<FetchId, (SequenceId, Vec<BlockId>)>,
@@ -118,7 +118,7 @@ impl Transfers {
         std::mem::swap(copies, &mut self.copies);
     }
 
-    /// The id of the swap that begins next.
+    /// Returns the id of the swap that begins next.
     pub(crate) fn next_id(&self) -> SwapId {
         SwapId(self.started)
     }
@@ -144,7 +144,7 @@ impl Transfers {
         self.flights.iter().map(|(&id, flight)| (id, flight))
     }
 
-    /// Begins to fill `blocks` of `sequence`; the caller holds them for the fetch.
+    /// Begins a fetch that fills `blocks` of `sequence`; the caller holds the blocks for the fetch.
     pub(crate) fn begin_fetch(&mut self, sequence: SequenceId, blocks: Vec<BlockId>) -> Fetch {
         let id = FetchId(self.started);
         self.started += 1;
@@ -152,22 +152,22 @@ impl Transfers {
         Fetch { id, sequence, blocks }
     }
 
-    /// Ends a fetch; the caller must release its blocks. `None` for one that is not in flight.
+    /// Ends a fetch; the caller must release its blocks. Returns `None` for a fetch that is not in flight.
     pub(crate) fn end_fetch(&mut self, id: FetchId) -> Option<(SequenceId, Vec<BlockId>)> {
         self.fetches.remove(&id)
     }
 
-    /// The sequence of a fetch in flight.
+    /// Returns the sequence of a fetch in flight.
     pub(crate) fn fetch(&self, id: FetchId) -> Option<SequenceId> {
         self.fetches.get(&id).map(|&(sequence, _)| sequence)
     }
 
-    /// Blocks that fetches in flight fill.
+    /// Lists the blocks that fetches in flight fill.
     pub(crate) fn fetched(&self) -> impl Iterator<Item = BlockId> {
         self.fetches.values().flat_map(|(_, blocks)| blocks).copied()
     }
 
-    /// Blocks that swaps and fetches in flight read or write.
+    /// Returns the blocks that swaps and fetches in flight read or write.
     pub(crate) fn pinned(&self) -> HashSet<BlockId> {
         let swapped = self.flights.values().flat_map(|flight| &flight.transfers).map(|transfer| transfer.block);
         swapped.chain(self.fetched()).collect()

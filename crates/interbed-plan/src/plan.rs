@@ -49,48 +49,48 @@ const BATCHES_MAX: usize = 16;
 /// The most units that a simulation tracks; larger models are cut into larger bands for it.
 const UNITS_MAX: u64 = 1 << 16;
 
-/// What to plan.
+/// Describes what to plan for: model, machine and workload.
 pub struct PlanRequest<'r> {
-    /// The model.
+    /// Model to plan for.
     pub subject: Subject,
-    /// What is known of the machine.
+    /// Figures of the machine that are known.
     pub machine: KnownFigures,
     /// Number of threads that compute.
     pub threads: NonZeroUsize,
-    /// What the parts of an engine need.
+    /// Memory that each part of an engine needs.
     pub needs: MemoryNeeds,
-    /// The number of tokens of a pass.
+    /// Number of tokens in a pass, and how it was chosen.
     pub passes: Passes<'r>,
     /// Bytes of keys and values per token.
     pub kv_token: u64,
-    /// Sequences that decode together.
+    /// Numbers of sequences that decode together; each number is planned.
     pub batches: Batches,
     /// Tokens of the prompt, which is also the context of decoding sequences.
     pub prompt_tokens: usize,
     /// Tokens of KV to make room for; if not given, as many as an engine would have.
     pub kv_tokens: Option<NonZeroUsize>,
-    /// Host memory for weights, instead of all that is left.
+    /// Host memory for weights; if not given, all that is left.
     pub host_weights: Option<Bytes>,
-    /// GPU memory for weights, instead of all that is left.
+    /// GPU memory for weights; if not given, all that is left.
     pub gpu_weights: Option<Bytes>,
 }
 
-/// How many tokens a pass has.
+/// Tells how many tokens a pass has.
 pub struct Passes<'r> {
-    /// The number.
+    /// Number of tokens in a pass.
     pub tokens: usize,
-    /// Whether the user gave the number.
+    /// Whether the user chose the number.
     pub given: bool,
-    /// The number used by default where weights are resident.
+    /// Default number where weights are resident.
     pub usual: usize,
-    /// The needs and the number of tokens of longer passes, if these pay where weights are streamed and the computing
-    /// side has this much memory.
+    /// Returns the memory needs and the number of tokens of longer passes, for a GPU or, without one, a host of this
+    /// much memory. `None` if longer passes gain nothing where weights are streamed.
     pub longer: &'r dyn Fn(Bytes) -> Option<(MemoryNeeds, usize)>,
 }
 
 impl Passes<'_> {
-    /// Divides memory for an engine with these `needs`; for longer passes where weights are streamed, if these pay and
-    /// fit. Returns the tokens of a pass too.
+    /// Divides memory for an engine with these `needs`, or for longer passes if weights are streamed and longer passes
+    /// gain something and fit. Returns the number of tokens in a pass too.
     fn divide(&self, wishes: &Wishes, small: &Shape, needs: &MemoryNeeds) -> Result<(Division, usize), Refusal> {
         let division = Division::of(wishes, small, needs)?;
         let computing = Bytes(wishes.gpu_memory.unwrap_or(wishes.memory));
@@ -103,7 +103,7 @@ impl Passes<'_> {
         Ok((division, self.tokens))
     }
 
-    /// The reason why a pass has so many tokens.
+    /// Tells why a pass has this number of tokens.
     fn why(&self, tokens: usize) -> &'static str {
         match self.given {
             true => "given, --max-num-batched-tokens",
@@ -113,11 +113,11 @@ impl Passes<'_> {
     }
 }
 
-/// Sequences that decode together: ascending, each number once, 1 among them.
+/// Lists the numbers of sequences that decode together: ascending, each number once, 1 among them.
 pub struct Batches(Vec<usize>);
 
 impl Batches {
-    /// The requested numbers, and 1, as all other figures are for one sequence.
+    /// Takes the numbers that the user asked for, and adds 1, because all other figures are for one sequence.
     ///
     /// # Errors
     /// When there are too many numbers, or one is too large.
@@ -136,13 +136,13 @@ impl Batches {
     }
 }
 
-/// The results.
+/// Holds the results of planning.
 pub struct Plan {
     subject: Subject,
     machine: Machine,
     division: Division,
     settings: Settings,
-    /// The model, cut for the policy `resident`.
+    /// The model, cut into units for the policy `resident`.
     bands: Shape,
     kept: Kept,
     kv_token: u64,

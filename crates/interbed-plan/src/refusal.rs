@@ -15,7 +15,7 @@ use interbed_weights::window::WindowError;
 
 use crate::simulation::SimulationError;
 
-/// A question that cannot be answered, with what to do next if that is known.
+/// Tells why a question cannot be answered, and what to do next if that is known.
 #[derive(Debug)]
 pub struct Refusal {
     message: String,
@@ -24,27 +24,27 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal that says `message`.
+    /// Makes a refusal that says `message`.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, cause: None }
     }
 
-    /// A refusal that says `message`, and in `hint` what to do next.
+    /// Makes a refusal that says `message`, and in `hint` what to do next.
     pub fn advised(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..Self::new(message) }
     }
 
-    /// A refusal that says `message`, with the error that caused it.
+    /// Makes a refusal that says `message`, with the error that caused it.
     pub fn because(message: impl Into<String>, cause: impl Error + Send + Sync + 'static) -> Self {
         Self { cause: Some(Box::new(cause)), ..Self::new(message) }
     }
 
-    /// This refusal with `hint`, which says what to do next.
+    /// Adds `hint`, which says what to do next, to this refusal.
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// What to do next.
+    /// Returns what to do next, if that is known.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }

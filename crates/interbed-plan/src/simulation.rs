@@ -21,36 +21,36 @@ use planned::{Event, Outcome, Planned};
 use report::Tally;
 pub use report::{Activity, PassReport, TimelineEvent};
 
-/// A pass that cannot continue, or an impossible machine.
+/// Tells why a pass cannot continue, or why a machine is impossible.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// The loads of a unit failed for good.
+    /// The unit could not be loaded, however often that may be tried.
     #[error("unit {} could not be loaded, as often as it was tried", unit.0)]
     Failed {
         /// The unit.
         unit: UnitId,
     },
-    /// A wait that no event can end.
+    /// A pass waits for a unit, but no event in flight can bring it.
     #[error("unit {} is waited for, and nothing is in flight that could bring it", unit.0)]
     Stuck {
         /// The unit.
         unit: UnitId,
     },
-    /// A figure of the machine is not a valid number.
+    /// A figure of the machine is not a number above 0.
     #[error("{setting} is {value}: it must be a number above 0")]
     Machine {
-        /// Which figure.
+        /// Name of the figure.
         setting: &'static str,
-        /// The figure.
+        /// Value of the figure.
         value: f64,
     },
-    /// Two tiers need a link between them.
+    /// There is a device tier, but the machine has no link to it.
     #[error("there is a device tier, but the machine has no link to it")]
     NoLink,
 }
 
-/// A window, or two, over simulated hardware.
+/// Runs one window or two over simulated hardware. A window decides which units of weights are in a memory.
 #[derive(Debug)]
 pub struct Simulation {
     planned: Planned,
@@ -64,14 +64,14 @@ pub struct Simulation {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     num_events: u64,
     out: Vec<TierCommand>,
-    /// The sums at the end of the last pass.
+    /// Sums that were reached at the end of the last pass.
     reported: Tally,
     timeline: Option<Vec<TimelineEvent>>,
 }
 
 impl Simulation {
-    /// One tier: units are read from disk into host memory, where compute takes them. `unit_bytes` as the window has
-    /// them.
+    /// Simulates one tier: units are read from disk into host memory, where they are computed with. `unit_bytes` must
+    /// be those that the window has.
     ///
     /// # Errors
     /// [`SimulationError::Machine`].
@@ -79,7 +79,7 @@ impl Simulation {
         Self::new(Planned::One { window: Box::new(window), scratch: Vec::new() }, unit_bytes, machine)
     }
 
-    /// Two tiers: compute takes units in the device.
+    /// Simulates two tiers: units are computed with in device memory.
     ///
     /// # Errors
     /// [`SimulationError::Machine`], [`SimulationError::NoLink`].
@@ -113,7 +113,7 @@ impl Simulation {
         self.timeline.get_or_insert_default();
     }
 
-    /// What was recorded since the last call.
+    /// Returns the events that were recorded since the last call.
     pub fn take_timeline(&mut self) -> Vec<TimelineEvent> {
         self.timeline.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -128,10 +128,10 @@ impl Simulation {
         seconds(self.now_ns - began)
     }
 
-    /// One pass over `units`; compute takes `compute_ns` for each.
+    /// Runs one pass over `units`; computing takes `compute_ns` for each.
     ///
     /// # Errors
-    /// [`SimulationError::Failed`] if a load failed as often as it may; the simulation can go on.
+    /// [`SimulationError::Failed`] if all attempts to load a unit failed; the simulation can go on.
     /// [`SimulationError::Stuck`].
     pub fn run_pass(
         &mut self,
@@ -176,32 +176,33 @@ impl Simulation {
         })
     }
 
-    /// The virtual time, in nanoseconds.
+    /// Returns the virtual time, in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// How many completions have been planned so far.
+    /// Returns how many completions have been planned so far.
     pub fn num_events(&self) -> u64 {
         self.num_events
     }
 
-    /// The window that reads from disk.
+    /// Returns the window that reads from disk.
     pub fn host(&self) -> &Window {
         self.planned.host()
     }
 
-    /// The window that copies from the host, if there is one.
+    /// Returns the window that copies from the host, if there is one.
     pub fn device(&self) -> Option<&Window> {
         self.planned.device()
     }
 
-    /// See [`Tiers::is_computed_by_host`].
+    /// Returns whether the host computes with `unit`; see [`Tiers::is_computed_by_host`].
     pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
         self.planned.is_computed_by_host(unit)
     }
 
-    /// Tells two tiers something between passes: a phase, budgets. Does nothing if there is one.
+    /// Calls `change` with both tiers between passes, for instance to set a phase or budgets. Does nothing if there is
+    /// one tier.
     pub fn with_tiers<T>(&mut self, change: impl FnOnce(&mut Tiers, &mut Vec<TierCommand>) -> T) -> Option<T> {
         let Planned::Two(tiers) = &mut self.planned else { return None };
         let answer = change(tiers, &mut self.out);
@@ -222,7 +223,7 @@ impl Simulation {
         }
     }
 
-    /// Processes all events up to `until_ns`.
+    /// Processes all events up to the time `until_ns`.
     fn run_until(&mut self, until_ns: u64) {
         while self.events.peek().is_some_and(|Reverse((at_ns, ..))| *at_ns <= until_ns) {
             self.step();
@@ -301,7 +302,7 @@ impl Simulation {
         }
     }
 
-    /// The time that no policy can avoid: moving the bytes that the budgets cannot hold, over disk and link.
+    /// Returns the time that no policy can avoid: moving the bytes that the budgets cannot hold, over disk and link.
     fn transfer_bound_seconds(&self, units: &[UnitId]) -> f64 {
         let touched: u64 = units.iter().map(|unit| self.bytes[unit.index()]).sum();
         let beyond_device = touched.saturating_sub(self.planned.device().map_or(0, Window::budget));

@@ -1,6 +1,6 @@
 //! Numbers in the form in which people read them. Sizes and rates are decimal here.
 
-/// Three figures: `45.6`, `9.64`, `137`.
+/// Writes a number with three figures: `45.6`, `9.64`, `137`.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     match size {
@@ -10,12 +10,12 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// `136.9 GB`, `4.19 MB`.
+/// Writes bytes with a decimal prefix: `136.9 GB`, `4.19 MB`.
 pub fn bytes(value: f64) -> String {
     scaled(value, "B")
 }
 
-/// With a decimal prefix before `unit`.
+/// Writes a number with a decimal prefix before `unit`.
 pub fn scaled(value: f64, unit: &str) -> String {
     const PREFIXES: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     // Values that round to a thousand get the next prefix; terabytes are easier to read as gigabytes.
@@ -26,7 +26,7 @@ pub fn scaled(value: f64, unit: &str) -> String {
     }
 }
 
-/// `9.64 s`, `12.3 ms`.
+/// Writes a time: `9.64 s`, `12.3 ms`.
 pub fn seconds(value: f64) -> String {
     match value {
         _ if value >= 0.0995 || value == 0.0 => format!("{} s", number(value)),
@@ -35,7 +35,7 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Writes a number with commas: `1234567` becomes `1,234,567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -48,7 +48,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `1_235_814_400` as `1.24 B`.
+/// Writes a number in short: `1_235_814_400` becomes `1.24 B`.
 pub fn short(number: u64) -> String {
     let value = number as f64;
     match number {

@@ -11,44 +11,44 @@ use crate::{
 };
 
 impl BlockManager {
-    /// From now on findable contents have names under `chain`, by which tiers below know them. What can be found
-    /// already is [published](Self::take_published) again.
+    /// Gives every findable content a key under `chain`, from now on; lower tiers know contents by these keys.
+    /// Contents that can be found already are [published](Self::take_published) again.
     pub fn name_contents(&mut self, chain: KeyChain) {
         self.cache.name_contents(chain);
     }
 
-    /// The blocks that have become findable since the last call, in order; none without
-    /// [names](Self::name_contents). Some may have been evicted meanwhile.
+    /// Returns the blocks that have become findable since the last call, in order; none unless contents have
+    /// [keys](Self::name_contents). Some may have been evicted meanwhile.
     pub fn take_published(&mut self) -> Vec<BlockId> {
         self.cache.names_mut().map(|names| names.take_published()).unwrap_or_default()
     }
 
-    /// What was evicted since the last call, in order; none without [names](Self::name_contents). Its bytes are still
-    /// in the blocks, until copies that were not yet [taken](Self::take_copies) are made, or a pass begins, or the
-    /// memory of blocks that have left is given back. To be called after the copies of [`compact`](Self::compact) were
-    /// made.
+    /// Returns the contents that were evicted since the last call, in order; none unless contents have
+    /// [keys](Self::name_contents). The bytes of these contents are still in the blocks, until copies that were not
+    /// yet [taken](Self::take_copies) are made, or a pass begins, or the memory of blocks that have left is given
+    /// back. To be called after the copies of [`compact`](Self::compact) were made.
     pub fn take_evicted(&mut self) -> Vec<Evicted> {
         self.cache.names_mut().map(|names| names.take_evicted()).unwrap_or_default()
     }
 
-    /// The name of what `block` holds, what it continues and its tokens, if it can be found.
+    /// Returns the label of what `block` holds, if it can be found: key, key of the block before it, owner and tokens.
     pub fn label(&self, block: BlockId) -> Option<BlockLabel> {
         self.cache.label(block)
     }
 
-    /// Whether a sequence or a transfer holds `block`.
+    /// Returns whether a sequence or a transfer holds `block`.
     pub fn is_held(&self, block: BlockId) -> bool {
         self.cache.holders(block) > 0
     }
 
-    /// The name of what `block` holds, if it can be found.
+    /// Returns the key of what `block` holds, if it can be found.
     pub fn key(&self, block: BlockId) -> Option<BlockKey> {
         self.cache.key(block)
     }
 
-    /// The names of the full blocks of `id`, whose tokens are `token_ids`, from the first that memory does not have;
-    /// the last token is in none of them, since it must be computed. None without [names](Self::name_contents), or if
-    /// the sequence shares nothing.
+    /// Returns the keys of the full blocks of `id`, whose tokens are `token_ids`, from the first block that memory
+    /// does not have. The last token is in none of these blocks, since it must be computed. Empty if contents have no
+    /// [keys](Self::name_contents), or if the sequence shares nothing.
     pub fn missing_keys(&self, id: SequenceId, token_ids: &[TokenId]) -> Vec<BlockKey> {
         let (Some(names), Some(table)) = (self.cache.names(), self.tables.get(id)) else { return Vec::new() };
         if !table.is_publishing() || table.state() != SequenceState::Resident {
@@ -65,7 +65,8 @@ impl BlockManager {
         missing.map(key).collect()
     }
 
-    /// The name of what the first of the [missing blocks](Self::missing_keys) of `id` continues.
+    /// Returns the key of the block before the first of the [missing blocks](Self::missing_keys) of `id`, or of the
+    /// chain's root.
     pub fn parent_key(&self, id: SequenceId) -> Option<BlockKey> {
         let (names, table) = (self.cache.names()?, self.tables.get(id)?);
         Some(match table.num_published().checked_sub(1) {
@@ -74,11 +75,11 @@ impl BlockManager {
         })
     }
 
-    /// Begins to fill the next `count` blocks of `id` that it has neither found nor computed. It is `Fetching` until
-    /// [`finish_fetch`](Self::finish_fetch).
+    /// Begins to fill the next `count` blocks of `id` that it has neither found nor computed. The sequence is
+    /// `Fetching` until [`finish_fetch`](Self::finish_fetch).
     ///
     /// # Errors
-    /// When `id` is not resident, or has fewer such full blocks. Nothing has changed then.
+    /// When `id` is not resident, or has fewer full blocks than that. Nothing has changed then.
     pub fn begin_fetch(&mut self, id: SequenceId, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -96,11 +97,11 @@ impl BlockManager {
     }
 
     /// Begins to fill `count` blocks of `id` from its block number `first` on, none of which it has found or computed,
-    /// while it computes those before them: it stays resident. They count as computed once the owner says so to
-    /// [`commit`](Self::commit).
+    /// while it computes the blocks before them: the sequence stays resident. The filled blocks count as computed once
+    /// the owner says so to [`commit`](Self::commit).
     ///
     /// # Errors
-    /// When `id` is not resident, or has no such full blocks. Nothing has changed then.
+    /// When `id` is not resident, or does not have these full blocks. Nothing has changed then.
     pub fn begin_fetch_ahead(&mut self, id: SequenceId, first: usize, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -114,16 +115,16 @@ impl BlockManager {
     }
 
     /// Takes the driver's report that a fetch [ahead](Self::begin_fetch_ahead) has ended, well or not. To be called
-    /// once for each.
+    /// once for each of these fetches.
     pub fn finish_fetch_ahead(&mut self, id: FetchId) {
         if let Some((_, blocks)) = self.transfers.end_fetch(id) {
             blocks.iter().rev().for_each(|&block| self.cache.release(block));
         }
     }
 
-    /// Takes the driver's report that a fetch has ended and that the first `num_filled` of its blocks hold what they
-    /// should; these become findable. To be called once for each fetch. Returns its sequence, if that still waits for
-    /// it, and how many of its tokens are computed now.
+    /// Takes the driver's report that a fetch has ended and that the first `num_filled` of its blocks hold the KV that
+    /// was asked for; these blocks become findable. To be called once for each fetch. Returns the fetch's sequence, if
+    /// that still waits for it, and how many of the sequence's tokens are computed now.
     pub fn finish_fetch(&mut self, id: FetchId, num_filled: usize) -> Option<(SequenceId, usize)> {
         let (sequence, blocks) = self.transfers.end_fetch(id)?;
         blocks.iter().rev().for_each(|&block| self.cache.release(block));

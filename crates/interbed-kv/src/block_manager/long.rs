@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Begins sequence `id`, whose first `below` blocks are below memory. It holds no block yet, is
-    /// [appended](Self::append) to as it is computed, and shares nothing with others.
+    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory. The sequence holds no block yet,
+    /// is [appended](Self::append) to when it is computed, and shares nothing with others.
     ///
     /// # Errors
     /// When `id` already holds blocks.
@@ -23,11 +23,12 @@ impl BlockManager {
         Ok(())
     }
 
-    /// The first `count` blocks in memory of `id`, which was [begun so](Self::begin_below), are below memory now: they
-    /// are released.
+    /// Notes that the first `count` blocks in memory of `id` now lie in a tier below memory, and releases them. The
+    /// sequence was begun by [`begin_below`](Self::begin_below).
     ///
     /// # Errors
-    /// When `id` is not resident, others may find its blocks, or fewer are full and computed. Nothing has changed then.
+    /// When `id` is not resident, others may find its blocks, or fewer are full and computed. Nothing has changed
+    /// then.
     pub fn move_below(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -40,17 +41,17 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Leading blocks of `id` that are below memory.
+    /// Returns how many leading blocks of `id` are in a tier below memory.
     pub fn blocks_below(&self, id: SequenceId) -> usize {
         self.tables.get(id).map_or(0, Table::below)
     }
 
-    /// Blocks in memory that `id` holds.
+    /// Returns how many blocks in memory `id` holds.
     pub fn blocks_held(&self, id: SequenceId) -> usize {
         self.tables.get(id).map_or(0, |table| table.blocks().len())
     }
 
-    /// The blocks in memory of `id`, whatever its state, whose tokens are all computed.
+    /// Returns the blocks in memory of `id`, whatever its state, whose tokens are all computed.
     pub fn computed_blocks(&self, id: SequenceId) -> &[BlockId] {
         let Some(table) = self.tables.get(id) else { return &[] };
         let (full, _) = position(table.num_computed(), self.config.block_size);

@@ -3,47 +3,47 @@
 use super::BlockManager;
 use crate::ids::SequenceId;
 
-/// What a block is used for, in two bytes.
+/// Tells in two bytes what a block is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockUse(u16);
 
 impl BlockUse {
-    /// Without memory.
+    /// The block has no memory.
     pub const WITHDRAWN: Self = Self(0);
-    /// Without content.
+    /// The block holds no content.
     pub const FREE: Self = Self(1);
-    /// Its content can be found, and nothing holds it.
+    /// A look-up can find the block's content, and nothing holds the block.
     pub const CACHED: Self = Self(2);
-    /// Only a transfer holds it.
+    /// Only a transfer holds the block.
     pub const MOVING: Self = Self(3);
-    /// Sequences that can be told apart.
+    /// How many sequences can be told apart.
     pub const OWNERS_MAX: u16 = Self::SHARED - Self::FIRST_OWNER;
 
     const FIRST_OWNER: u16 = 4;
     const SHARED: u16 = 1 << 15;
 
-    /// Held by the sequence with this number, which is below [`OWNERS_MAX`](Self::OWNERS_MAX).
+    /// Marks a block that the sequence with this number holds; numbers are below [`OWNERS_MAX`](Self::OWNERS_MAX).
     pub fn owned(number: u16) -> Self {
         Self(Self::FIRST_OWNER + number.min(Self::OWNERS_MAX - 1))
     }
 
-    /// The same block, which other sequences hold as well.
+    /// Marks the block as one that other sequences hold as well.
     pub fn shared(self) -> Self {
         Self(self.0 | Self::SHARED)
     }
 
-    /// The lowest number of the sequences that hold it, if any do.
+    /// Returns the lowest number of the sequences that hold the block, if any do.
     pub fn owner(self) -> Option<u16> {
         (self.0 & !Self::SHARED).checked_sub(Self::FIRST_OWNER)
     }
 
-    /// Whether several sequences hold it.
+    /// Returns whether several sequences hold the block.
     pub fn is_shared(self) -> bool {
         self.0 & Self::SHARED != 0
     }
 
-    /// A number for each use: 0 withdrawn, 1 free, 2 cached, 3 moving, from 4 on the owner's number plus 4; and 32768
-    /// more if others hold it too.
+    /// Returns a number for each use: 0 withdrawn, 1 free, 2 cached, 3 moving, from 4 on the owner's number plus 4;
+    /// and 32768 more if other sequences hold the block too.
     pub fn code(self) -> u16 {
         self.0
     }

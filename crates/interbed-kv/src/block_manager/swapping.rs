@@ -15,18 +15,18 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Where the KV of `id` is; `None` if `id` is unknown.
+    /// Tells where the KV of `id` is; `None` if `id` is unknown.
     pub fn state(&self, id: SequenceId) -> Option<SequenceState> {
         self.tables.get(id).map(Table::state)
     }
 
-    /// Whether nothing is in `slot` that anybody wants.
+    /// Returns whether no sequence or transfer holds `slot`.
     pub fn is_slot_free(&self, slot: SwapSlot) -> bool {
         self.cache.slots().is_free(slot)
     }
 
-    /// Whether [`swap_out`](Self::swap_out) of `group` would find slots. Also `Never` when a sequence of the group is
-    /// not resident, as waiting does not change that.
+    /// Tells whether [`swap_out`](Self::swap_out) of `group` would find slots. The answer is also `Never` when a
+    /// sequence of the group is not resident, because waiting does not change that.
     pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.swap_cost(group), self.cache.slots().len());
         let resident = group.iter().all(|&id| self.state(id) == Some(SequenceState::Resident));
@@ -37,8 +37,8 @@ impl BlockManager {
         }
     }
 
-    /// Blocks that a swap of `group` copies if none can be spared: blocks with computed tokens, shared ones counted
-    /// once.
+    /// Returns how many blocks a swap of `group` copies if every block must be copied: blocks with computed tokens,
+    /// shared ones counted once.
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
         match group {
             // A table holds each block once.
@@ -47,8 +47,8 @@ impl BlockManager {
         }
     }
 
-    /// Blocks that the tokens of `group` take, computed or not, if none can be spared; shared blocks count once. The
-    /// group holds this many once it is back.
+    /// Returns how many blocks the tokens of `group` take, computed or not; shared blocks count once. The group holds
+    /// at most this many once it is back.
     pub fn blocks_required(&self, group: &[SequenceId]) -> usize {
         // Blocks without computed tokens are never shared.
         let uncomputed = |table: &Table| {
@@ -58,8 +58,8 @@ impl BlockManager {
         self.swap_cost(group) + self.members(group).map(uncomputed).sum::<usize>()
     }
 
-    /// Blocks that only `group` holds, and neither another sequence nor a swap in flight: the blocks that would become
-    /// free or cached if the group released everything. Blocks reserved ahead count too.
+    /// Returns how many blocks only `group` holds, and neither another sequence nor a swap in flight: the blocks that
+    /// would become free or cached if the group released everything. Blocks reserved ahead count too.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
         if let [_] = group {
@@ -70,8 +70,9 @@ impl BlockManager {
         holders.into_iter().filter(|&(block, holders)| self.cache.holders(block) == holders).count()
     }
 
-    /// Tokens that would have to be computed again if the resident `group` lost its blocks now and came back at once:
-    /// the computed tokens that a look-up would not find. Tokens in blocks that several sequences share count once.
+    /// Returns how many tokens would have to be computed again if the resident `group` lost its blocks now and came
+    /// back at once: the computed tokens that a look-up would not find. Tokens in blocks that several sequences share
+    /// count once.
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
         let lost = self.locations(group).filter(|(table, index, _)| *index >= table.num_published());
@@ -128,9 +129,9 @@ impl BlockManager {
         Ok(ledger.begin(group, swap))
     }
 
-    /// Whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave
-    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, as admission does. Also `Never` when a
-    /// sequence of the group is not swapped out.
+    /// Tells whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave
+    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, which admission requires too. The answer
+    /// is also `Never` when a sequence of the group is not swapped out.
     pub fn can_swap_in(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.blocks_required(group), self.config.num_blocks);
         let swapped = group.iter().all(|&id| self.state(id) == Some(SequenceState::Swapped));
@@ -144,9 +145,9 @@ impl BlockManager {
         }
     }
 
-    /// Begins to bring `group` back. Blocks whose content can still be found are shared, the others are filled from
-    /// their slots, and fresh blocks replace those in which nothing was computed. The sequences are `Arriving` until
-    /// [`finish_swap`](Self::finish_swap). The watermark does not apply here.
+    /// Begins to bring `group` back to memory. Blocks whose content can still be found are shared, the others are
+    /// filled from their slots, and fresh blocks replace those in which nothing was computed. The sequences are
+    /// `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply here.
     ///
     /// # Errors
     /// When too few blocks are available, or a sequence of the group is not swapped out. Nothing has changed then.
@@ -232,7 +233,7 @@ impl BlockManager {
         self.commit(id, 0);
     }
 
-    /// The group in the order of ids without duplicates, if all its sequences are in the `expected` state.
+    /// Returns the group in the order of ids without duplicates, if all its sequences are in the `expected` state.
     fn group_in(&self, group: &[SequenceId], expected: SequenceState) -> Result<Vec<SequenceId>, BlockError> {
         for &id in group {
             match self.state(id) {
@@ -247,13 +248,13 @@ impl BlockManager {
         Ok(group)
     }
 
-    /// The tables of the known sequences of `group`, each once.
+    /// Goes through the tables of the known sequences of `group`, each once.
     fn members(&self, group: &[SequenceId]) -> impl Iterator<Item = &Table> {
         let first = |&(index, id): &(usize, &SequenceId)| !group[..index].contains(id);
         group.iter().enumerate().filter(first).filter_map(|(_, &id)| self.tables.get(id))
     }
 
-    /// Where the computed tokens of the group are: table, logical block, location.
+    /// Tells for each block with computed tokens of the group its table, its number in the table, and where it lies.
     fn locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, Location)> {
         self.members(group).flat_map(|table| {
             let num_computed = table.num_computed_blocks(self.config.block_size);
@@ -289,18 +290,18 @@ impl BlockManager {
     }
 }
 
-/// Where one block's worth of KV lies.
+/// Place of one block's worth of KV: a block of memory, or a slot one tier below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Location {
     Block(BlockId),
     Slot(SwapSlot),
 }
 
-/// What a returning group finds in memory, and what it needs besides.
+/// Describes what a group that comes back finds in memory, and what it needs besides.
 struct Arrival {
     /// For each sequence, the leading blocks that can be found.
     hits: Vec<Vec<BlockId>>,
     num_fresh: usize,
-    /// Hits that no sequence holds yet.
+    /// Found blocks that are cached now, since no sequence holds them yet.
     num_revived: usize,
 }

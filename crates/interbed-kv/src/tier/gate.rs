@@ -4,22 +4,23 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::key::BlockKey;
 
-/// Classes of contents.
+/// Number of classes into which contents are divided.
 const CLASSES: usize = 256;
 
-/// Offers after which older ones count half.
+/// Number of offers after which older ones count half. An offer is a content that a tier could write.
 const HALF_LIFE: f32 = 65_536.0;
 
-/// Offers that a class is believed to have had, of which as many returned as of all classes together.
+/// Number of offers that every class is assumed to have had before counting, of which as many returned as of all
+/// classes together.
 const BELIEVED: f32 = 64.0;
 
-/// One in so many skipped contents is remembered, so that a class whose habits change is noticed.
+/// Only one of this many skipped contents is remembered, so that a class whose habits change is noticed.
 const SAMPLED: u8 = 8;
 
-/// How many contents of each class return, and which classes are worth a write.
+/// Counts how many contents of each class are looked up again, and decides which classes are written.
 ///
 /// Classes are compared with each other, not with a fixed chance: most contents that will return have not yet done so
-/// when others are offered, but that is so for all classes alike.
+/// when others are offered, but this delays all classes alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gate {
     least: f32,
@@ -29,17 +30,17 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A threshold that saves writes at little loss: on traces of conversations, a tenth of the bytes written for each
+    /// Threshold that saves writes at little loss: on traces of conversations, a tenth of the bytes written for each
     /// block that is found again.
     pub const LEAST_WORTH: f32 = 0.75;
 
-    /// Writes are worth it for classes that return at least `least` times as often as all contents do. 0 stores
-    /// everything.
+    /// Makes a gate that writes contents of classes that return at least `least` times as often as all contents do. 0
+    /// writes everything.
     pub fn new(least: f32) -> Self {
         Self { least, offered: vec![0.0; CLASSES], returned: vec![0.0; CLASSES], offers: 0 }
     }
 
-    /// How often contents of `class` return, as a multiple of how often all do.
+    /// Returns how often contents of `class` return, as a multiple of how often all contents do.
     pub fn worth(&self, class: u8) -> f32 {
         let (offered, returned): (f32, f32) = (self.offered.iter().sum(), self.returned.iter().sum());
         let all = (returned + 1.0) / (offered + 1.0);
@@ -47,12 +48,12 @@ impl Gate {
         (self.returned[class] + BELIEVED * all) / (self.offered[class] + BELIEVED) / all
     }
 
-    /// Whether contents of `class` are worth a write.
+    /// Returns whether contents of `class` return often enough to be written.
     pub fn is_worth(&self, class: u8) -> bool {
         self.least <= 0.0 || self.worth(class) >= self.least
     }
 
-    /// A content of `class` could be written.
+    /// Counts a content of `class` that could be written.
     pub fn offered(&mut self, class: u8) {
         self.offered[usize::from(class)] += 1.0;
         self.offers += 1;
@@ -63,7 +64,7 @@ impl Gate {
         }
     }
 
-    /// A content of `class` was wanted back.
+    /// Counts a content of `class` that was looked up again.
     pub fn returned(&mut self, class: u8) {
         self.returned[usize::from(class)] += 1.0;
     }
@@ -73,17 +74,17 @@ impl Gate {
     }
 }
 
-/// A sample of the contents that were skipped.
+/// Remembers a sample of the contents that were not written, to learn whether they are looked up again.
 #[derive(Debug)]
 pub(super) struct Ghosts {
     classes: HashMap<BlockKey, u8>,
-    /// The oldest first.
+    /// Keys in the sample, the oldest first.
     order: VecDeque<BlockKey>,
     capacity: usize,
 }
 
 impl Ghosts {
-    /// A sample of as many contents as a tier for `capacity` blocks would hold.
+    /// Makes a sample for a tier of `capacity` blocks: one entry for every `SAMPLED` blocks, and at least 64.
     pub(super) fn new(capacity: usize) -> Self {
         Self { classes: HashMap::new(), order: VecDeque::new(), capacity: (capacity / usize::from(SAMPLED)).max(64) }
     }
@@ -100,7 +101,7 @@ impl Ghosts {
         }
     }
 
-    /// Somebody has looked for `key`, which the tier does not hold.
+    /// Notes that somebody has looked for `key`, which the tier does not hold.
     pub(super) fn returned(&mut self, key: BlockKey, gate: &mut Gate) {
         if let Some(class) = self.classes.remove(&key) {
             self.order.retain(|other| *other != key);

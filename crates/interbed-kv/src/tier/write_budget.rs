@@ -2,31 +2,31 @@
 
 use std::time::{Duration, Instant};
 
-/// What may be written in an hour can be written at once.
+/// Time whose share of bytes can be saved up and written at once.
 const BURST: Duration = Duration::from_secs(3600);
 
-/// A share of bytes that grows with time and is used up by writes.
+/// Limits how many bytes are written: the share that is left grows with time and is used up by writes.
 #[derive(Debug, Clone)]
 pub struct WriteBudget {
-    /// Bytes in a second; `None` for no limit.
+    /// Bytes that may be written in a second; `None` for no limit.
     rate: Option<f64>,
     left: f64,
     at: Instant,
 }
 
 impl WriteBudget {
-    /// `per_day` bytes a day, or no limit.
+    /// Allows `per_day` bytes a day, or any number if `None`.
     pub fn new(per_day: Option<u64>, now: Instant) -> Self {
         let rate = per_day.map(|bytes| bytes as f64 / 86_400.0);
         Self { rate, left: rate.unwrap_or_default() * BURST.as_secs_f64(), at: now }
     }
 
-    /// `bytes` are written, whether they may be or not.
+    /// Counts `bytes` as written, whether the budget allows them or not.
     pub fn spend(&mut self, bytes: u64) {
         self.left -= if self.rate.is_some() { bytes as f64 } else { 0.0 };
     }
 
-    /// Whether `bytes` may be written now; then they count as written.
+    /// Returns whether `bytes` may be written now; if so, they count as written.
     pub fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let Some(rate) = self.rate else { return true };
         // Time that seems to run backwards gives nothing.

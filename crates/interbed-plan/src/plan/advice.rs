@@ -8,31 +8,31 @@ use crate::words::{bytes, number, scaled};
 /// Bits per number in the recommended 4-bit type, including its scales.
 const Q4_BITS: f64 = 4.5;
 
-/// Smaller improvements are not reported.
+/// Least speed-up that is reported; smaller ones are left out.
 const FACTOR_LEAST: f64 = 1.05;
 
-/// The most tokens per pass that are recommended.
+/// Largest number of tokens per pass that is recommended.
 const TOKENS_MAX: f64 = 8192.0;
 
-/// Something to change.
+/// Recommends a change that makes the model faster.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Advice {
-    /// The change, and its effect.
+    /// Words for the change and its effect.
     pub text: String,
-    /// The speed-up.
+    /// How many times faster the model gets.
     pub factor: f64,
 }
 
-/// Room for keys and values.
+/// Tells how much room there is for keys and values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kv {
-    /// Tokens that there is room for.
+    /// Number of tokens for which there is room.
     pub tokens: u64,
-    /// Tokens of one sequence.
+    /// Number of tokens in one sequence.
     pub tokens_each: u64,
 }
 
-/// What would help a machine whose pass of one token is `one`, the most helpful first.
+/// Lists changes that would help a machine whose pass of one token is `one`, the most helpful first.
 pub(super) fn advise(
     one: &Pass,
     rates: &Rates,
@@ -82,8 +82,8 @@ pub(super) fn advise(
     all
 }
 
-/// The number of tokens per pass at which arithmetic takes as long as moving weights, and how much faster prompts
-/// become with it. `None` if prompts already take one pass.
+/// Returns the number of tokens per pass at which arithmetic takes as long as moving weights, and how much faster
+/// prompts become with it. `None` if prompts already take one pass.
 fn longer_chunks(one: &Pass, rates: &Rates, shape: &Shape, chunk: usize, passes: usize) -> Option<(usize, f64)> {
     let moving = Bound::of(&Pass { operations: 0.0, ..*one }, rates).seconds();
     let even = (moving * rates.flops / (2.0 * shape.parameters().max(1) as f64)).min(TOKENS_MAX);

@@ -2,46 +2,47 @@
 
 use crate::words::{number, scaled};
 
-/// Bytes, operations and rates of one pass.
+/// Counts the bytes and operations of one pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pass {
-    /// Bytes of weights that the pass touches: `W`.
+    /// Bytes of weights that the pass touches; `W` in formulas.
     pub weights: f64,
-    /// Bytes of weights kept in host memory: `M_h`.
+    /// Bytes of weights kept in host memory; `M_h` in formulas.
     pub host: f64,
-    /// Bytes of weights kept in device memory: `M_d`.
+    /// Bytes of weights kept in device memory; `M_d` in formulas.
     pub device: f64,
     /// Bytes of keys and values that attention reads.
     pub kv: f64,
-    /// Operations: `2 P n`.
+    /// Operations of the pass: two for each weight and token, `2 P n` in formulas.
     pub operations: f64,
 }
 
-/// Rates, in bytes and operations a second.
+/// Rates of a machine, in bytes and operations per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rates {
-    /// `B_s`.
+    /// Bytes per second that the disk gives; `B_s` in formulas.
     pub disk: f64,
-    /// `B_h`.
+    /// Bytes per second that the cores read from host memory; `B_h` in formulas.
     pub host: f64,
-    /// `F` of the computing side; infinite if it is left out.
+    /// Operations per second of the GPU, or of the cores if there is none; `F` in formulas. Infinite if it is left
+    /// out.
     pub flops: f64,
-    /// `F` of the processor beside such a device.
+    /// Operations per second of the processor that works beside the GPU.
     pub host_flops: f64,
-    /// Link `B_p` and device memory `B_d`, where there is a device that computes.
+    /// Bytes per second of the link to the GPU, `B_p`, and of the GPU's memory, `B_d`; `None` without a GPU.
     pub device: Option<(f64, f64)>,
 }
 
 /// One of the lower bounds on the time of a pass.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Term {
-    /// What takes this time.
+    /// What takes this time, such as the disk or arithmetic.
     pub name: &'static str,
-    /// In symbols.
+    /// Formula of the time, in symbols.
     pub formula: &'static str,
     /// The formula with numbers.
     pub numbers: String,
-    /// The time.
+    /// Time in seconds.
     pub seconds: f64,
 }
 
@@ -52,8 +53,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// The bound of a pass. If there is a device, it computes everything, or the host computes with what it holds where
-    /// that is faster than copying.
+    /// Computes the bound of a pass. If there is a device, it computes everything; but the host computes with the
+    /// weights that it holds where that is faster than copying them.
     pub fn of(pass: &Pass, rates: &Rates) -> Self {
         if let Some((link, memory)) = rates.device
             && pass.host_computes(rates)
@@ -86,8 +87,8 @@ impl Bound {
         Self { terms }
     }
 
-    /// The bound if the host computes with what it holds, so that only activations and what stays nowhere cross the
-    /// link.
+    /// Computes the bound if the host computes with the weights that it holds, so that only activations and weights
+    /// that stay in no memory cross the link.
     fn of_both(pass: &Pass, rates: &Rates, link: f64, memory: f64) -> Self {
         let (streamed, host) = (pass.streamed(), pass.on_host());
         let rest = pass.weights - host;
@@ -105,38 +106,38 @@ impl Bound {
         }
     }
 
-    /// The largest term, which is the bound.
+    /// Returns the term that takes longest, which is the bound.
     pub fn binding(&self) -> &Term {
         let longest = self.terms.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
         longest.expect("a bound has terms")
     }
 
-    /// The bound.
+    /// Returns the bound in seconds.
     pub fn seconds(&self) -> f64 {
         self.binding().seconds
     }
 }
 
 impl Pass {
-    /// Bytes that are in host memory and not in the device's.
+    /// Returns the bytes of weights that are in host memory and not in the device's.
     pub fn on_host(&self) -> f64 {
         self.host.min(self.weights - self.device).max(0.0)
     }
 
-    /// Whether the host computes with what it holds in less time than copying it takes.
+    /// Returns whether the host computes with the weights that it holds in less time than copying them takes.
     pub fn host_computes(&self, rates: &Rates) -> bool {
         let Some((link, _)) = rates.device else { return false };
         let (host, share) = (self.on_host(), self.on_host() / self.weights.max(1.0));
         (host / rates.host).max(self.operations * share / rates.host_flops) < host / link
     }
 
-    /// Bytes that come from disk.
+    /// Returns the bytes of weights that come from disk.
     pub fn streamed(&self) -> f64 {
         (self.weights - self.host - self.device).max(0.0)
     }
 }
 
-/// `(139.0 - 85.0 GB) / 4.45 GB/s`.
+/// Writes a quotient of bytes and a rate, for instance `(139.0 - 85.0 GB) / 4.45 GB/s`.
 fn quotient(terms: &[f64], rate: f64) -> String {
     let largest = terms.iter().fold(0.0, |largest: f64, term| largest.max(term.abs()));
     let (factor, unit) = if largest < 1e9 { (1e6, "MB") } else { (1e9, "GB") };

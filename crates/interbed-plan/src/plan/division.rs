@@ -10,28 +10,28 @@ use crate::refusal::Refusal;
 /// for another machine does not depend on this one.
 pub(super) const PROCESS: u64 = 112 << 20;
 
-/// What a GPU's driver and libraries take of its memory.
+/// Bytes that a GPU's driver and libraries take of its memory.
 const DRIVER: u64 = 560 << 20;
 
-/// What the user asked for.
+/// Holds what the user asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wishes {
     /// Bytes of host memory.
     pub memory: u64,
     /// Bytes of device memory, if there is a device.
     pub gpu_memory: Option<u64>,
-    /// Tokens of KV, instead of what the rule gives.
+    /// Tokens of KV; if not given, the number that the rule gives.
     pub kv_tokens: Option<u64>,
-    /// Bytes of host memory for units, instead of all that is left.
+    /// Bytes of host memory for units of weights; if not given, all that is left.
     pub host_weights: Option<u64>,
-    /// Bytes of device memory for units, instead of all that is left.
+    /// Bytes of device memory for units of weights; if not given, all that is left.
     pub gpu_weights: Option<u64>,
 }
 
-/// One memory, divided.
+/// Tells how one memory is divided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tier {
-    /// Bytes in all.
+    /// Bytes of the memory in all.
     pub total: u64,
     /// Bytes that units of weights may take.
     pub units: u64,
@@ -39,22 +39,23 @@ pub(super) struct Tier {
     pub others: Vec<(&'static str, u64)>,
 }
 
-/// All memories, divided.
+/// Tells how the memories of host and device are divided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Division {
     pub host: Tier,
     pub device: Option<Tier>,
-    /// Tokens of KV, where attention is computed.
+    /// Tokens of KV for which there is room in the memory of the side that computes attention.
     pub kv_tokens: u64,
-    /// Tokens of KV that it can grow to, at the expense of weights.
+    /// Tokens of KV that the room can grow to, at the expense of weights.
     pub kv_tokens_max: u64,
 }
 
 impl Division {
-    /// Divides what there is. `shape` is cut into the smallest bands, `needs` are those of a machine without a device.
+    /// Divides the memories. `shape` is cut into the smallest bands, and `needs` are those of a machine without a
+    /// device.
     ///
     /// # Errors
-    /// A memory that is too small, with the least that works; wishes for more than there is.
+    /// When a memory is too small, with the least that works, or when the user wishes for more than there is.
     pub fn of(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Self, Refusal> {
         let needs =
             MemoryNeeds { process: Bytes(PROCESS), opening: Bytes(0), schemas: SchemaNeeds::default(), ..*needs };
@@ -66,7 +67,7 @@ impl Division {
 }
 
 impl Division {
-    /// Whether the computing side streams some of the weights.
+    /// Returns whether the device, or the host if there is none, streams some of the weights from a lower tier.
     pub fn streams(&self, shape: &Shape) -> bool {
         self.device.as_ref().unwrap_or(&self.host).units < shape.memory()
     }
@@ -93,7 +94,7 @@ fn on_host(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Divisi
     })
 }
 
-/// The device computes and holds keys and values; the host holds weights and requests.
+/// Divides memory for a device that computes and holds keys and values, beside a host that holds weights and requests.
 fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeeds) -> Result<Division, Refusal> {
     let whole = shape.memory();
     let slots = (shape.slots_least() as u64 * shape.largest()).min(whole);
@@ -142,7 +143,7 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
     })
 }
 
-/// Keys and values of a division.
+/// Describes the keys and values of a division.
 pub(super) struct Kv {
     pub tokens: u64,
     tokens_max: u64,
@@ -161,7 +162,8 @@ pub(super) fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) ->
     Ok((plan, kv))
 }
 
-/// Adds room for `kv_tokens` to what must fit in any case, so that the division adds as little KV as it can.
+/// Adds room for `kv_tokens` tokens to the memory that must fit in any case, so that the division adds as little KV as
+/// it can.
 fn reserve_kv(needs: &MemoryNeeds, kv_tokens: Option<u64>) -> (MemoryNeeds, u64) {
     let Some(tokens) = kv_tokens else { return (*needs, 0) };
     let bytes = needs.block.0.saturating_mul(tokens.div_ceil(needs.block_size as u64));
@@ -169,7 +171,7 @@ fn reserve_kv(needs: &MemoryNeeds, kv_tokens: Option<u64>) -> (MemoryNeeds, u64)
     (MemoryNeeds { scratch, max_model_len: 1, max_num_seqs: 1, ..*needs }, bytes)
 }
 
-/// What a flag chooses instead of all that is left.
+/// Returns the bytes that a flag chooses, or all that is left if the flag is not given.
 fn chosen(left: u64, wish: Option<u64>, shape: &Shape, flag: &str, of: &str) -> Result<u64, Refusal> {
     let Some(wish) = wish else { return Ok(left) };
     let least = (shape.slots_least() as u64 * shape.largest()).min(shape.memory());

@@ -1,31 +1,31 @@
 //! Figures of a machine, each with where it comes from.
 
-/// Where a figure comes from.
+/// Tells where a figure comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Origin {
-    /// A flag.
+    /// The user gave the figure with this flag.
     Given(&'static str),
-    /// A measurement of now and here, with its circumstances.
+    /// The figure was measured on this machine just now, under these circumstances.
     Measured(String),
-    /// The figure was neither given nor measured; why this value.
+    /// The figure was neither given nor measured; the text tells why it has this value.
     Assumed(String),
 }
 
-/// A figure and its source.
+/// Holds a figure and where it comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Figure {
-    /// In bytes, or bytes or operations a second.
+    /// Value in bytes, or in bytes or operations per second.
     pub value: f64,
     pub source: Origin,
 }
 
-/// How the disk is read.
+/// Tells how the disk is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Reading {
-    /// Bytes of a read.
+    /// Number of bytes in one read.
     pub chunk_bytes: usize,
-    /// Reads in flight at a time.
+    /// Number of reads in flight at a time.
     pub depth: usize,
-    /// Whether the disk was tried for it.
+    /// Whether the disk was tried to find these numbers.
     pub tried: bool,
 }

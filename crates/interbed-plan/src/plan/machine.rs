@@ -17,38 +17,38 @@ const DISK_ASSUMED: f64 = 2e9;
 /// Reads as large as this run at the full speed of most disks, and keep the memory of slots small.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// Reads in flight at a time where the disk was not tried.
+/// Number of reads in flight at a time if the disk was not tried.
 const DEPTH: usize = 4;
 
 /// What is known of a machine that may be elsewhere; unknown figures are measured here, or the part does not exist.
 #[derive(Debug, Clone, Default)]
 pub struct KnownFigures {
-    /// Bytes a second that the disk gives.
+    /// Bytes per second that the disk gives.
     pub disk_bw: Option<f64>,
-    /// Bytes a second that cores read from memory.
+    /// Bytes per second that the processor's cores read from memory.
     pub host_bw: Option<f64>,
-    /// Operations a second of all cores together, a multiply-add being two.
+    /// Operations per second of all cores together; a multiply-add counts as two.
     pub flops: Option<f64>,
-    /// Memory of a GPU. Needs `pcie_bw` and `hbm_bw`.
+    /// Bytes of the GPU's memory. Needs `pcie_bw` and `hbm_bw` too.
     pub gpu_memory: Option<Bytes>,
-    /// Bytes a second from host to GPU.
+    /// Bytes per second from the host to the GPU.
     pub pcie_bw: Option<f64>,
-    /// Bytes a second that the GPU reads from its memory.
+    /// Bytes per second that the GPU reads from its own memory.
     pub hbm_bw: Option<f64>,
-    /// Operations a second of the GPU.
+    /// Operations per second of the GPU.
     pub gpu_flops: Option<f64>,
     /// Bytes of host memory that Interbed may use.
     pub memory: Option<Bytes>,
-    /// The default for `memory`: what this machine has.
+    /// Memory that this machine has, which is the default for `memory`.
     pub memory_here: Bytes,
 }
 
 impl KnownFigures {
-    /// Fills in what is unknown of the cores with what this machine's do for weights of `dtype`: several plans then
-    /// need one measurement.
+    /// Measures the unknown figures of the cores on this machine, for weights of `dtype`, so that several plans need
+    /// one measurement.
     ///
     /// # Errors
-    /// No memory to measure with.
+    /// When there is no memory to measure with.
     pub fn with_measured_cores(self, threads: NonZeroUsize, dtype: DType) -> Result<Self, Refusal> {
         if self.host_bw.is_some() && self.flops.is_some() {
             return Ok(self);
@@ -59,30 +59,30 @@ impl KnownFigures {
     }
 }
 
-/// A GPU.
+/// Figures of a GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Gpu {
-    /// Bytes.
+    /// Bytes of the GPU's memory.
     pub memory: Figure,
-    /// Bytes a second from the host: `B_p`.
+    /// Bytes per second from the host to the GPU; `B_p` in formulas.
     pub link: Figure,
-    /// Bytes a second of its memory: `B_d`.
+    /// Bytes per second that the GPU reads from its memory; `B_d` in formulas.
     pub bandwidth: Figure,
-    /// Operations a second: `F`.
+    /// Operations per second of the GPU; `F` in formulas.
     pub flops: Option<Figure>,
 }
 
-/// A machine.
+/// Figures of the machine that is planned for.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Machine {
-    /// Bytes a second: `B_s`.
+    /// Bytes per second that the disk gives; `B_s` in formulas.
     pub disk: Figure,
     pub reading: Reading,
     /// Bytes of memory that Interbed may use.
     pub memory: Figure,
-    /// Bytes a second: `B_h`.
+    /// Bytes per second that the cores read from memory; `B_h` in formulas.
     pub bandwidth: Figure,
-    /// Operations a second: `F`.
+    /// Operations per second of all cores; `F` in formulas.
     pub flops: Figure,
     pub gpu: Option<Gpu>,
 }

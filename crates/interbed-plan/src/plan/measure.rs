@@ -10,28 +10,28 @@ use interbed_kernels::{DType, Unit, peak, read_bandwidth};
 use super::figure::{Figure, Origin, Reading};
 use crate::refusal::Refusal;
 
-/// Memory to read: much more than caches hold.
+/// Bytes of memory that are read to measure its rate: much more than caches hold.
 const SWEEP_BYTES: u64 = 1 << 30;
 
-/// The least memory that gives a meaningful result.
+/// Least number of bytes that gives a meaningful result.
 const SWEEP_LEAST: u64 = 1 << 20;
 
-/// Number of sweeps; the best counts.
+/// Number of times that the memory is read; the fastest counts.
 const SWEEPS: usize = 3;
 
-/// Number of rounds of arithmetic; the best counts.
+/// Number of times that arithmetic is measured; the fastest counts.
 const ROUNDS: usize = 5;
 
-/// What the cores achieve per second.
+/// Figures of what the cores achieve per second.
 pub(super) struct Cores {
     pub bandwidth: Figure,
     pub flops: Figure,
 }
 
-/// The disk that a file of the model lies on.
+/// Measures the disk that a file of the model lies on.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// When the file cannot be read.
 pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refusal> {
     let settings = probe(file, 0..file.len(), &ProbeLimits::default())?;
     let reading = Reading { chunk_bytes: settings.chunk_bytes, depth: settings.depth, tried: true };
@@ -41,10 +41,10 @@ pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refu
     Ok((Figure { value: settings.bytes_per_s, source: Origin::Measured(how) }, reading))
 }
 
-/// Memory, and the unit that multiplies weights of `dtype`.
+/// Measures the rate of memory, and of the unit that multiplies weights of `dtype`.
 ///
 /// # Errors
-/// No memory for the sweep.
+/// When there is no memory to read.
 pub(super) fn cores(threads: NonZeroUsize, dtype: DType) -> Result<Cores, Refusal> {
     let cpu = Cpu::new(threads);
     let memory = HostMemory::read();

@@ -29,14 +29,14 @@ const BATCH_MAX: usize = 256;
 /// docs/internals/experts.md.
 const SKEW: f64 = 1.2;
 
-/// From the last byte of a read to its use.
+/// Seconds from the last byte of a read to the use of what was read.
 const LATENCY_S: f64 = 1e-4;
 
-/// What is planned of a mixture.
+/// Holds the plan of a mixture of experts.
 pub struct MixturePlan {
     pub(super) subject: Subject,
     pub(super) machine: Machine,
-    /// Where the routing comes from.
+    /// Tells where the routing, the choice of experts for each token, comes from.
     pub(super) routing: String,
     pub(super) sizes: Sizes,
     pub(super) memory: Vec<(&'static str, u64)>,
@@ -49,43 +49,43 @@ pub struct MixturePlan {
     pub(super) prompt: MixturePrompt,
 }
 
-/// Bytes of the model and of memory.
+/// Counts bytes of the model and of memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sizes {
-    /// Weights that every pass needs.
+    /// Bytes of weights that every pass needs.
     pub dense: u64,
-    /// Of these, the bytes that do not stay.
+    /// Bytes of these weights that do not stay in memory.
     pub dense_read: u64,
-    /// All experts.
+    /// Bytes of all experts.
     pub bank: u64,
-    /// One expert, on the mean.
+    /// Bytes of one expert, on the mean.
     pub expert: f64,
-    /// The experts of one token.
+    /// Bytes of the experts that one token needs.
     pub of_token: u64,
-    /// Room for experts.
+    /// Bytes of memory that experts may take.
     pub room: u64,
 }
 
-/// Passes that decode.
+/// Describes a pass that decodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct MixtureDecode {
-    /// Sequences.
+    /// Number of sequences in the pass.
     pub batch: usize,
-    /// Bytes of the experts that a pass needs, each once.
+    /// Bytes of the experts that a pass needs, each expert counted once.
     pub needed: f64,
-    /// Bytes from disk in a pass.
+    /// Bytes that a pass reads from disk.
     pub read: f64,
-    /// Seconds of a pass without foresight.
+    /// Seconds of a pass if each layer's experts are known when the layer begins.
     pub seconds: f64,
-    /// Seconds of a pass with perfect foresight.
+    /// Seconds of a pass if all experts were known in advance.
     pub foreseen: f64,
-    /// Seconds that the disk takes.
+    /// Seconds that the disk takes for a pass.
     pub disk: f64,
-    /// Seconds of computing.
+    /// Seconds of computing in a pass.
     pub compute: f64,
 }
 
-/// The computation of a prompt.
+/// Describes the computation of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct MixturePrompt {
     pub passes: usize,
@@ -211,7 +211,8 @@ fn decodes(
     Ok((decodes, too_many))
 }
 
-/// Weights that every decoded token goes through: of an embedding that is not the head too, it reads one row.
+/// Counts the weights that every decoded token goes through; of an embedding that is not the head too, a token reads
+/// one row.
 fn dense_parameters(blueprint: &Blueprint) -> u64 {
     let embedding = (blueprint.vocab_size as u64).saturating_mul(blueprint.hidden_size as u64);
     let read_by_row = if blueprint.head.is_tied { 0 } else { embedding };
@@ -231,7 +232,7 @@ fn sizes(partition: &Partition, shape: &ArenaShape, bands: u64, room: u64) -> Si
     }
 }
 
-/// Which experts tokens need.
+/// Knows which experts tokens need, from a trace or made up.
 struct Routings {
     trace: Option<Routing>,
     told: String,
@@ -298,23 +299,23 @@ impl Routings {
     }
 }
 
-/// What times follow from.
+/// Holds the figures from which times are computed.
 struct Model {
     sizes: Sizes,
     rates: super::bound::Rates,
     layers: usize,
-    /// Weights that every token goes through.
+    /// Number of weights that every token goes through.
     dense_parameters: f64,
-    /// Of these, the head's.
+    /// Number of these weights that belong to the head.
     head_parameters: f64,
-    /// Those of the experts of a token.
+    /// Number of weights in the experts that a token needs.
     expert_parameters: f64,
-    /// Bytes of a sequence's KV.
+    /// Bytes of one sequence's KV.
     sequence_kv: f64,
 }
 
 impl Model {
-    /// A pass that needs and reads so many bytes of experts.
+    /// Predicts a pass that needs `needed` bytes of experts and reads `read` of them from disk.
     fn decode(&self, batch: usize, needed: f64, read: f64) -> MixtureDecode {
         let Self { sizes, rates, layers, .. } = self;
         let operations = |parameters: f64| 2.0 * parameters * batch as f64 / rates.flops;
@@ -343,7 +344,8 @@ impl Model {
         }
     }
 
-    /// A prompt in chunks that each need `union` bytes of experts, of which as large a part is in memory as of all.
+    /// Predicts a prompt computed in chunks that each need `union` bytes of experts, of which memory holds the share
+    /// that it holds of all experts.
     fn prompt(&self, tokens: usize, chunk: usize, union: f64) -> MixturePrompt {
         let Self { sizes, rates, .. } = self;
         let passes = tokens.div_ceil(chunk.max(1)).max(1);

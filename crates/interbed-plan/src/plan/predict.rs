@@ -18,23 +18,23 @@ const DISK_LATENCY_NS: u64 = 100_000;
 /// Nanoseconds that a copy takes in addition to the time for its bytes.
 const LINK_LATENCY_NS: u64 = 10_000;
 
-/// Number of passes that are averaged, after one for settling.
+/// Number of passes that are averaged, after one pass that lets the memories settle.
 const PASSES: usize = 2;
 
 /// Seconds of one pass beyond which figures are taken for typing errors. The clock has room for many such passes.
 const PASS_SECONDS_MAX: f64 = 1e6;
 
-/// Which policy is simulated.
+/// Names the policy that is simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyKind {
-    /// A fixed subset stays.
+    /// The policy `resident`: a fixed part of the weights stays in memory.
     Resident,
-    /// A window slides.
+    /// The policy `ring`: a window of weights in memory slides along with the pass.
     Ring,
 }
 
 impl PolicyKind {
-    /// The name, as in `--stream-policy`.
+    /// Returns the policy's name in the option `--stream-policy`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Resident => "resident",
@@ -43,82 +43,82 @@ impl PolicyKind {
     }
 }
 
-/// Everything that a prediction depends on.
+/// Holds everything that a prediction depends on.
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
-    /// The model as `resident` takes it.
+    /// The model, cut into units for the policy `resident`.
     pub bands: &'a Shape,
-    /// The model as the ring takes it.
+    /// The model, cut into units for the policy `ring`.
     pub ring: &'a Shape,
     pub division: &'a Division,
     pub settings: &'a Settings,
     pub rates: Rates,
-    /// Bytes of keys and values of a token.
+    /// Bytes of keys and values for one token.
     pub kv_token: u64,
     /// Tokens of the prompt, which are also those that decoding sequences have before them.
     pub prompt_tokens: usize,
-    /// Tokens of a prompt that one pass takes.
+    /// Number of a prompt's tokens that one pass takes.
     pub chunk_tokens: usize,
-    /// Sequences that decode together.
+    /// Numbers of sequences that decode together; each number is predicted.
     pub batches: &'a [usize],
 }
 
-/// Bytes of weights that stay, under the policy that keeps most: `M_h` and `M_d`.
+/// Bytes of weights that stay in host and device memory under the policy `resident`; `M_h` and `M_d` in formulas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kept {
     pub host: u64,
     pub device: u64,
-    /// Units that stay in the host, and in the device.
+    /// Number of units that stay in the host, and in the device.
     pub units: (usize, usize),
 }
 
-/// A pass that decodes.
+/// Predicts a pass that decodes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Decode {
-    /// Sequences.
+    /// Number of sequences in the pass.
     pub batch: usize,
     /// Seconds of one pass.
     pub seconds: f64,
-    /// The least that any policy takes.
+    /// Least time that any policy takes for the pass.
     pub bound: Bound,
-    /// Bytes from disk in one pass.
+    /// Bytes that one pass reads from disk.
     pub disk_bytes: f64,
-    /// Seconds in which compute waits.
+    /// Seconds in which computing waits for weights.
     pub stall_seconds: f64,
-    /// 1 - stall ÷ I/O.
+    /// Share of reading and copying that computing hides: 1 - stall ÷ I/O.
     pub overlap: f64,
 }
 
-/// The computation of a prompt.
+/// Predicts the computation of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Prompt {
-    /// Passes, one for each chunk.
+    /// Number of passes, one for each chunk.
     pub passes: usize,
-    /// From the first pass's start to the first token.
+    /// Seconds from the start of the first pass to the first token.
     pub seconds: f64,
-    /// The least that any policy takes.
+    /// Least number of seconds that any policy takes.
     pub bound_seconds: f64,
-    /// Which term of the first chunk's bound binds.
+    /// Name of the longest term in the first chunk's bound.
     pub bound_by: &'static str,
 }
 
-/// What one policy does.
+/// Predicts how fast a model runs under one policy.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Forecast {
     pub policy: PolicyKind,
-    /// Loading before the first pass.
+    /// Seconds of loading before the first pass.
     pub warm_up_seconds: f64,
-    /// What it loads from disk.
+    /// Bytes that are loaded from disk before the first pass.
     pub warm_up_bytes: u64,
     pub prompt: Prompt,
     pub decode: Vec<Decode>,
 }
 
 impl Scene<'_> {
-    /// What stays in memory.
+    /// Returns how many weights stay in memory.
     ///
     /// # Errors
-    /// Budgets that are too small.
+    /// When budgets are too small.
     pub fn kept(&self) -> Result<Kept, WindowError> {
         let sum = |stays: &dyn Fn(UnitId) -> bool| {
             let staying = self.bands.units.iter().zip(0..).filter(|(_, index)| stays(UnitId(*index)));
@@ -135,10 +135,10 @@ impl Scene<'_> {
         Ok(Kept { host: host.0, device: device.0, units: (host.1, device.1) })
     }
 
-    /// Simulates a policy; `step` is called after every pass.
+    /// Simulates a policy; `step` is called after the warm-up, the prompt and each batch size.
     ///
     /// # Errors
-    /// Budgets that are too small for it, as [`WindowError`]; figures that make no sense.
+    /// When budgets are too small for the policy, a [`WindowError`], or figures make no sense.
     pub fn forecast(&self, policy: PolicyKind, kept: &Kept, step: &mut dyn FnMut()) -> Result<Forecast, Refusal> {
         let slowest =
             self.batches.iter().map(|&batch| self.bound(&self.decode(batch), kept).seconds()).fold(0.0, f64::max);
@@ -164,7 +164,7 @@ impl Scene<'_> {
         Ok(Forecast { policy, warm_up_seconds, warm_up_bytes, prompt, decode })
     }
 
-    /// Calls of `step` in a forecast.
+    /// Returns how often a forecast calls `step`.
     pub fn steps(&self) -> usize {
         2 + self.batches.len()
     }
@@ -187,7 +187,7 @@ impl Scene<'_> {
         Bound::of(&load.pass(self.bands, kept.host as f64, kept.device as f64), &self.rates)
     }
 
-    /// The first chunks, the last, and one of those between for all of them.
+    /// Simulates the first chunks, the last, and one of those between for all of them.
     fn run_prompt(&self, run: &mut Run<'_>, kept: &Kept, step: &mut dyn FnMut()) -> Result<Prompt, Refusal> {
         let passes = self.num_chunks();
         let (mut seconds, mut bound_seconds) = (0.0, 0.0);
@@ -275,12 +275,12 @@ enum Planned {
     Two(Box<Tiers>),
 }
 
-/// A simulation in flight.
+/// Holds a simulation in progress.
 struct Run<'a> {
     shape: &'a Shape,
     rates: Rates,
     kv_per_byte: f64,
-    /// What stays under `resident`.
+    /// Bytes that stay under the policy `resident`.
     kept: Kept,
     simulation: Simulation,
 }

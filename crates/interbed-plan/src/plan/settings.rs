@@ -12,22 +12,22 @@ const UNITS_COMPUTED: usize = 8;
 /// Slots take at most one part in `SLOT_SHARE` of the memory for weights.
 const SLOT_SHARE: u64 = 16;
 
-/// The settings of both policies.
+/// Holds the settings of the policies `resident` and `ring`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     /// How the disk is read.
     pub reading: Reading,
     /// Bytes of the bands that matrices are cut into.
     pub band_bytes: usize,
-    /// Policy `resident` in the host.
+    /// Settings of the policy `resident` in host memory.
     pub host: ResidentConfig,
-    /// Policy `resident` in the device.
+    /// Settings of the policy `resident` in device memory.
     pub device: ResidentConfig,
-    /// Copies in flight.
+    /// Number of copies to the device that may be in flight.
     pub credits: Credits,
-    /// Policy `ring` in the host.
+    /// Settings of the policy `ring` in host memory.
     pub host_ring: RingConfig,
-    /// Policy `ring` in the device.
+    /// Settings of the policy `ring` in device memory.
     pub device_ring: RingConfig,
 }
 
@@ -59,7 +59,7 @@ impl Settings {
         }
     }
 
-    /// The ring's anchor, window and distance in the host, in layers.
+    /// Returns the offset and the length of the ring in host memory, both in layers.
     pub fn host_reach(&self) -> (usize, usize) {
         match self.host_ring.reach {
             Reach::Layers { offset_layers, capacity_layers, .. } => (offset_layers, capacity_layers),
@@ -67,7 +67,7 @@ impl Settings {
         }
     }
 
-    /// The ring's reach in the device: layers, and groups.
+    /// Returns how far the ring in device memory reaches ahead, in layers and in units.
     pub fn device_reach(&self) -> (usize, usize) {
         match self.device_ring.reach {
             Reach::Units { depth_layers, ahead_units, .. } => (depth_layers, ahead_units),
@@ -76,8 +76,8 @@ impl Settings {
     }
 }
 
-/// As many layers as fit, of which the first few lie between the pass and the anchor. Layers behind the pass are needed
-/// last of all, so none is kept there.
+/// Makes a ring in host memory of as many layers as fit; the first few lie between the pass and the ring's anchor.
+/// Layers behind the pass are needed last of all, so none is kept there.
 fn host_ring(ring: &Shape, division: &Division, ahead_layers: usize, depth: usize) -> RingConfig {
     let fitting = whole_in(division.host.units, ring.layer_bytes());
     // One layer is in use.
@@ -97,7 +97,8 @@ fn host_ring(ring: &Shape, division: &Division, ahead_layers: usize, depth: usiz
     }
 }
 
-/// As many groups as fit, half of them ahead: a group that is copied replaces one that was used.
+/// Makes a ring in device memory of as many groups as fit, half of them ahead: a group that is copied replaces one
+/// that was used.
 fn device_ring(ring: &Shape, units: u64, credits: &Credits) -> RingConfig {
     let fitting = whole_in(units, ring.layer_bytes() / 2.0).clamp(2, ring.units.len().max(2));
     let ahead_units = (fitting / 2).max(1);

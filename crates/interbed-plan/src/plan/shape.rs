@@ -2,19 +2,19 @@
 
 use interbed_weights::{GroupSpec, Partition, Role, StoredAt, TensorSpec, WeightUnit};
 
-/// How matrices are cut into units.
+/// Tells how matrices are cut into units, the pieces of weights that are read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Bands of whole rows, of about this many bytes: one read each.
+    /// Units are bands of whole rows, of about this many bytes, each read at once.
     Bands(usize),
-    /// All matrices of a group together.
+    /// Each unit is all matrices of a group together.
     Groups,
 }
 
 /// A model as passes see it. Unless stated otherwise, bytes are those of the tensors, without padding for alignment.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
-    /// The units in the order of a pass.
+    /// Units of weights in the order in which a pass uses them.
     pub units: Vec<WeightUnit>,
     /// Number of layers, not counting the head.
     pub num_layers: usize,
@@ -54,47 +54,48 @@ impl Shape {
         })
     }
 
-    /// Bytes that a pass sweeps.
+    /// Returns the bytes of weights that a pass goes through.
     pub fn swept_bytes(&self) -> u64 {
         self.units.iter().map(|unit| unit.bytes).sum()
     }
 
-    /// Bytes of the head.
+    /// Returns the bytes of the head.
     pub fn head_bytes(&self) -> u64 {
         self.units.iter().filter(|unit| unit.role == Role::Head).map(|unit| unit.bytes).sum()
     }
 
-    /// Numbers that each token is multiplied with.
+    /// Returns how many weights each token is multiplied with.
     pub fn parameters(&self) -> u64 {
         self.units.iter().map(|unit| unit.parameters).sum()
     }
 
-    /// Bytes of one layer, on average.
+    /// Returns the bytes of one layer, on average.
     pub fn layer_bytes(&self) -> f64 {
         (self.swept_bytes() - self.head_bytes()) as f64 / self.num_layers.max(1) as f64
     }
 
-    /// Memory of the largest unit, in bytes.
+    /// Returns the memory of the largest unit, in bytes.
     pub fn largest(&self) -> u64 {
         self.units.iter().map(|unit| unit.memory).max().unwrap_or(0)
     }
 
-    /// Memory of all units, in bytes.
+    /// Returns the memory of all units, in bytes.
     pub fn memory(&self) -> u64 {
         self.units.iter().map(|unit| unit.memory).sum()
     }
 
-    /// Bytes that stay in memory besides units: vectors, and buffers for rows of the embedding.
+    /// Returns the bytes that stay in memory besides units: vectors, and buffers for rows of the embedding.
     pub fn fixed_bytes(&self) -> u64 {
         self.vector_bytes.saturating_add(self.row_memory)
     }
 
-    /// The fewest slots that units can be streamed through: for two products, one being read while the other computes.
+    /// Returns the fewest slots that units can be streamed through: enough for two products, one being read while the
+    /// other computes.
     pub fn slots_least(&self) -> usize {
         self.slots_least
     }
 
-    /// The least memory with which the weights can be streamed, in bytes.
+    /// Returns the least memory with which the weights can be streamed, in bytes.
     pub fn least_budget(&self) -> u64 {
         let slots = (self.slots_least() as u64).saturating_mul(self.largest());
         self.fixed_bytes().saturating_add(slots.min(self.memory())).saturating_add(self.expert_memory.1)

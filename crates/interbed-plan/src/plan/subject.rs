@@ -27,9 +27,9 @@ pub struct Subject {
     pub name: String,
     /// Where the model's shape comes from, if not from weights.
     pub note: Option<String>,
-    /// Its configuration.
+    /// Configuration of the model.
     pub config: ModelConfig,
-    /// The type that most weights have.
+    /// Number type that most weights have.
     pub dtype: DType,
     specs: Vec<GroupSpec>,
     weights: Weights,
@@ -40,16 +40,17 @@ enum Weights {
         catalog: Box<Catalog>,
         bytes: WeightBytes,
     },
-    /// All matrices are of one type, as far as their rows are whole blocks of it.
+    /// The model has no weights here; all its matrices are taken to have this type, if their rows are whole blocks of
+    /// it.
     Imagined(DType),
 }
 
 /// Memory that a model's weights take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightBytes {
-    /// Memory for all weights.
+    /// Bytes of memory for all weights.
     pub whole: Bytes,
-    /// The least memory with which they can be streamed.
+    /// Least bytes of memory with which the weights can be streamed.
     pub streamed: Bytes,
 }
 
@@ -85,7 +86,7 @@ impl Subject {
         Ok(Self { name, note: None, config, dtype, specs, weights })
     }
 
-    /// The matrices as units.
+    /// Cuts the model's matrices into units.
     ///
     /// # Errors
     /// When sizes overflow.
@@ -94,7 +95,7 @@ impl Subject {
         shape.ok_or_else(|| Refusal::new(format!("the sizes of {} cannot be counted", self.name)))
     }
 
-    /// The weights in pieces, with bands of about `band_bytes`.
+    /// Divides the weights into pieces, with bands of about `band_bytes`.
     ///
     /// # Errors
     /// When sizes overflow.
@@ -102,7 +103,7 @@ impl Subject {
         Ok(Partition::new(&self.specs, band_bytes, |_, tensor| Ok(self.place(tensor)))?)
     }
 
-    /// The memory that the weights take.
+    /// Returns how much memory the weights take.
     ///
     /// # Errors
     /// When sizes overflow.
@@ -117,7 +118,7 @@ impl Subject {
         Ok(WeightBytes { whole, streamed: Bytes(shape.least_budget()) })
     }
 
-    /// The weights' files, opened for direct reads; none if there are no weights here.
+    /// Opens the weights' files for direct reads; returns none if there are no weights here.
     ///
     /// # Errors
     /// When a file cannot be opened.
@@ -161,7 +162,8 @@ impl Subject {
     }
 }
 
-/// The configuration that `model` names, with the model's name and where it comes from; `None` if there may be weights.
+/// Finds the configuration that `model` names, with the model's name and where it comes from; `None` if there may be
+/// weights.
 fn imagined(model: &Path) -> Result<Option<(ModelConfig, String, String)>, Refusal> {
     if model.is_file() && model.extension().is_some_and(|extension| extension == "json") {
         return from_file(model, model.parent()).map(Some);
@@ -195,7 +197,7 @@ fn imagined(model: &Path) -> Result<Option<(ModelConfig, String, String)>, Refus
     Ok(Some((ModelConfig::from_json(&json)?, name.to_owned(), note)))
 }
 
-/// The preset that a name means: the preset's own name, or a name on the Hugging Face Hub.
+/// Finds the preset that `text` means: by the preset's own name, or by a name on the Hugging Face Hub.
 fn well_known(text: &str) -> Option<&'static str> {
     let lower = text.to_ascii_lowercase();
     let model = lower.rsplit('/').next().unwrap_or(&lower);

@@ -7,32 +7,32 @@ use serde_json::{Value, json};
 use super::{MixturePlan, Plan};
 use crate::words::{bytes, grouped, number};
 
-/// The two lines with which a plan begins.
+/// Holds the figures of the two lines with which a plan begins.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The model's name.
+    /// Name of the model.
     pub name: String,
     /// Bytes of the weights that passes go through, those of all experts among them.
     pub weight_bytes: f64,
-    /// Bytes from disk for a token of one sequence.
+    /// Bytes that are read from disk for a token of one sequence.
     pub read_bytes: f64,
-    /// Tokens of the KV cache.
+    /// Tokens for which the KV cache has room.
     pub kv_tokens: u64,
-    /// Tokens a second of one sequence.
+    /// Tokens per second of one sequence.
     pub tokens_per_s: f64,
-    /// The most sequences that were planned for, and the tokens a second of them together.
+    /// Largest number of sequences that was planned for, and the tokens per second of all of them together.
     pub together: Option<(usize, f64)>,
-    /// What limits one sequence.
+    /// What limits the speed of one sequence.
     pub limit: &'static str,
 }
 
 impl Verdict {
-    /// Whether all weights stay in memory.
+    /// Returns whether all weights stay in memory.
     pub fn fits(&self) -> bool {
         self.read_bytes < 1.0
     }
 
-    /// The verdict for scripts.
+    /// Writes the verdict as JSON, for scripts.
     pub(super) fn to_json(&self) -> Value {
         json!({
             "fits": self.fits(),
@@ -70,7 +70,7 @@ impl fmt::Display for Verdict {
 }
 
 impl Plan {
-    /// What the plan comes to.
+    /// Sums up the plan.
     pub fn verdict(&self) -> Verdict {
         let decode = &self.forecast.decode;
         let rate = |index: usize| decode.get(index).map(|one| (one.batch, one.batch as f64 / one.seconds));
@@ -88,7 +88,7 @@ impl Plan {
 }
 
 impl MixturePlan {
-    /// What the plan comes to.
+    /// Sums up the plan.
     pub fn verdict(&self) -> Verdict {
         let rate = |index: usize| self.decode.get(index).map(|one| (one.batch, one.batch as f64 / one.seconds));
         let (_, tokens_per_s) = rate(0).unwrap_or_default();
@@ -105,7 +105,7 @@ impl MixturePlan {
     }
 }
 
-/// The words for what binds.
+/// Returns the words for the term that limits the speed.
 fn worded(term: &'static str) -> &'static str {
     match term {
         "disk" => "the disk",

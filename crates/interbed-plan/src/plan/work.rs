@@ -5,29 +5,32 @@ use interbed_weights::{Role, WeightUnit};
 
 use super::shape::Shape;
 
-/// The work of a pass.
+/// Describes the work of a pass through the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Work {
-    /// Tokens in all.
+    /// Number of tokens in the pass.
     pub tokens: usize,
-    /// Tokens whose logits are wanted; 0 leaves the head out.
+    /// Number of tokens whose logits are wanted; 0 leaves the head out.
     pub logits: usize,
     /// Bytes of keys and values that attention reads.
     pub kv_bytes: f64,
 }
 
 impl Work {
-    /// One token of each of `batch` sequences, each with `context` tokens before it of `kv_token` bytes.
+    /// Work of a pass that decodes one token of each of `batch` sequences, each after `context` tokens whose KV takes
+    /// `kv_token` bytes each.
     pub fn decode(batch: usize, context: usize, kv_token: u64) -> Self {
         Self { tokens: batch, logits: batch, kv_bytes: batch as f64 * context as f64 * kv_token as f64 }
     }
 
-    /// A chunk of `tokens` tokens of a prompt, after `before` others.
+    /// Work of a pass that computes `tokens` tokens of a prompt, after `before` others; `last` says whether they end
+    /// the prompt.
     pub fn prefill(tokens: usize, before: usize, last: bool, kv_token: u64) -> Self {
         Self { tokens, logits: usize::from(last), kv_bytes: (before + tokens) as f64 * kv_token as f64 }
     }
 
-    /// The bytes and operations of a pass through `shape`, of which `host` and `device` bytes are in memory.
+    /// Counts the bytes and operations of a pass through `shape`, of whose weights `host` and `device` bytes are in
+    /// memory.
     pub fn pass(&self, shape: &Shape, host: f64, device: f64) -> Pass {
         let units = shape.units.iter().filter(|unit| self.touches(unit));
         let (mut weights, mut operations) = (0.0, 0.0);
@@ -40,13 +43,13 @@ impl Work {
         Pass { weights, host: host * part, device: device * part, kv: self.kv_bytes, operations }
     }
 
-    /// Whether the pass needs the unit at all.
+    /// Returns whether the pass needs this unit of weights.
     pub fn touches(&self, unit: &WeightUnit) -> bool {
         unit.role != Role::Head || self.logits > 0
     }
 
-    /// Nanoseconds of computing with one unit. `kv_per_byte` spreads reads of keys and values over the weights of
-    /// attention; bytes that came from disk cross host memory once more.
+    /// Returns the nanoseconds of computing with one unit. `kv_per_byte` spreads reads of keys and values over the
+    /// weights of attention; bytes that came from disk cross host memory once more.
     pub fn compute_ns(&self, unit: &WeightUnit, streamed: bool, kv_per_byte: f64, rates: &Rates) -> u64 {
         let bytes = unit.bytes as f64;
         let kv = if unit.role == Role::Attention { self.kv_bytes * kv_per_byte * bytes } else { 0.0 };
@@ -57,7 +60,8 @@ impl Work {
         (memory.max(self.operations(unit) / rates.flops) * 1e9) as u64
     }
 
-    /// Nanoseconds of the host's computing with one unit that it holds beside a device.
+    /// Returns the nanoseconds that the host takes to compute with a unit that it holds, where a device computes the
+    /// others.
     pub fn host_ns(&self, unit: &WeightUnit, rates: &Rates) -> u64 {
         ((unit.bytes as f64 / rates.host).max(self.operations(unit) / rates.host_flops) * 1e9) as u64
     }
@@ -68,7 +72,7 @@ impl Work {
     }
 }
 
-/// The argument of [`Work::compute_ns`]: the share of all keys and values that goes with one byte of attention weights.
+/// Returns the share of all keys and values that is read with one byte of attention weights, for [`Work::compute_ns`].
 pub(super) fn kv_per_byte(shape: &Shape) -> f64 {
     let attention = shape.units.iter().filter(|unit| unit.role == Role::Attention).map(|unit| unit.bytes).sum::<u64>();
     if attention > 0 { 1.0 / attention as f64 } else { 0.0 }

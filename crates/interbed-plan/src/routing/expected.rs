@@ -7,8 +7,8 @@ use super::player::Player;
 use super::policy::{demand, read_bytes};
 use super::trace::Routing;
 
-/// Bytes that a generated token reads on the mean, from token `from` on, with `budget` bytes for experts. If the
-/// routing has no later token, 0.
+/// Returns the bytes that a generated token reads on the mean, from token `from` on, with `budget` bytes for experts.
+/// If the routing has no later token, 0.
 ///
 /// # Errors
 /// [`ArenaError::TooSmall`].
@@ -18,7 +18,7 @@ pub fn read_bytes_per_token(routing: &Routing, budget: u64, from: u64) -> Result
     Ok(per_token(routing, passes_before, read))
 }
 
-/// Bytes that it reads at least, whatever decides what stays in memory (PFOO-L).
+/// Returns the bytes that a generated token reads at least, whatever policy decides what stays in memory (PFOO-L).
 pub fn least_bytes_per_token(routing: &Routing, budget: u64, from: u64) -> f64 {
     let passes_before = routing.passes_before(from);
     per_token(routing, passes_before, lower_bound(routing, passes_before, budget))

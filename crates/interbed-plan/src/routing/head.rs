@@ -1,30 +1,30 @@
 //! The lines above a trace's table.
 
-/// What a routing trace says of its model.
+/// Holds what a routing trace says of its model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RoutingHead {
-    /// The model's file or name, without white space.
+    /// File or name of the model, without white space.
     pub model: String,
-    /// Its architecture, without white space.
+    /// Architecture of the model, without white space.
     pub arch: String,
-    /// All layers, those without experts too.
+    /// Number of all layers, those without experts too.
     pub layers: u32,
-    /// Experts of a layer.
+    /// Number of experts in a layer.
     pub experts: u32,
-    /// Experts that a token uses in a layer.
+    /// Number of experts that a token uses in a layer.
     pub top_k: u32,
-    /// Layers that have experts, ascending.
+    /// Bytes of each layer that has experts, ascending by layer.
     pub layer_bytes: Vec<LayerBytes>,
 }
 
-/// Bytes of one layer.
+/// Holds the bytes of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerBytes {
-    /// The layer's number among all layers.
+    /// Number of the layer among all layers.
     pub layer: u32,
-    /// Bytes of each of its experts.
+    /// Bytes of each expert of the layer.
     pub expert_bytes: u64,
-    /// Bytes of its other weights.
+    /// Bytes of the layer's other weights.
     pub dense_bytes: u64,
 }
 

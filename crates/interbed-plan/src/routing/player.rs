@@ -5,36 +5,39 @@ use interbed_weights::experts::{Arena, ArenaError, ArenaShape, Placement, SlabCo
 use super::policy::SlabPolicy;
 use super::trace::LayerVisit;
 
-/// An arena whose reads all succeed.
+/// Plays routings to an arena, the memory of experts, whose reads all succeed.
 #[derive(Debug)]
 pub struct Player {
     arena: Arena,
     ahead: Option<Ahead>,
 }
 
-/// Reads ahead of the router.
+/// Describes how experts are read before the router asks for them.
 #[derive(Debug)]
 struct Ahead {
     likelihood: f32,
-    /// What each layer's last visit wanted.
+    /// Experts that each layer's last visit wanted.
     last: Vec<Vec<u32>>,
 }
 
 impl Player {
+    /// Makes a player with `budget` bytes for experts.
+    ///
     /// # Errors
     /// [`ArenaError::TooSmall`].
     pub fn new(shape: &ArenaShape, budget: u64) -> Result<Self, ArenaError> {
         Ok(Self { arena: Arena::new(shape.clone(), budget)?, ahead: None })
     }
 
-    /// While a layer computes, what the next one used last is read, as it is used again with this likelihood.
+    /// Reads, while a layer computes, the experts that the next layer used last; `likelihood` says how likely they are
+    /// used again.
     pub fn reading_ahead(mut self, likelihood: f32) -> Self {
         let last = vec![Vec::new(); self.arena.shape().layers()];
         self.ahead = Some(Ahead { likelihood, last });
         self
     }
 
-    /// Begins with uses counted earlier.
+    /// Begins with counts of uses that were made earlier.
     ///
     /// # Errors
     /// [`ArenaError::Counts`].
@@ -42,7 +45,7 @@ impl Player {
         self.arena.warm(counts)
     }
 
-    /// The arena as it is now.
+    /// Returns the arena in its present state.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }

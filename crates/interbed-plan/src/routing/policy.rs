@@ -2,20 +2,21 @@
 
 use super::trace::{LayerVisit, Routing, RoutingPass};
 
-/// A memory for slabs of a fixed size.
+/// Plays a memory for slabs, the weights of one expert in one layer, within a fixed size.
 pub trait SlabPolicy {
-    /// A pass visits a layer. Tells the bytes that were read for it, those read ahead of it excepted.
+    /// Visits a layer in a pass. Returns the bytes that were read for the visit, except those that were read ahead of
+    /// it.
     fn visit(&mut self, visit: &LayerVisit) -> u64;
 }
 
-/// Bytes read in a routing's window for passes that generate.
+/// Returns the bytes that generating passes read, in the part of a routing after `passes_before` passes.
 pub fn read_bytes(routing: &Routing, passes_before: usize, policy: &mut dyn SlabPolicy) -> u64 {
     let (before, window) = routing.passes().split_at(passes_before);
     play(before, policy);
     play(window, policy)
 }
 
-/// Bytes read in these passes, prompts excepted.
+/// Returns the bytes that these passes read, prompts excepted.
 pub fn play(passes: &[RoutingPass], policy: &mut dyn SlabPolicy) -> u64 {
     let mut read = 0;
     for pass in passes {
@@ -25,7 +26,8 @@ pub fn play(passes: &[RoutingPass], policy: &mut dyn SlabPolicy) -> u64 {
     read
 }
 
-/// Generated tokens of a routing's window, and the bytes of all slabs that they use, token by token.
+/// Counts the generated tokens of a routing after `passes_before` passes, and the bytes of all slabs that they use,
+/// token by token.
 pub fn demand(routing: &Routing, passes_before: usize) -> (u64, u64) {
     let window = routing.passes().iter().skip(passes_before).filter(|pass| !pass.prompt);
     window.fold((0, 0), |(tokens, bytes), pass| {

@@ -2,35 +2,35 @@
 
 use interbed_weights::experts::ArenaShape;
 
-/// What passes through a model's mixture layers asked for.
+/// Records which experts a model's mixture layers asked for, pass by pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routing {
     pub(super) shape: ArenaShape,
     pub(super) passes: Vec<RoutingPass>,
 }
 
-/// One pass.
+/// Records one pass through the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingPass {
-    /// Whether it computed a prompt; other passes generate.
+    /// Whether the pass computed a prompt; other passes generate.
     pub prompt: bool,
-    /// Tokens in it.
+    /// Number of tokens in the pass.
     pub tokens: u32,
-    /// Its mixture layers in order.
+    /// What each mixture layer of the pass asked for, in order.
     pub visits: Vec<LayerVisit>,
 }
 
-/// What a pass asks a mixture layer for.
+/// Records which experts one mixture layer asked for in one pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerVisit {
-    /// Counts mixture layers only.
+    /// Number of the layer, counting mixture layers only.
     pub layer: u32,
-    /// Experts, ascending, each with the number of tokens that use it.
+    /// Numbers of the experts, ascending, each with the number of tokens that use it.
     pub wanted: Vec<(u32, u32)>,
 }
 
 impl Routing {
-    /// The routing of `passes`.
+    /// Makes the routing of `passes`.
     ///
     /// # Panics
     /// If a pass visits a layer, or wants an expert, that `shape` does not have.
@@ -43,23 +43,23 @@ impl Routing {
         Self { shape, passes }
     }
 
-    /// The model's mixture layers.
+    /// Returns the shape of the model's mixture layers.
     pub fn shape(&self) -> &ArenaShape {
         &self.shape
     }
 
-    /// The passes in order.
+    /// Returns the passes in order.
     pub fn passes(&self) -> &[RoutingPass] {
         &self.passes
     }
 
-    /// Without the passes of prompts.
+    /// Returns this routing without the passes of prompts.
     pub fn generated(&self) -> Self {
         let passes = self.passes.iter().filter(|pass| !pass.prompt).cloned().collect();
         Self { shape: self.shape.clone(), passes }
     }
 
-    /// Tokens of passes that generate.
+    /// Returns how many tokens the passes generate.
     pub fn generated_tokens(&self) -> u64 {
         self.passes.iter().filter(|pass| !pass.prompt).map(|pass| u64::from(pass.tokens)).sum()
     }

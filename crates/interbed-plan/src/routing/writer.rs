@@ -4,26 +4,26 @@ use std::io::{self, Write};
 
 use super::head::{COLUMNS, KIND, RoutingHead, VERSION};
 
-/// One expert that one token was sent to.
+/// Describes one expert that one token was sent to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RoutingRow {
-    /// Counts the prompts of a conversation, from 0.
+    /// Number of the prompt in its conversation, from 0.
     pub turn: u32,
-    /// Whether the token is of the prompt.
+    /// Whether the token belongs to the prompt.
     pub prompt: bool,
-    /// The token's position.
+    /// Position of the token.
     pub step: u32,
-    /// The layer's number among all layers.
+    /// Number of the layer among all layers.
     pub layer: u32,
-    /// The expert's rank among those of the token.
+    /// Rank of the expert among those of the token.
     pub slot: u32,
-    /// The expert.
+    /// Number of the expert.
     pub expert: u32,
-    /// What the router weighs it with.
+    /// Weight that the router gives the expert.
     pub weight: f32,
-    /// Whether it was in memory when the layer began.
+    /// Whether the expert was in memory when the layer began.
     pub held: bool,
-    /// Bytes that were read for it; 0 if it was in memory, or an earlier row of the pass tells of them.
+    /// Bytes that were read for the expert; 0 if it was in memory, or an earlier row of the pass counts them.
     pub read_bytes: u64,
 }
 

@@ -6,14 +6,14 @@ use interbed_weights::window::UnitId;
 
 use super::machine::ChannelSpec;
 
-/// A load to be carried over the channel.
+/// Names a load that the channel must carry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChannelJob {
     pub unit: UnitId,
     pub ticket: u64,
 }
 
-/// When a job begins to move bytes, and when it is done.
+/// Tells when a job begins to move bytes, and when it is done.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
     pub begin_ns: u64,
@@ -24,10 +24,10 @@ pub(super) struct Timing {
 pub(super) struct Channel {
     spec: ChannelSpec,
     queue: VecDeque<ChannelJob>,
-    /// Requests in flight on the channel.
+    /// Number of requests in flight on the channel.
     outstanding: usize,
     free_at_ns: u64,
-    /// Time in which bytes moved, including requests in flight.
+    /// Nanoseconds in which bytes moved, including requests in flight.
     pub busy_ns: u64,
 }
 
@@ -55,7 +55,7 @@ impl Channel {
         Some((job, Timing { begin_ns, done_ns: self.free_at_ns + self.spec.latency_ns }))
     }
 
-    /// A request was answered.
+    /// Notes that a request was answered.
     pub fn end_one(&mut self) {
         self.outstanding -= 1;
     }

@@ -2,40 +2,40 @@
 
 use super::SimulationError;
 
-/// A disk, or a link between host and device.
+/// Describes a disk, or a link between host and device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChannelSpec {
-    /// Bytes a second that all requests share.
+    /// Bytes per second that all requests share.
     pub bytes_per_s: f64,
     /// Nanoseconds from a request's last byte to its completion; latencies of requests overlap.
     pub latency_ns: u64,
-    /// How many requests are in flight at a time; the others wait.
+    /// Number of requests that may be in flight at a time; the others wait.
     pub depth: usize,
 }
 
-/// The faults, and how often they occur; by default none.
+/// Describes faults of the hardware and how often they occur; by default none.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Faults {
     /// The most nanoseconds added to each completion, at random, so that completions come out of order.
     pub jitter_ns: u64,
     /// The most nanoseconds that an eviction takes, at random.
     pub eviction_ns: u64,
-    /// The share of loads that fail.
+    /// Share of loads that fail.
     pub failed_loads: f64,
-    /// The share of loads for which there is no memory.
+    /// Share of loads for which there is no memory.
     pub failed_allocations: f64,
 }
 
-/// A disk, optionally a link, and their faults.
+/// Describes a disk, optionally a link, and their faults.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SimulatedMachine {
-    /// The disk that the host tier is read from.
+    /// Disk that the host tier is read from.
     pub disk: ChannelSpec,
-    /// The link that the device tier is copied over.
+    /// Link that the device tier is copied over, if there is one.
     pub link: Option<ChannelSpec>,
-    /// The faults.
+    /// Faults of disk and link.
     pub faults: Faults,
-    /// Chooses the faults; the same seed gives the same run.
+    /// Seed that chooses the faults; equal seeds give equal runs.
     pub seed: u64,
 }
 
