@@ -65,8 +65,8 @@ pub struct Family {
     /// Values of `model_type` of larger models, such as those that also see, whose language model of this family is
     /// described under `text_config`.
     within: &'static [&'static str],
-    /// Values of `quant_method` in `config.json` that need no treatment, because the names of the weights tell how they
-    /// are stored.
+    /// Values of `quant_method` in `config.json` that are accepted besides FP8, because the names of the weights tell
+    /// how they are stored.
     pub(crate) quantizations: &'static [&'static str],
     /// Which of the family's GGUF files belong to tokenizers that drop white space behind special tokens; `None` if
     /// none do.
