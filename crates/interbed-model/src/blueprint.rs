@@ -44,7 +44,7 @@ pub struct Blueprint {
     pub ropes: Vec<Rope>,
     /// The decoder layers, in order.
     pub layers: Vec<DecoderLayer>,
-    /// What follows the last layer.
+    /// The norm and the matrix that turn hidden states into logits.
     pub head: Head,
 }
 
@@ -106,7 +106,7 @@ pub struct Norm {
     pub offset: f32,
 }
 
-/// What follows the last layer.
+/// The norm and the matrix that turn hidden states into logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Head {
     /// How several residual streams become one; `None` in models with one stream.

@@ -47,7 +47,7 @@ pub struct Attention {
     pub norms_values: bool,
     /// Index of the rotation among [`Blueprint::ropes`](super::Blueprint::ropes); `None` if positions are not encoded.
     pub rope: Option<usize>,
-    /// The factor of the scores.
+    /// Number that the scores are multiplied by before the softmax.
     pub scale: f32,
     /// How queries grow with their positions.
     pub growth: Option<QueryGrowth>,
@@ -59,7 +59,7 @@ pub struct Attention {
     pub soft_cap: Option<f32>,
     /// Whether the sigmoid of a second query projection multiplies the result.
     pub output_gate: bool,
-    /// Where values come from.
+    /// Which projection makes the values of an attention.
     pub values: ValueSource,
     /// Where rows of keys and values come from.
     pub rows: KvRows,
@@ -105,7 +105,7 @@ impl QueryGrowth {
     }
 }
 
-/// Where values come from.
+/// Which projection makes the values of an attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueSource {
     /// Values have a projection of their own.
@@ -154,7 +154,7 @@ pub struct LatentAttention {
     pub value_width: usize,
     /// Index of the rotation among [`Blueprint::ropes`](super::Blueprint::ropes).
     pub rope: usize,
-    /// The factor of the scores.
+    /// Number that the scores are multiplied by before the softmax.
     pub scale: f32,
     /// How many positions a token sees, itself included; `None` means all.
     pub window: Option<usize>,
@@ -169,7 +169,7 @@ pub struct LatentAttention {
 /// Rows that stand for several tokens each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompressedRows {
-    /// Tokens of a row.
+    /// Number of tokens that a row stands for.
     pub rate: usize,
     /// Whether a row also covers the tokens of the preceding row.
     pub overlaps: bool,
@@ -257,7 +257,7 @@ pub enum State {
     CompressedRows {
         /// Elements of a row.
         width: usize,
-        /// Tokens of a row.
+        /// Number of tokens that a row stands for.
         rate: usize,
     },
     /// The last rows of a convolution's input; their size does not grow with the sequence.
