@@ -29,10 +29,10 @@ pub enum RequestError {
          type: try --kv-dtype f32"
     )]
     NotFinite,
-    /// It is not known what the request's constraint allows next.
+    /// The request's constraint could not determine which tokens are allowed next.
     #[error(transparent)]
     Constraint(GrammarError),
-    /// It could not fit even in an empty KV pool.
+    /// The request would not fit even if it had all KV blocks.
     #[error(
         "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens, or raise --memory"
     )]
@@ -42,7 +42,7 @@ pub enum RequestError {
         /// Blocks in all.
         limit: usize,
     },
-    /// Its client read more slowly than its tokens came.
+    /// The client read the answer more slowly than its tokens came.
     #[error(
         "the answer was read too slowly: too many of its tokens waited to be read, so it was ended; read it as it \
          comes, or send the request without stream"
@@ -60,22 +60,23 @@ pub struct TokenLogprob {
     pub token: TokenId,
     /// Natural logarithm of its probability.
     pub logprob: f32,
-    /// 1 for the most likely token.
+    /// Position of the token in the order of likelihood, which is 1 for the most likely token.
     pub rank: u32,
 }
 
-/// What the tiers below memory had of a prompt, beyond what was in memory.
+/// Tokens of a prompt whose KV was found on disk or in a shared store, beyond those that were in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FoundBelow {
     /// Tokens that were on disk.
     pub tokens: usize,
-    /// Those of them that came from there.
+    /// Tokens whose KV was read from disk.
     pub loaded: usize,
     /// Tokens that came from the store that servers share.
     pub remote: usize,
     /// Seconds that the store took.
     pub remote_seconds: f64,
-    /// Those that were computed, since that was expected to be faster. Others could not be read.
+    /// Tokens that were found on disk and computed anyway, because that was expected to be faster. The remaining ones
+    /// could not be read.
     pub computed: usize,
     /// Seconds that reading from disk took.
     pub seconds: f64,
@@ -91,7 +92,7 @@ pub struct PositionLogprobs {
 }
 
 impl PositionLogprobs {
-    /// The same with at most `top` of the most likely tokens.
+    /// Returns these log-probabilities with at most `top` of the most likely tokens.
     #[must_use]
     pub fn best(&self, top: usize) -> Self {
         Self { chosen: self.chosen, top: self.top.iter().take(top).copied().collect() }
@@ -106,7 +107,7 @@ pub enum Event {
     PromptDone {
         /// Prompt tokens whose KV came from the prefix cache.
         cached_tokens: usize,
-        /// What of it came from below memory; `None` without a tier there.
+        /// Tokens whose KV came from disk or from a shared store; `None` without either.
         below: Option<FoundBelow>,
         /// Where the prefix stopped matching and why, when `explain_miss` was set. What came from below memory has
         /// matched, so that this agrees with `cached_tokens`.

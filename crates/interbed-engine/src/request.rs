@@ -14,7 +14,8 @@ use crate::unread::UnreadBudget;
 /// (OpenAI's limit on the first is 300; vLLM has none).
 pub const TOKEN_LIST_MAX: usize = 1024;
 
-/// Whose requests they are, where several share an engine: each has a share of the KV blocks.
+/// Identifies the tenant that a request belongs to, where several tenants share an engine; each has a share of the KV
+/// blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u128);
 
@@ -27,19 +28,20 @@ pub struct Request {
     pub params: SamplingParams,
     /// Requests with different salts never share cached KV. `None` is the common namespace.
     pub cache_salt: Option<String>,
-    /// Lower runs first; ties by arrival. 0 by default.
+    /// Requests with a lower number run first, and those with equal numbers in the order of arrival; 0 by default.
     pub priority: i32,
-    /// Whose it is. Requests without one share as if they were one tenant's.
+    /// The tenant that the request belongs to. All requests without a tenant share like one tenant.
     pub tenant: Option<TenantId>,
     /// Whether [`Event::PromptDone`](crate::Event::PromptDone) is to say why its prefix was not cached.
     pub explain_miss: bool,
-    /// The best continuations by beam search instead of sampled ones.
+    /// Settings of beam search, if the best continuations are wanted instead of sampled ones.
     pub beam: Option<BeamParams>,
-    /// The prompt's embedding, pooled in this way, instead of a continuation: `max_tokens` is 0 then.
+    /// How to pool the prompt's embedding, if an embedding is wanted instead of a continuation; `max_tokens` is 0 then.
     pub embed: Option<Pooling>,
-    /// What its streams may leave unread, together with all others that have the same budget; `None` is no bound.
+    /// Bound on what the streams of this request and of others with the same budget may leave unread; `None` is no
+    /// bound.
     pub unread: Option<Arc<UnreadBudget>>,
-    /// What each continuation may be, and where it ends.
+    /// Grammar that each continuation has to follow, which also decides where it ends.
     pub constraint: Option<Constraint>,
 }
 
@@ -50,7 +52,7 @@ pub struct SamplingParams {
     pub max_tokens: usize,
     /// Tokens before which neither EOS nor a stop token may end the sequence.
     pub min_tokens: usize,
-    /// 0 is greedy.
+    /// Number that logits are divided by before sampling; 0 always takes the most likely token.
     pub temperature: f32,
     /// Keep the `k` most likely tokens; `None` keeps all.
     pub top_k: Option<usize>,
@@ -68,8 +70,8 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Tokens that may be generated; empty means all.
     pub allowed_token_ids: Vec<TokenId>,
-    /// Runs of tokens that are not generated: where all tokens of one but the last have been, the last may not follow.
-    /// None is empty.
+    /// Sequences of tokens that must not be generated: after all tokens of one but the last, the last is forbidden. No
+    /// sequence is empty.
     pub bad_words: Vec<Vec<TokenId>>,
     /// The n-th sample of a request depends on the seed, n and the logits alone.
     pub seed: u64,
@@ -107,10 +109,10 @@ impl Default for SamplingParams {
     }
 }
 
-/// What beam search is asked for.
+/// Settings of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamParams {
-    /// Beams that live at a time; at least 1, which is greedy.
+    /// Number of beams that are extended at a time; at least 1, which is greedy.
     pub width: usize,
     /// Exponent of the length that a hypothesis' summed log-probability is divided by; in [-10, 10]. Above 0, longer
     /// hypotheses gain; 1 is usual.
@@ -125,10 +127,10 @@ impl Default for BeamParams {
     }
 }
 
-/// What requests are checked against; known once the model is loaded and memory divided.
+/// Limits that requests are checked against; they are known once the model is loaded and memory divided.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Token ids are below this.
+    /// Upper bound of token ids, which are all smaller.
     pub vocab_size: usize,
     /// Prompt plus generated tokens of one request: the model's context or what KV memory can hold, whichever is
     /// less.
@@ -156,7 +158,7 @@ pub struct InvalidRequest {
     pub param: &'static str,
     /// What was expected, what was got, and what to do.
     pub message: String,
-    /// What does not fit, where the context is too short for the request.
+    /// The prompt's length and its limit, if the context is too short for the request.
     pub overflow: Option<ContextOverflow>,
 }
 
@@ -169,19 +171,19 @@ pub struct ContextOverflow {
     pub prompt_max: usize,
 }
 
-/// Why [`crate::EngineHandle::submit`] took nothing.
+/// Why [`crate::EngineHandle::submit`] refused a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubmitError {
-    /// HTTP 400.
+    /// The request has an invalid parameter (HTTP 400).
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// HTTP 429 with `Retry-After`.
+    /// Too many requests are waiting (HTTP 429 with `Retry-After`).
     #[error("{waiting} requests are waiting already, and no more may (--max-waiting); try again later")]
     Overloaded {
         /// Requests in the waiting queue.
         waiting: usize,
     },
-    /// HTTP 503: the engine has shut down, or is draining.
+    /// The engine has shut down or takes no more requests before it does (HTTP 503).
     #[error("the engine has stopped and takes no more requests")]
     Stopped,
 }
@@ -208,7 +210,7 @@ impl Request {
         }
     }
 
-    /// Nothing is sampled for an embedding.
+    /// Refuses parameters of sampling in a request for an embedding, for which nothing is sampled.
     fn check_embedding(&self) -> Result<(), InvalidRequest> {
         let asks = [
             ("max_tokens", self.params.max_tokens > 0),
@@ -234,7 +236,7 @@ impl Request {
         Ok(())
     }
 
-    /// A constraint says where an answer ends: what would say otherwise is refused.
+    /// Refuses parameters that would end an answer elsewhere than its constraint does.
     fn check_constraint(&self) -> Result<(), InvalidRequest> {
         if self.constraint.is_none() {
             return Ok(());
@@ -295,7 +297,7 @@ impl BeamParams {
         room.min(limits.max_model_len.saturating_sub(prompt_len))
     }
 
-    /// A beam search goes by the model's own log-probabilities: what would change or narrow them is refused.
+    /// Refuses parameters that would change or narrow the model's own log-probabilities, which a beam search goes by.
     fn check(&self, prompt_len: usize, params: &SamplingParams, limits: &Limits) -> Result<(), InvalidRequest> {
         if self.width == 0 || self.width > limits.max_beam_width {
             return refuse(
@@ -410,7 +412,7 @@ fn check_tokens(
     }
 }
 
-/// Also refuses NaN, which compares with nothing.
+/// Checks that a parameter is within limits; NaN never is.
 fn in_range(param: &'static str, value: f32, low: f32, high: f32) -> Result<(), InvalidRequest> {
     if (low..=high).contains(&value) {
         return Ok(());

@@ -40,7 +40,7 @@ pub struct EngineStatus {
     pub kv_disk: Option<KvDiskStatus>,
     /// KV in a store that servers share, if there is one.
     pub kv_remote: Option<KvRemoteStatus>,
-    /// What is mapped in strips, if KV is.
+    /// Mappings of KV blocks side by side, if the engine uses them.
     pub strips: Option<StripsStatus>,
     /// Bytes of memory that weights take.
     pub weights_bytes: u64,
@@ -60,15 +60,15 @@ pub struct EngineStatus {
 pub struct StripsStatus {
     /// Mappings of all strips, as the system counts them.
     pub mappings: usize,
-    /// Mappings that they may have.
+    /// Most mappings that all strips together may have.
     pub mappings_max: usize,
     /// Blocks mapped in strips; shared ones count several times.
     pub mapped_blocks: usize,
     /// Times that a sequence's blocks had no room in a strip for a pass.
     pub listed: u64,
-    /// Time that steps took for it before their passes: deciding, mapping, and waiting.
+    /// Time that steps took before their passes to decide about strips, to map blocks and to wait.
     pub time: Duration,
-    /// What was mapped.
+    /// Counts of the mapping work.
     pub work: StripStats,
 }
 
@@ -97,7 +97,7 @@ pub struct FinishedCounts {
     pub failed: u64,
 }
 
-/// What the engine counts besides what its parts count themselves.
+/// Totals that the engine counts itself; other totals are counted by its parts.
 #[derive(Default)]
 pub(crate) struct Totals {
     pub(crate) steps: u64,
@@ -111,7 +111,7 @@ pub(crate) struct Totals {
 }
 
 impl FinishedCounts {
-    /// Counts one that ended well.
+    /// Counts a request that ended well for this reason.
     pub(crate) fn count(&mut self, reason: FinishReason) {
         match reason {
             FinishReason::Length => self.length += 1,
@@ -129,7 +129,7 @@ pub struct KvStatus {
     pub blocks_used: usize,
     /// Blocks that no sequence holds but whose content can still be found.
     pub blocks_cached: usize,
-    /// Blocks with nothing of use in them.
+    /// Blocks whose content is not needed.
     pub blocks_free: usize,
     /// Blocks without memory, which weights have instead.
     pub blocks_withdrawn: usize,
@@ -162,7 +162,7 @@ pub struct KvStatus {
 pub struct SwapStatus {
     /// Slots, each for one block; 0 without swap space.
     pub slots_total: usize,
-    /// Slots that hold KV, or wait for it.
+    /// Slots that hold KV or are reserved for KV on its way out.
     pub slots_used: usize,
     /// Bytes of one block.
     pub block_bytes: u64,
@@ -174,7 +174,7 @@ pub struct SwapStatus {
     pub failed: u64,
 }
 
-/// Durations by size.
+/// Counts of durations, by size.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Histogram {
     /// How many were at most [`Histogram::BOUNDS`]`[i]` seconds and above the bound before; the last counts the rest.
@@ -196,12 +196,12 @@ impl Histogram {
     }
 }
 
-/// Numbers of tokens by size.
+/// Counts of passes, by their number of tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TokenHistogram {
     /// How many were at most [`TokenHistogram::BOUNDS`]`[i]` and above the bound before; the last counts the rest.
     pub counts: [u64; TokenHistogram::BOUNDS.len() + 1],
-    /// All of them together.
+    /// Sum of all numbers that were counted.
     pub sum: u64,
 }
 

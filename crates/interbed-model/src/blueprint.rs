@@ -1,4 +1,4 @@
-//! What a model computes: a list of layers, each of parts, and what each part keeps for a sequence.
+//! What a model computes: a list of layers, each of which has parts, and what each part keeps for a sequence.
 //!
 //! A family's file ([`families`](crate::families)) produces a blueprint from a model's configuration, and the layers
 //! that compute are built from blueprints alone. Blueprints can say more than Interbed computes:
@@ -21,8 +21,8 @@ pub use part::{
 };
 pub use rope::{Rope, RopeScaling};
 
-/// The complete description of what a model computes. Every number is within the limits below and consistent with the
-/// others.
+/// Complete description of what a model computes. Every number is within the limits of [`Blueprint`]'s constants and
+/// consistent with the other numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Blueprint {
     /// Rows of the embedding; token ids are below this number.
@@ -35,35 +35,36 @@ pub struct Blueprint {
     pub context: usize,
     /// Number of residual streams, each of the hidden width.
     pub streams: usize,
-    /// Rows that a token adds beside its embedding.
+    /// Tables whose rows are looked up for each token in addition to its embedding.
     pub tables: Vec<InputTable>,
     /// The factor of the embeddings.
     pub embedding_factor: f32,
-    /// The rotations of which attention names one or none. The first is the model's main one.
+    /// The rotations of queries and keys; each attention refers to one of them, or to none. The first is the model's
+    /// main one.
     pub ropes: Vec<Rope>,
     /// The decoder layers, in order.
     pub layers: Vec<DecoderLayer>,
-    /// What follows the last layer.
+    /// The norm and the matrix that turn hidden states into logits.
     pub head: Head,
 }
 
-/// Rows that are looked up for each token beside its embedding.
+/// A table whose rows are looked up for each token in addition to its embedding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct InputTable {
-    /// Rows for each token.
+    /// Number of rows that are looked up for each token.
     pub rows: usize,
     /// Elements of a row.
     pub width: usize,
-    /// The factor of the rows.
+    /// Number that the rows are multiplied by.
     pub factor: f32,
-    /// Number of preceding token ids by which rows are chosen, the token's own included.
+    /// Number of token ids that choose a row: the token's own and those before it.
     pub ids: usize,
 }
 
 /// A decoder layer: branches that are computed in turn, each of which adds to the residual streams.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderLayer {
-    /// The branches.
+    /// The branches, in the order in which they are computed.
     pub branches: Vec<Branch>,
     /// Whether the hidden state is multiplied by a learned factor after the last branch.
     pub has_factor: bool,
@@ -74,22 +75,22 @@ pub struct DecoderLayer {
 pub struct Branch {
     /// What the hidden state goes through before the part.
     pub enter: Passage,
-    /// What is computed.
+    /// The computation between both passages.
     pub part: Part,
     /// What the part's result goes through before it is added.
     pub leave: Passage,
-    /// The factor of the result.
+    /// Number that the result is multiplied by before it is added.
     pub factor: f32,
 }
 
 /// What lies between the residual streams and a part, on either side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Passage {
-    /// Nothing.
+    /// The hidden state passes unchanged.
     Direct,
-    /// A norm.
+    /// The hidden state is normed.
     Norm(Norm),
-    /// A mixer of residual streams.
+    /// Several residual streams are mixed.
     Mixer(StreamMixer),
 }
 
@@ -105,14 +106,14 @@ pub struct Norm {
     pub offset: f32,
 }
 
-/// What follows the last layer.
+/// The norm and the matrix that turn hidden states into logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Head {
-    /// How several residual streams become one; `None` where there is one.
+    /// How several residual streams become one; `None` in models with one stream.
     pub mixer: Option<StreamMixer>,
-    /// The last norm.
+    /// The norm of the hidden states before the head's matrix.
     pub norm: Norm,
-    /// The divisor of the logits.
+    /// Number that the logits are divided by.
     pub divisor: f32,
     /// The bound `c` of `c * tanh(logit / c)`, if logits are bounded.
     pub soft_cap: Option<f32>,
@@ -122,14 +123,15 @@ pub struct Head {
 }
 
 impl InputTable {
-    /// What the table keeps for a sequence: the ids before a pass's first token by which its rows are chosen too.
+    /// Returns what the table keeps for a sequence: the last token ids, which choose rows of the next pass; `None` if
+    /// only a token's own id counts.
     pub fn state(&self) -> Option<State> {
         (self.ids > 1).then(|| State::LastTokens { count: self.ids - 1 })
     }
 }
 
 impl Passage {
-    /// The norm, if it is one.
+    /// Returns the norm, if this passage is one.
     pub fn norm(&self) -> Option<Norm> {
         match self {
             Self::Norm(norm) => Some(*norm),
@@ -156,10 +158,10 @@ impl Blueprint {
     /// Most parameters in all: 2^44, several times those of the largest known model.
     pub const PARAMETERS_MAX: u64 = 1 << 44;
 
-    /// Settles which of two sets of factors holds, if the model has two: the one for sequences beyond its original
-    /// context, unless no sequence is longer than `longest` tokens. `transformers` decides anew for each pass, by the
-    /// length that a sequence then has, and computes all of it again when it passes that border; here what a token
-    /// gives must not depend on what comes after it, so the longest sequence that may come decides, as in vLLM.
+    /// Settles which of LongRoPE's two sets of factors is used, in models that have two: the long set, unless no
+    /// sequence is longer than `longest` tokens or than the original context. `transformers` decides anew for each pass
+    /// by the length of the sequence, and recomputes a sequence that grows beyond the original context. Here a token's
+    /// result must not depend on later tokens, so the longest possible sequence decides, as in vLLM.
     pub fn settle_length(&mut self, longest: usize) {
         for rope in &mut self.ropes {
             if let RopeScaling::LongRope { original_max, is_long, .. } = &mut rope.scaling {
@@ -168,12 +170,12 @@ impl Blueprint {
         }
     }
 
-    /// All parts of all layers, those inside sums included.
+    /// Returns all parts of all layers, including the parts inside sums.
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
         self.layers.iter().flat_map(|layer| &layer.branches).flat_map(|branch| branch.part.with_inner())
     }
 
-    /// The attention parts, in the order of the layers.
+    /// Returns the attention parts, in the order of the layers.
     pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
         self.parts().filter_map(|part| match part {
             Part::Attention(attention) => Some(attention),
@@ -181,7 +183,7 @@ impl Blueprint {
         })
     }
 
-    /// The mixture of each layer that has one, with the number of the layer.
+    /// Returns the mixture of each layer that has one, with the number of the layer.
     pub fn mixtures(&self) -> impl Iterator<Item = (usize, &Mixture)> {
         self.layers.iter().enumerate().flat_map(|(number, layer)| {
             let parts = layer.branches.iter().flat_map(|branch| branch.part.with_inner());
@@ -192,12 +194,12 @@ impl Blueprint {
         })
     }
 
-    /// The first mixture; in models that Interbed computes, all mixtures of a model are alike.
+    /// Returns the first mixture; in models that Interbed computes, all mixtures of a model are alike.
     pub fn mixture(&self) -> Option<&Mixture> {
         self.mixtures().next().map(|(_, mixture)| mixture)
     }
 
-    /// The activations of all networks.
+    /// Returns the activations of all dense networks and mixtures.
     pub fn activations(&self) -> impl Iterator<Item = Activation> {
         self.parts().filter_map(|part| match part {
             Part::Dense(dense) => Some(dense.activation),
@@ -206,7 +208,7 @@ impl Blueprint {
         })
     }
 
-    /// Width of the first dense network, or of an expert if all networks are mixtures; 0 without networks.
+    /// Returns the width of the first dense network, or of an expert if all networks are mixtures; 0 without networks.
     pub fn inner_size(&self) -> usize {
         let width = |part: &Part| match part {
             Part::Dense(dense) => Some(dense.width),
@@ -215,12 +217,12 @@ impl Blueprint {
         self.parts().find_map(width).or(self.mixture().map(|mixture| mixture.expert_width)).unwrap_or(0)
     }
 
-    /// The factor of the first branch; 1 without branches.
+    /// Returns the factor of the first branch; 1 without branches.
     pub fn branch_factor(&self) -> f32 {
         self.layers.iter().flat_map(|layer| &layer.branches).next().map_or(1.0, |branch| branch.factor)
     }
 
-    /// For each attention, how many positions a token sees (itself included), or `None` for all.
+    /// Returns for each attention how many positions a token sees (itself included), or `None` if it sees all.
     pub fn windows(&self) -> Vec<Option<usize>> {
         self.attentions().map(|attention| attention.window).collect()
     }

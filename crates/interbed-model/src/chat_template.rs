@@ -40,11 +40,11 @@ const MESSAGE_BYTES_MAX: usize = 2000;
 /// Address space, of which a well-behaved template touches some kilobytes.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Why there is no prompt.
+/// Why a chat template produced no prompt.
 #[derive(Debug, ThisError)]
 pub enum TemplateError {
-    /// Neither `chat_template.jinja` nor `chat_template` in `tokenizer_config.json` or `chat_template.json`, nor
-    /// `tokenizer.chat_template` in a GGUF file.
+    /// The model has no template: neither `chat_template.jinja` nor `chat_template` in `tokenizer_config.json` or
+    /// `chat_template.json`, nor `tokenizer.chat_template` in a GGUF file.
     #[error(
         "the model in {} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json or in \
          chat_template.json, or tokenizer.chat_template in a GGUF file); send a plain prompt to /v1/completions \
@@ -52,7 +52,7 @@ pub enum TemplateError {
         dir.display()
     )]
     Missing {
-        /// Where it was looked for.
+        /// The directory or file that was searched.
         dir: PathBuf,
     },
     /// A file that may hold the template could not be read.
@@ -109,7 +109,7 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    /// Whether other messages could be rendered, so that the client can mend the request.
+    /// Returns whether other messages could be rendered, so that the client can mend the request.
     pub fn is_about_messages(&self) -> bool {
         matches!(
             self,
@@ -130,7 +130,7 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// The tokens that the model names.
+    /// Returns the special tokens that `config` names.
     pub fn of(config: &TokenizerConfig) -> Self {
         Self { tokens: config.named().into_iter().map(|(name, token)| (name, token.content)).collect() }
     }
@@ -142,13 +142,13 @@ pub struct ChatTemplate {
     source: String,
     default: Template,
     tool_use: Option<Template>,
-    /// How it wants the arguments of calls, once tried.
+    /// Form in which the template wants the arguments of calls, once it has been tried.
     arguments: OnceLock<ArgumentsForm>,
-    /// What it wants as the content of calls, once tried.
+    /// Content that the template wants in messages with calls, once it has been tried.
     contents: OnceLock<CallContents>,
-    /// Where it takes messages of the system, once tried.
+    /// Places where the template takes messages of the system, once they have been tried.
     systems: OnceLock<SystemPlaces>,
-    /// Whether it takes a text that is no JSON as the arguments of a call, once tried.
+    /// Whether the template takes a text that is no JSON as the arguments of a call, once it has been tried.
     text_arguments: OnceLock<bool>,
 }
 
@@ -247,31 +247,33 @@ impl ChatTemplate {
         })
     }
 
-    /// How it wants the arguments of calls in a conversation, which is tried once. Blocking, and CPU-bound.
+    /// Returns the form in which the template wants the arguments of calls. The first call tries it; blocking, and
+    /// CPU-bound.
     pub fn arguments_form(&self) -> ArgumentsForm {
         *self.arguments.get_or_init(|| {
             arguments::probe(|messages, tools| self.render(messages, Some(tools), false, &Map::new()).ok())
         })
     }
 
-    /// What it wants as the content of a message that calls tools and says nothing, which is tried once. Blocking, and
-    /// CPU-bound.
+    /// Returns the content that the template wants in a message that calls tools and says nothing. The first call tries
+    /// it; blocking, and CPU-bound.
     pub fn no_content(&self) -> NoContent {
         self.call_contents().without_text
     }
 
-    /// Whether it shows calls beside a text, likewise: some leave them out there.
+    /// Returns whether the template shows the calls of a message that also has text. The first call tries it; blocking,
+    /// and CPU-bound.
     pub fn shows_calls_beside_text(&self) -> bool {
         self.call_contents().beside_text
     }
 
-    /// Where it takes messages of the system, which is tried once. Blocking, and CPU-bound.
+    /// Returns where the template takes messages of the system. The first call tries it; blocking, and CPU-bound.
     pub fn system_places(&self) -> SystemPlaces {
         *self.systems.get_or_init(|| systems::probe(|messages| self.render(messages, None, true, &Map::new()).ok()))
     }
 
-    /// Whether it takes a text that is no JSON as the arguments of a call, which is tried once. Blocking, and
-    /// CPU-bound.
+    /// Returns whether the template takes a text that is no JSON as the arguments of a call. The first call tries it;
+    /// blocking, and CPU-bound.
     pub fn takes_text_arguments(&self) -> bool {
         let no_content = self.no_content();
         *self.text_arguments.get_or_init(|| {
@@ -288,7 +290,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The source of the (default) template, for `interbed info`.
+    /// Returns the source of the default template, for `interbed info`.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -299,8 +301,8 @@ impl ChatTemplate {
         self.tool_use.is_some() || self.source.split(|character| !is_part(character)).any(|word| word == "tools")
     }
 
-    /// The prompt for `messages`. `tools` is a list of tool definitions; `kwargs` are further variables, which win
-    /// over the special tokens. Blocking, and CPU-bound: not for an async thread.
+    /// Renders the prompt for `messages`. `tools` is a list of tool definitions; `kwargs` are further variables, which
+    /// win over the special tokens. Blocking, and CPU-bound: not for an async thread.
     ///
     /// # Errors
     /// The template refuses the messages, fails on them, or exceeds a limit.
@@ -415,7 +417,7 @@ fn render_error(name: &str, fault: &Fault, fuel: u64, limit: usize) -> TemplateE
     }
 }
 
-/// A fault with the template's name.
+/// Describes a fault, with the template's name.
 fn described(name: &str, fault: &Fault) -> String {
     format!("{} in the {name} template", shortened(&fault.to_string()))
 }

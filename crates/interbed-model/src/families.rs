@@ -1,6 +1,6 @@
-//! The families of models. Each file in `families/` states all of one family: its names in both formats, what absent
-//! keys mean, what it has that others have not, how random models of it are made, and the blueprint that results. No
-//! code outside this folder asks for a family.
+//! The families of models. Each file in `families/` states everything about one family: its names in both file formats,
+//! what absent keys mean, what it does that other families do not, how random models of it are made, and which
+//! blueprint results. No code outside this folder asks which family a model is of.
 
 mod presets;
 mod shared;
@@ -56,85 +56,90 @@ families!(
     gpt_oss,
 );
 
-/// A family of models.
+/// What Interbed knows about one family of models; each file of this folder declares one.
 pub struct Family {
     /// The family's name, as messages show it.
     pub name: &'static str,
-    /// Its values of `model_type` in `config.json`.
+    /// Values of `model_type` in `config.json` by which the family is recognised.
     model_types: &'static [&'static str],
-    /// Values of `model_type` of models that hold one of this family under `text_config`.
+    /// Values of `model_type` of larger models, such as those that also see, whose language model of this family is
+    /// described under `text_config`.
     within: &'static [&'static str],
-    /// Quantisation methods of `config.json` where the weights' own names tell how they are stored.
+    /// Values of `quant_method` in `config.json` that are accepted besides FP8, because the names of the weights tell
+    /// how they are stored.
     pub(crate) quantizations: &'static [&'static str],
-    /// White space behind tokens that are found verbatim, if the family leaves it out.
+    /// Which of the family's GGUF files belong to tokenizers that drop white space behind special tokens; `None` if
+    /// none do.
     white_space: Option<WhiteSpace>,
-    /// Its form in GGUF files; `None` if there is none.
+    /// How GGUF files hold models of the family; `None` if the family is not read from GGUF files.
     gguf: Option<GgufForm>,
     habits: Habits,
-    /// Makes the blueprint of what all decoders have, by changing what the family has of its own.
+    /// Makes a blueprint from the decoder that the shared code has read, after changing what the family does
+    /// differently.
     read: fn(&Keys<'_>, Decoder) -> Result<Blueprint, ConfigProblem>,
     /// Models of this family that can be made with random weights.
     presets: &'static [Preset],
 }
 
-/// The form of a family in GGUF files.
+/// How GGUF files hold models of a family.
 struct GgufForm {
-    /// Its values of `general.architecture`.
+    /// Values of `general.architecture` by which the family is recognised.
     names: &'static [&'static str],
     /// Which elements of a head are rotated together: converters reorder the rows of some families.
     style: RopeStyle,
-    /// Whether a file is of this family, if several families have one name.
+    /// Decides whether a file is of this family, for names that several families share.
     fits: fn(&GgufKeys<'_>) -> Result<bool, ConfigProblem>,
-    /// The name under which files of random models are written, and what is written into them; `None` if none are made.
+    /// The name that Interbed writes into GGUF files of random models, and what their readers assume; `None` if
+    /// Interbed writes no GGUF files of the family.
     written: Option<(&'static str, GgufWriting)>,
 }
 
 impl GgufForm {
-    /// The form of a family that shares its name with no other.
+    /// Makes the form of a family whose names in GGUF files belong to no other family.
     const fn new(names: &'static [&'static str], style: RopeStyle) -> Self {
         Self { names, style, fits: |_| Ok(true), written: None }
     }
 
-    /// The same form, of which files are written.
+    /// Lets Interbed write GGUF files of this family under the first of its names.
     const fn written(self, written: GgufWriting) -> Self {
         let name = self.names[0];
         self.written_as(name, written)
     }
 
-    /// The same form, of which files are written under another name.
+    /// Lets Interbed write GGUF files of this family under `name`.
     const fn written_as(mut self, name: &'static str, written: GgufWriting) -> Self {
         self.written = Some((name, written));
         self
     }
 }
 
-/// Whose GGUF files mean tokenizers that leave out white space behind tokens that are found verbatim.
+/// Tells which GGUF files belong to tokenizers that drop white space behind special tokens.
 struct WhiteSpace {
-    /// Parts of models' names, in lower case.
+    /// Parts of `general.name`, in lower case, that show that a file is concerned.
     names: &'static [&'static str],
-    /// Tokens behind which white space counts.
+    /// Special tokens that are exempt: the white space behind them is kept.
     besides: &'static [&'static str],
 }
 
-/// What readers of a family's GGUF files assume, and which keys they read beyond the usual.
+/// What programs that read GGUF files of a family assume, and which optional keys they read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GgufWriting {
-    /// The norms of queries and keys.
+    /// The norms of queries and keys that readers expect.
     pub norms: Option<HeadNorms>,
-    /// The activation.
+    /// The activation of feed-forward networks that readers expect.
     pub activation: Activation,
-    /// Whether weights of experts are divided by their sum.
+    /// Whether readers divide the weights of a token's experts by their sum.
     pub normalises: bool,
-    /// Whether factors of embeddings, branches and logits are read.
+    /// Whether readers use keys with factors of embeddings, branches and logits.
     pub has_factors: bool,
-    /// Whether the factor of attention scores is read.
+    /// Whether readers use a key with the factor of attention scores.
     pub has_attention_factor: bool,
-    /// Whether the width of experts is written beside that of networks.
+    /// Whether the width of an expert is written in a key of its own.
     pub has_expert_width: bool,
 }
 
 impl GgufWriting {
-    /// What readers of most families assume.
+    /// Assumptions of programs that read GGUF files of most families.
     const PLAIN: Self = Self {
         norms: None,
         activation: Activation::Silu,
@@ -146,7 +151,7 @@ impl GgufWriting {
 }
 
 impl Family {
-    /// A family with nothing of its own, for families to change.
+    /// Defaults for the declaration of a family, which overrides what differs.
     const PLAIN: Self = Self {
         name: "",
         model_types: &[],
@@ -159,20 +164,20 @@ impl Family {
         presets: &[],
     };
 
-    /// The family of a `model_type`.
+    /// Returns the family of a `model_type`, if it is supported.
     pub(crate) fn of_model_type(model_type: &str) -> Option<&'static Self> {
         FAMILIES.iter().find(|family| family.model_types.contains(&model_type)).copied()
     }
 
-    /// Whether models of this `model_type` hold a language model under `text_config`.
+    /// Returns whether configurations with this `model_type` describe a language model under `text_config`.
     pub(crate) fn is_wrapper(model_type: &str) -> bool {
         FAMILIES.iter().any(|family| family.within.contains(&model_type))
     }
 
-    /// The family of a GGUF file whose `general.architecture` is `name`, if there is one.
+    /// Returns the family of a GGUF file whose `general.architecture` is `name`, if it is supported.
     ///
     /// # Errors
-    /// A key that tells families apart and makes no sense.
+    /// Reports a key that is needed to tell families apart but has a senseless value.
     pub(crate) fn of_gguf(name: &str, keys: &GgufKeys<'_>) -> Result<Option<&'static Self>, ConfigProblem> {
         for family in FAMILIES {
             if let Some(form) = family.gguf.as_ref().filter(|form| form.names.contains(&name))
@@ -184,8 +189,9 @@ impl Family {
         Ok(None)
     }
 
-    /// The tokens besides which white space behind tokens that are found verbatim is left out in a GGUF file; `None` if
-    /// it is kept. A model's name in lower case tells, or its architecture if it has a SentencePiece vocabulary.
+    /// Decides whether the tokenizer of a GGUF file drops white space behind special tokens: `None` if it keeps it,
+    /// otherwise the special tokens that are exempt. This follows from the model's `name` in lower case, or from its
+    /// architecture if it has a SentencePiece vocabulary.
     pub(crate) fn strips_white_space(
         name: &str,
         architecture: &str,
@@ -199,12 +205,12 @@ impl Family {
         })
     }
 
-    /// Every supported `model_type`.
+    /// Returns every supported `model_type`.
     pub(crate) fn model_types() -> Vec<&'static str> {
         FAMILIES.iter().flat_map(|family| family.model_types).copied().collect()
     }
 
-    /// Every supported `general.architecture`.
+    /// Returns every supported `general.architecture`, each once.
     pub(crate) fn gguf_names() -> Vec<&'static str> {
         let mut names: Vec<_> =
             FAMILIES.iter().filter_map(|family| family.gguf.as_ref()).flat_map(|form| form.names).copied().collect();
@@ -213,10 +219,10 @@ impl Family {
         names
     }
 
-    /// The blueprint of a model of this family.
+    /// Reads the blueprint of a model of this family from its configuration.
     ///
     /// # Errors
-    /// A key that is missing or makes no sense, or says what is not computed; by name.
+    /// Names the first key that is missing, makes no sense, or asks for a computation that Interbed lacks.
     pub(crate) fn read(&self, keys: &Keys<'_>) -> Result<Blueprint, ConfigProblem> {
         let style = match (&self.gguf, keys) {
             (Some(form), Keys::Gguf(_)) => form.style,
@@ -225,20 +231,21 @@ impl Family {
         (self.read)(keys, Decoder::read(keys, &self.habits, style)?)
     }
 
-    /// The tokens that begin and end a text if `config.json` names none.
+    /// Returns the tokens that begin and end a text in models whose `config.json` names none.
     pub(crate) fn default_ends(&self) -> [Option<u32>; 2] {
         [self.habits.bos, self.habits.eos]
     }
 
-    /// The name under which models of this family are written as GGUF files, the order of query and key rows in these,
-    /// and what their readers assume.
+    /// Returns the name that GGUF files of this family carry, the order in which they store the rows of queries and
+    /// keys, and what their readers assume; `None` if Interbed writes no such files.
     pub(crate) fn in_gguf(&self) -> Option<(&'static str, RopeStyle, GgufWriting)> {
         let form = self.gguf.as_ref()?;
         let (name, written) = form.written?;
         Some((name, form.style, written))
     }
 
-    /// Whether the ends of YaRN's ramp are rounded in GGUF files of this family, which do not say.
+    /// Returns whether the ends of YaRN's ramp are rounded in models of this family, for GGUF files, which have no key
+    /// for it.
     pub(crate) fn truncates_in_gguf(&self) -> bool {
         self.habits.rope.truncates
     }

@@ -24,24 +24,24 @@ use crate::keys::json::shorten;
 use crate::pooling::Pooling;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerConfig, TokenizerError};
 
-/// A GGUF model's metadata, to be read as what a Hugging Face directory has files for.
+/// A model in GGUF files, whose metadata replaces the smaller files of a Hugging Face directory.
 #[derive(Debug, Clone)]
 pub struct GgufModel<'a> {
     catalog: &'a Catalog,
     metadata: &'a Metadata,
-    /// The (first) file, for messages.
+    /// Path of the first file, for messages.
     path: PathBuf,
 }
 
 impl<'a> GgufModel<'a> {
-    /// The model of a catalog, if that is over GGUF files.
+    /// Returns the model of a catalog, if the catalog lists GGUF files.
     pub fn of(catalog: &'a Catalog) -> Option<Self> {
         let metadata = catalog.metadata()?;
         let path = catalog.files().first().map(|file| file.path().to_owned()).unwrap_or_default();
         Some(Self { catalog, metadata, path })
     }
 
-    /// The `config.json` of the model.
+    /// Reads the model's configuration, which other models have in `config.json`.
     ///
     /// # Errors
     /// An architecture or a feature that is not computed, a key that is missing or makes no sense; each named.
@@ -83,12 +83,12 @@ impl<'a> GgufModel<'a> {
         tensors::check(self, specs).map_err(|problem| self.config_error(problem))
     }
 
-    /// The `generation_config.json` of the model, as far as the file has it: sampling defaults (`general.sampling.…`).
-    /// If it has none, they are llama.cpp's, which users of such files expect. The tokens that end a text are in the
+    /// Reads the sampling defaults (`general.sampling.…`), which other models have in `generation_config.json`. If the
+    /// file has none, returns llama.cpp's, which users of such files expect. The tokens that end a text are part of the
     /// configuration.
     ///
     /// # Errors
-    /// A value that cannot be sampled with.
+    /// Names a value that sampling does not allow.
     pub fn generation_config(&self) -> Result<GenerationConfig, ConfigError> {
         const KEYS: [(&str, &str); 5] = [
             ("general.sampling.temp", "temperature"),
@@ -110,10 +110,10 @@ impl<'a> GgufModel<'a> {
         parsed.map_err(|ConfigError { problem, .. }| self.config_error(problem))
     }
 
-    /// How hidden states become embeddings.
+    /// Reads how hidden states become embeddings.
     ///
     /// # Errors
-    /// In a way that is not computed; what it is.
+    /// Describes a way of pooling that Interbed does not compute.
     pub fn pooling(&self) -> Result<Pooling, String> {
         let name = self.metadata.text("general.architecture").ok().flatten().unwrap_or_default();
         let key = format!("{name}.pooling_type");
@@ -124,7 +124,7 @@ impl<'a> GgufModel<'a> {
         }
     }
 
-    /// The tokenizer that `tokenizer.json` and `tokenizer_config.json` would give.
+    /// Makes the tokenizer, which other models have in `tokenizer.json` and `tokenizer_config.json`.
     ///
     /// # Errors
     /// There is none, or it is of a kind that is not known, or damaged.
@@ -142,7 +142,7 @@ impl<'a> GgufModel<'a> {
         Tokenizer::new(text.as_bytes(), &config).map_err(malformed)
     }
 
-    /// The chat template: `tokenizer.chat_template`, and beside it the one for tools.
+    /// Reads the chat template, `tokenizer.chat_template`, and the one for conversations with tools if there is one.
     ///
     /// # Errors
     /// There is none, or it is too large or not valid.
@@ -163,7 +163,7 @@ impl<'a> GgufModel<'a> {
     }
 }
 
-/// `tokenizer.json` and `tokenizer_config.json`.
+/// The contents of `tokenizer.json` and `tokenizer_config.json`, made from a GGUF file.
 struct TokenizerFiles {
     tokenizer: Value,
     config: TokenizerConfig,

@@ -10,31 +10,31 @@ use crate::config_error::ConfigProblem;
 use gguf::GgufKeys;
 use json::Fields;
 
-/// A key by its names in both formats; an empty name means that the format has no such key.
+/// The names of one key in both formats; an empty name means that the format has no such key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
-    /// In `config.json`.
+    /// The key's name in `config.json`.
     pub json: &'static str,
-    /// In GGUF metadata, after the architecture's name and a dot.
+    /// The key's name in GGUF metadata, which follows the architecture's name and a dot.
     pub gguf: &'static str,
 }
 
-/// A key that both formats have.
+/// Makes a key from its names in both formats.
 pub(crate) const fn key(json: &'static str, gguf: &'static str) -> Key {
     Key { json, gguf }
 }
 
-/// The keys of one model.
+/// The configuration of one model, in either format.
 #[derive(Clone, Copy)]
 pub(crate) enum Keys<'a> {
-    /// Of a `config.json`.
+    /// The keys of a `config.json`.
     Json(Fields<'a>),
-    /// Of a GGUF file.
+    /// The keys of a GGUF file.
     Gguf(GgufKeys<'a>),
 }
 
 impl<'a> Keys<'a> {
-    /// The keys of `config.json`, if that is the format.
+    /// Returns the keys of `config.json`, if the model has that format.
     pub(crate) fn json(&self) -> Option<&Fields<'a>> {
         match self {
             Self::Json(fields) => Some(fields),
@@ -42,7 +42,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The keys of a GGUF file, if that is the format.
+    /// Returns the keys of the GGUF file, if the model has that format.
     pub(crate) fn gguf(&self) -> Option<&GgufKeys<'a>> {
         match self {
             Self::Json(_) => None,
@@ -50,7 +50,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The name of a key in this format, for messages.
+    /// Returns the name of a key in the model's format, for messages.
     pub(crate) fn name(&self, key: Key) -> String {
         match self {
             Self::Json(fields) => fields.name(key.json),
@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A whole number within `limits`, if it is there.
+    /// Reads a whole number within `limits`; `None` if the key is absent.
     pub(crate) fn count(&self, key: Key, limits: RangeInclusive<usize>) -> Result<Option<usize>, ConfigProblem> {
         match self {
             Self::Json(fields) if !key.json.is_empty() => fields.count(key.json, limits),
@@ -67,7 +67,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A size of the model from 1 to `max`. `config.json` may leave it out, which means `default`; GGUF files may not.
+    /// Reads a size of the model from 1 to `max`. If `config.json` leaves it out, it is `default`; a GGUF file must
+    /// state it.
     pub(crate) fn size(&self, key: Key, default: usize, max: usize) -> Result<usize, ConfigProblem> {
         match self {
             Self::Json(fields) => Ok(fields.count(key.json, 1..=max)?.unwrap_or(default)),
@@ -75,7 +76,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A number that passes `check`, if it is there; `limit` describes the check.
+    /// Reads a number that passes `check`; `None` if the key is absent. Messages use `limit` as the description of the
+    /// check.
     pub(crate) fn number(
         &self,
         key: Key,
@@ -92,7 +94,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Checks a number that `key` gives, alone or with others.
+    /// Checks a number that was read from `key` or calculated from it.
     pub(crate) fn checked(
         &self,
         key: Key,
@@ -107,7 +109,7 @@ impl<'a> Keys<'a> {
         Err(ConfigProblem::OutOfRange { key: self.name(key), found: number.to_string(), limit })
     }
 
-    /// A flag, if it is there.
+    /// Reads a flag; `None` if the key is absent.
     pub(crate) fn flag(&self, key: Key) -> Result<Option<bool>, ConfigProblem> {
         match self {
             Self::Json(fields) if !key.json.is_empty() => fields.flag(key.json),
@@ -116,7 +118,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The problem of a value that is out of range.
+    /// Makes the error of a value that is out of range.
     pub(crate) fn out_of_range(&self, key: Key, found: impl ToString, limit: String) -> ConfigProblem {
         ConfigProblem::OutOfRange { key: self.name(key), found: found.to_string(), limit }
     }

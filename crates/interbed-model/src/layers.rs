@@ -1,6 +1,6 @@
-//! A model as a list of layers, each of a kind. A kind says which tensors a layer has, what state it keeps for a
-//! sequence, what memory a pass needs for it, and how it computes. Each kind is a file in `layers/`; which layers a
-//! model has follows from its configuration, in this file.
+//! A model as a list of layers, each of some kind. The kind decides which tensors a layer has, what state it keeps for
+//! a sequence, what memory a pass needs for it, and how it computes. Each kind is a file in `layers/`; this file makes
+//! the list of layers from a model's blueprint.
 
 mod attention;
 mod branch_norm;
@@ -28,20 +28,20 @@ pub use head::{HEAD_TENSOR, LOGIT_ROWS};
 
 /// One layer of a model, of any kind.
 pub trait Layer: Send + Sync {
-    /// The tensors of the layer. The layer's handles name them by the layer's index in the list and the tensor's in the
-    /// spec.
+    /// Returns the specs of the layer's tensors. A tensor's handle has the layer's index in the list and the tensor's
+    /// index in this spec.
     fn spec(&self) -> &GroupSpec;
 
-    /// What the layer keeps for each sequence from pass to pass.
+    /// Returns what the layer keeps for each sequence from pass to pass.
     fn state(&self) -> LayerState;
 
-    /// Adds to `needs` what passes of this `size` need.
+    /// Adds to `needs` the memory that passes of this `size` need for the layer.
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds);
 
     /// Has the device compute the layer.
     ///
     /// # Errors
-    /// If weights cannot be read, or the device failed.
+    /// Fails if weights cannot be read, or if the device failed.
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError>;
 }
 
@@ -50,30 +50,30 @@ pub trait Layer: Send + Sync {
 /// tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerState {
-    /// Nothing: each token is computed by itself.
+    /// The layer keeps nothing: each token is computed by itself.
     Nothing,
-    /// Keys and values of every token, in KV blocks.
+    /// The layer keeps keys and values of every token, in KV blocks.
     Kv {
-        /// The heads.
+        /// Number of key and value heads, and their width.
         shape: KvShape,
         /// How many positions a token sees, itself included; `None` means all.
         window: Option<usize>,
     },
 }
 
-/// Where a layer stands.
+/// Position of a layer in a model.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Its index in the model's list.
+    /// The layer's index in the model's list of layers.
     group: usize,
-    /// The decoder layer to which it belongs.
+    /// Number of the decoder layer that the layer belongs to.
     layer: usize,
 }
 
-/// All layers of a model, in the order of a pass.
+/// Returns all layers of a model, in the order in which a pass computes them.
 ///
 /// # Panics
-/// If the blueprint has something that no layer computes, see [`Blueprint::refuse_uncomputed`].
+/// Panics if the blueprint has something that no layer computes, see [`Blueprint::refuse_uncomputed`].
 pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
     let branches: Vec<(Place, &Branch)> = {
         let all = blueprint.layers.iter().enumerate();
@@ -106,10 +106,10 @@ pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
     layers
 }
 
-/// The tensors that a model needs, in the order of a pass.
+/// Returns the specs of all tensors that a model needs, in the order in which a pass uses them.
 ///
 /// # Panics
-/// As [`layers_of`].
+/// Panics if [`layers_of`] does.
 pub fn group_specs(blueprint: &Blueprint) -> Vec<GroupSpec> {
     layers_of(blueprint).iter().map(|layer| layer.spec().clone()).collect()
 }

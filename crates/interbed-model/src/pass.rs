@@ -1,4 +1,4 @@
-//! A forward pass: what its layers share while they compute.
+//! A forward pass: the state that layers share while they compute.
 
 mod experts;
 
@@ -19,7 +19,7 @@ use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
 
-/// Why a pass could not be computed. What was computed of the batch's sequences before the pass is unchanged.
+/// Why a pass could not be computed. The KV that earlier passes computed is unchanged.
 #[derive(Debug, Error)]
 pub enum ForwardError {
     /// Weights could not be read.
@@ -35,21 +35,21 @@ pub enum ForwardError {
 
 pub use experts::Choice;
 
-/// How large a pass is, or may become.
+/// Size of a pass, or the largest size that passes may have.
 #[derive(Debug, Clone, Copy)]
 pub struct PassSize {
-    /// Rows of activations.
+    /// Number of rows of activations, one for each token.
     pub tokens: usize,
-    /// Rows of logits or hidden states that are wanted.
+    /// Number of rows of logits or hidden states that are wanted.
     pub logit_rows: usize,
 }
 
 /// A matrix to multiply with, and the bias that is added to its products.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear {
-    /// `[rows, cols]`
+    /// The matrix, `[rows, cols]`.
     pub weight: TensorId,
-    /// `[rows]`
+    /// The bias, `[rows]`, if there is one.
     pub bias: Option<TensorId>,
     /// Elements of a token's product.
     pub rows: usize,
@@ -57,48 +57,48 @@ pub struct Linear {
     pub cols: usize,
 }
 
-/// Where finished rows go, of logits or of hidden states.
+/// Function that takes finished rows of logits or of hidden states.
 pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 
 /// A batch in the form that devices need: row after row. Reused from pass to pass, so that a pass allocates nothing.
 #[derive(Debug, Default)]
 pub struct BatchRows {
     tokens: Vec<u32>,
-    /// By row: its position, and the length of its sequence's prompt.
+    /// For each row, its position and the length of its sequence's prompt.
     positions: Vec<(usize, usize)>,
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
     wanted: Vec<LogitRow>,
-    /// For each of `wanted`, whether its hidden state is.
+    /// For each of `wanted`, whether its hidden state is wanted instead of its logits.
     wanted_hidden: Vec<bool>,
-    /// How many logits suffice of each of `wanted`, if not all are needed.
+    /// For each of `wanted`, how many of the greatest logits suffice; `None` if all are needed.
     wanted_best: Vec<Option<usize>>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,
-    /// Where queries grow with their positions: the number of each row, and its factor.
+    /// The number of each row and the factor of its query, in models whose queries grow with their positions.
     row_numbers: Vec<u32>,
     growth: Vec<f32>,
-    /// Sequences with KV below memory.
+    /// The sequences that have KV below memory.
     below: Vec<Below>,
-    /// What the pass will ask for of it.
+    /// Frames of KV below memory that the pass will ask for, in this order.
     frames: Vec<FrameId>,
 }
 
 /// A sequence with KV below memory.
 #[derive(Debug, Clone, Copy)]
 struct Below {
-    /// Its index in the batch.
+    /// The sequence's index in the batch.
     sequence: usize,
     first_row: usize,
-    /// Positions below memory.
+    /// Number of positions, from the first on, whose KV is below memory.
     positions: usize,
 }
 
 impl BatchRows {
-    /// Replaces the rows with those of `batch`; `windows` are those of the layers that keep KV.
+    /// Replaces all rows with those of `batch`; `windows` has the window of each layer that keeps KV.
     ///
     /// # Panics
-    /// If KV is said to be below memory that ends within a stretch, or that tokens of the batch themselves have.
+    /// Panics if the part of a sequence below memory ends within a stretch, or contains tokens of the batch.
     pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>]) {
         self.below.clear();
         self.frames.clear();
@@ -144,7 +144,7 @@ impl BatchRows {
         }
     }
 
-    /// Computes the factors of queries that grow with their positions.
+    /// Computes each row's factor, for models whose queries grow with their positions.
     pub fn set_growth(&mut self, growth: QueryGrowth) {
         self.row_numbers.clear();
         self.row_numbers.extend(0..self.positions.len() as u32);
@@ -152,35 +152,36 @@ impl BatchRows {
         self.growth.extend(self.positions.iter().map(|&(position, _)| growth.factor(position)));
     }
 
-    /// What the pass will ask for of KV below memory, in this order.
+    /// Returns the frames of KV below memory that the pass will ask for, in this order.
     pub fn frames(&self) -> &[FrameId] {
         &self.frames
     }
 
-    /// The token of each row.
+    /// Returns the token of each row.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The tokens of which something is wanted, in the order of their rows.
+    /// Returns the tokens whose logits or hidden states are wanted, in the order of their rows.
     pub fn wanted(&self) -> &[LogitRow] {
         &self.wanted
     }
 
-    /// The same in runs of at most `most` of one kind, each with whether hidden states are wanted.
+    /// Returns the wanted tokens in runs of at most `most`; the flag of each run says whether hidden states are wanted
+    /// instead of logits.
     pub fn wanted_runs(&self, most: usize) -> impl Iterator<Item = (bool, &[LogitRow])> {
         let mut rest = &self.wanted[..];
         let kinds = self.wanted_hidden.chunk_by(|one, next| one == next).flat_map(move |run| run.chunks(most));
         kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
     }
 
-    /// How many of the greatest logits suffice of the wanted rows in `range`; `None` if all of some row are needed.
+    /// Returns how many of the greatest logits suffice for all wanted rows in `range`; `None` if some row needs all.
     pub fn wanted_best(&self, range: Range<usize>) -> Option<usize> {
         let best = self.wanted_best[range].iter();
         best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
     }
 
-    /// Where the sequences' KV lies.
+    /// Returns where the KV of the batch's sequences lies.
     pub fn sequences(&self) -> KvSequences<'_> {
         KvSequences { spans: &self.spans, tables: &self.tables }
     }
@@ -196,10 +197,10 @@ impl BatchRows {
     }
 }
 
-/// The tensors that layers share.
+/// Tensors that all layers of a pass share.
 #[derive(Debug, Clone)]
 pub struct SharedTensors {
-    /// `[tokens, hidden]`
+    /// The hidden states, `[tokens, hidden]`.
     hidden: Tensor,
     /// The normed hidden states, of the same shape as `hidden`.
     normed: Tensor,
@@ -210,7 +211,8 @@ pub struct SharedTensors {
 }
 
 impl SharedTensors {
-    /// The tensors for `tokens` rows, with a rotation of so many elements for each of `rotated`.
+    /// Takes the tensors for `tokens` rows. Each number in `rotated` is how many elements one of the model's rotations
+    /// turns.
     pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, rotated: impl Iterator<Item = usize>) -> Self {
         Self {
             hidden: area.take(tokens * hidden),
@@ -224,18 +226,18 @@ impl SharedTensors {
 /// A pass being computed. Layers compute one after the other; each finds the rows that are left in
 /// [`hidden`](Self::hidden), and room for its own tensors in [`area`](Self::area).
 pub struct Pass<'a> {
-    /// Where weights come from.
+    /// The source of the weights.
     pub weights: &'a mut dyn WeightSource,
-    /// The batch.
+    /// The rows that the pass computes.
     pub batch: &'a BatchRows,
     /// How KV blocks lie in memory.
     pub kv: &'a KvLayout,
     below: &'a mut dyn KvBelow,
-    /// Which experts the rows of the current layer go through.
+    /// The experts that the rows of the current layer go through.
     routes: &'a mut Routes,
-    /// Which they may go through in a later layer.
+    /// A guess of the experts that the rows will go through in a later layer.
     guessed: &'a mut Routes,
-    /// Is told of `routes`.
+    /// Receives the routes of each mixture, if somebody records them.
     route_sink: Option<&'a mut dyn RouteSink>,
     device: &'a mut dyn Device,
     sink: &'a mut LogitSink<'a>,
@@ -243,13 +245,13 @@ pub struct Pass<'a> {
     area: TensorArea,
     /// Elements of a hidden state.
     width: usize,
-    /// Rows that are left.
+    /// Number of rows that are left to compute.
     rows: usize,
-    /// Whether nothing is wanted of any row, so that no layer after the last attention has to compute.
+    /// Whether no row is wanted, so that layers after the last attention have nothing to compute.
     is_over: bool,
     /// The factor with which `branch` is yet to be added to `hidden`; the next norm adds it.
     pending: Option<f32>,
-    /// The upload that the next submission waits for.
+    /// The upload that the next submission has to wait for.
     upload: Option<Token>,
     /// The number of the last upload that was waited for.
     uploaded: u64,
@@ -261,7 +263,7 @@ impl<'a> Pass<'a> {
     /// tensors.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     #[expect(clippy::too_many_arguments, reason = "everything that a pass brings together")]
     pub fn begin(
         device: &'a mut dyn Device,
@@ -308,28 +310,29 @@ impl<'a> Pass<'a> {
         Ok(pass)
     }
 
-    /// The last submission, unless the host knows that it is complete.
+    /// Returns the last submission, unless the host knows that it is complete.
     pub fn last(&self) -> Option<Token> {
         self.last
     }
 
-    /// The rows that the next layers compute.
+    /// Returns how many rows the next layers compute.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The hidden states, `[rows, hidden]`, without a branch that is yet to be added.
+    /// Returns the hidden states, `[rows, hidden]`, to which the last branch may still have to be added.
     pub fn hidden(&self) -> Tensor {
         self.of_rows(self.shared.hidden)
     }
 
-    /// Where a layer leaves what is to be added to the hidden states; the same shape as [`hidden`](Self::hidden).
+    /// Returns the tensor in which a layer leaves what is to be added to the hidden states; it has the shape of
+    /// [`hidden`](Self::hidden).
     pub fn branch(&self) -> Tensor {
         self.of_rows(self.shared.branch)
     }
 
-    /// Cosines and sines of the rotation with this index among the model's, `[all rows, rotated / 2]` each; empty for
-    /// `None`.
+    /// Returns the cosines and sines of the model's rotation with this index, `[all rows, rotated / 2]` each; empty
+    /// tensors for `None`.
     pub fn rotation(&self, rope: Option<usize>) -> [Tensor; 2] {
         let rotation = match rope {
             Some(rope) => self.shared.rotations[rope],
@@ -342,24 +345,25 @@ impl<'a> Pass<'a> {
     /// Multiplies each query of `q`, rows of `width`, by its position's factor; the result is in `out`.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn grow_queries(&mut self, q: Tensor, out: Tensor, width: usize) -> Result<Tensor, ForwardError> {
         let BatchRows { row_numbers: places, growth: factors, .. } = self.batch;
         self.submit(&[Command::Combine { from: q, width, places, factors, out }])?;
         Ok(out)
     }
 
-    /// Begins a layer. It must not read the last layer's own tensors: a device that checks for this overwrites them.
+    /// Begins a layer, which must not read the previous layer's own tensors: a device that checks for this overwrites
+    /// them.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn begin_layer(&mut self) -> Result<(), DeviceError> {
         let tensor = self.area.rest(self.device.tensor_capacity());
         self.submit(&[Command::Discard { tensor }])?;
         Ok(())
     }
 
-    /// Memory for the layer's own tensors, which the next layer reuses.
+    /// Returns memory for the layer's own tensors, which the next layer reuses.
     pub fn area(&self) -> TensorArea {
         self.area
     }
@@ -367,12 +371,13 @@ impl<'a> Pass<'a> {
     /// Has the device execute `commands` after everything that was submitted before.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn submit(&mut self, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
         self.submit_after(None, commands)
     }
 
-    /// As [`submit`](Self::submit), after what the host computes as well.
+    /// Has the device execute `commands` after everything that was submitted before and after the host's computation
+    /// `of_host`.
     fn submit_after(&mut self, of_host: Option<Token>, commands: &[Command<'_>]) -> Result<Token, DeviceError> {
         let upload = self.upload.take();
         self.uploaded = upload.map_or(self.uploaded, |token| token.number);
@@ -382,10 +387,10 @@ impl<'a> Pass<'a> {
         Ok(token)
     }
 
-    /// The norm of the hidden states, including what the last branch adds.
+    /// Computes the norm of the hidden states, to which it first adds the last branch.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn norm(&mut self, weight: TensorId, epsilon: f32) -> Result<Tensor, ForwardError> {
         let (hidden, branch, out) = (self.hidden(), self.branch(), self.of_rows(self.shared.normed));
         let weight = &self.weights.vector(weight);
@@ -404,10 +409,10 @@ impl<'a> Pass<'a> {
         self.pending = Some(scale);
     }
 
-    /// Makes sure that everything has been added to the hidden states.
+    /// Adds the last branch to the hidden states, if no command has done so yet.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn settle_branch(&mut self) -> Result<(), ForwardError> {
         if let Some(scale) = self.pending.take() {
             let (sum, branch) = (self.hidden(), self.branch());
@@ -469,11 +474,11 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Multiplies what `x` computes with a matrix that is another layer's to sweep over, if that stays in memory; says
-    /// whether it does.
+    /// Multiplies the tensor that `x` computes with a matrix that belongs to another layer, but only if this matrix
+    /// stays in memory. Returns whether it did.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn products_out_of_turn(
         &mut self,
         x: impl FnOnce(&mut Self) -> Result<Tensor, ForwardError>,
@@ -490,7 +495,7 @@ impl<'a> Pass<'a> {
         Ok(true)
     }
 
-    /// Submits to `queue` the products with those of some bands that are its to multiply with, if there are any.
+    /// Submits the products with those bands that belong to `queue`, if there are any.
     fn multiply<const N: usize>(
         &mut self,
         queue: Queue,
@@ -522,8 +527,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Attention to KV that is below memory, whose frames come up one after the other. The result is in `state` and
-    /// `out`, of the same rows as `q`; attention to what is in memory goes on from there.
+    /// Attends to KV that is below memory, whose frames come up one after the other. The results are left in `state`
+    /// and `out`, which have a row for each row of `q`; attention to KV in memory continues from them.
     ///
     /// # Errors
     /// If a frame could not be read, or the device failed.
@@ -553,11 +558,11 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Keeps only the rows of which something is wanted, or one row if there are none. `other`, with `width` elements
-    /// per row, keeps the same rows.
+    /// Keeps only the wanted rows, or one row if none is wanted. Keeps the same rows of `other`, which has `width`
+    /// elements per row, and returns them.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn keep_wanted_rows(&mut self, other: Tensor, width: usize) -> Result<Tensor, ForwardError> {
         let rows = &self.batch.wanted_rows;
         let count = rows.len().max(1);
@@ -571,16 +576,15 @@ impl<'a> Pass<'a> {
         Ok(other.first(count * width))
     }
 
-    /// Whether nothing comes of what the next layers compute: there is no attention behind them, and nothing is wanted
-    /// of the pass.
+    /// Returns whether the remaining layers need not compute: no attention follows, and no row of the pass is wanted.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Hands finished rows to the sink, each `width` numbers of `values`.
+    /// Hands finished rows to the sink; each row has `width` numbers of `values`.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn deliver(&mut self, rows: &[LogitRow], values: Tensor, width: usize) -> Result<(), ForwardError> {
         self.download(values)?;
         let values = self.device.downloaded(values)?;
@@ -590,16 +594,16 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Whether a few of a row's logits come to the host at less cost than all.
+    /// Returns whether it costs less to bring a few of a row's logits to the host than all.
     pub fn prefers_best(&self) -> bool {
         self.device.copies_downloads()
     }
 
-    /// Hands the `count` greatest of each of the finished rows to the sink. They are in `best`, as [`Command::Best`]
+    /// Hands the `count` greatest logits of each finished row to the sink. `best` holds them as [`Command::Best`]
     /// leaves them.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn deliver_best(&mut self, rows: &[LogitRow], best: Tensor, count: usize) -> Result<(), ForwardError> {
         self.download(best)?;
         let (pairs, _) = self.device.downloaded(best)?.as_chunks::<2>();
@@ -612,7 +616,7 @@ impl<'a> Pass<'a> {
     /// Waits until a tensor has come to the host, and with it everything submitted before.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     fn download(&mut self, from: Tensor) -> Result<(), DeviceError> {
         let computed: ArrayVec<Token, 1> = self.last.into_iter().collect();
         let token = self.device.submit(Queue::Download, &[Command::Download { from }], &computed)?;

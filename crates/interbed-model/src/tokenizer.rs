@@ -1,4 +1,4 @@
-//! Text to token ids and back, as `tokenizer.json` says.
+//! Conversion of text to token ids and back, by the rules of `tokenizer.json`.
 //!
 //! Encoding is the `tokenizers` crate's. Decoding is ours where the decoder is one of the two kinds that language
 //! models use (byte-level, and SentencePiece with its "▁" and byte fallback), because a stream of tokens must be
@@ -33,14 +33,14 @@ pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Why a tokenizer could not be loaded or used.
 #[derive(Debug, Error)]
 pub enum TokenizerError {
-    /// The file is not there.
+    /// `tokenizer.json` does not exist.
     #[error(
         "{} does not exist; Interbed needs the fast tokenizer, which transformers writes with \
          AutoTokenizer.from_pretrained(…).save_pretrained(…)",
         path.display()
     )]
     Missing {
-        /// Where it was looked for.
+        /// The path at which it was expected.
         path: PathBuf,
     },
     /// A GGUF file without a vocabulary.
@@ -73,7 +73,7 @@ pub enum TokenizerError {
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file.
         bytes: u64,
         /// The limit.
         limit: u64,
@@ -114,7 +114,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Loads `tokenizer.json`, and what the files beside it say of its tokens.
+    /// Loads `tokenizer.json`, and the other files of `dir` that describe its tokens.
     ///
     /// # Errors
     /// A file is missing (only `tokenizer.json` is required), too large, or malformed.
@@ -125,19 +125,19 @@ impl Tokenizer {
         Self::new(&bytes, &config).map_err(|problem| TokenizerError::Malformed { path, problem })
     }
 
-    /// As [`Tokenizer::new`], from the contents of `tokenizer.json` and `tokenizer_config.json`.
+    /// Makes a tokenizer from the contents of `tokenizer.json` and `tokenizer_config.json`.
     ///
     /// # Errors
-    /// What is wrong with the tokenizer.
+    /// Describes what is wrong with the tokenizer.
     pub fn from_bytes(tokenizer_json: &[u8], config_json: Option<&[u8]>) -> Result<Self, String> {
         let config = config_json.map(serde_json::from_slice).transpose().map_err(|error| error.to_string())?;
         Self::new(tokenizer_json, &TokenizerConfig::from_json(config.unwrap_or(Value::Null)))
     }
 
-    /// The tokenizer of the content of `tokenizer.json`, and of what is said beside it.
+    /// Makes a tokenizer from the content of `tokenizer.json` and the settings of `config`.
     ///
     /// # Errors
-    /// What is wrong with the tokenizer.
+    /// Describes what is wrong with the tokenizer.
     pub fn new(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, String> {
         let mut json: Value = serde_json::from_slice(tokenizer_json).map_err(|error| error.to_string())?;
         check_merges(&json)?;
@@ -193,8 +193,8 @@ impl Tokenizer {
         })
     }
 
-    /// Token ids of `text`; with `add_special`, including the tokens that the model expects around a text (usually BOS
-    /// in front). Names of special tokens in the text become those tokens, as in `transformers`.
+    /// Returns the token ids of `text`. With `add_special`, they include the tokens that the model expects around a
+    /// text (usually BOS in front). Names of special tokens in the text become these tokens, like in `transformers`.
     ///
     /// # Errors
     /// The tokenizer cannot represent the text.
@@ -202,8 +202,9 @@ impl Tokenizer {
         self.encode_pieces(self.pieces.of_text(text), add_special)
     }
 
-    /// Most bytes of memory that [`Tokenizer::encode`] of `text` takes at a time, the ids included: some hundred for
-    /// each byte of the longest piece that the text is tokenized in. Callers with a limit should check this first.
+    /// Returns the most bytes of memory that [`Tokenizer::encode`] takes for `text` at a time, the ids included: some
+    /// hundred for each byte of the longest piece that is tokenized at once. Callers with a limit should check this
+    /// first.
     pub fn scratch_bytes(&self, text: &str) -> usize {
         // One that becomes too long is refused when it is encoded, before it takes anything.
         let factor = self.growth_of(text).unwrap_or(1);
@@ -232,7 +233,7 @@ impl Tokenizer {
         Ok(self.begun(ids, add_special))
     }
 
-    /// The tokens that `add_special` puts before and after a text.
+    /// Returns the tokens that `add_special` puts before and after a text.
     fn surroundings(&self) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
         const PROBE: &str = "a";
         let (bare, mut before) = (self.encode_raw(PROBE, false)?, self.encode_raw(PROBE, true)?);
@@ -266,7 +267,7 @@ impl Tokenizer {
         guarded(|| Ok(self.growth.factor(text, self.inner.get_normalizer())))?
     }
 
-    /// Text of `ids`. Ids outside the vocabulary have no text; bytes that are no UTF-8 become U+FFFD. With
+    /// Returns the text of `ids`. Ids outside the vocabulary have no text; bytes that are no UTF-8 become U+FFFD. With
     /// `skip_special`, special tokens have no text either.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         if let DecoderKind::Other = self.decoder {
@@ -281,12 +282,12 @@ impl Tokenizer {
         text
     }
 
-    /// Text of a single token, with U+FFFD for invalid UTF-8. A leading space is kept.
+    /// Returns the text of a single token, with U+FFFD for invalid UTF-8. A leading space is kept.
     pub fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(&self.token_bytes(id)).into_owned()
     }
 
-    /// Bytes of a single token, possibly part of a character. Empty for ids outside the vocabulary.
+    /// Returns the bytes of a single token, which may be part of a character. Ids outside the vocabulary have none.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         match self.inner.id_to_token(id) {
             // The content of added tokens is text already, not the decoder's alphabet.
@@ -296,66 +297,66 @@ impl Tokenizer {
         }
     }
 
-    /// Whether [`Tokenizer::token_bytes`] are the bytes that a token adds to a text, the first one aside, which may
+    /// Returns whether a token adds exactly its [`Tokenizer::token_bytes`] to a text. A text's first token may still
     /// lose a leading space.
     pub fn spells_bytes(&self) -> bool {
         self.decoder != DecoderKind::Other
     }
 
-    /// The token as the vocabulary spells it, for instance `Ġhello`.
+    /// Returns the token as the vocabulary spells it, for instance `Ġhello`.
     pub fn vocabulary_entry(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// Id of the token that the vocabulary spells so.
+    /// Returns the id of the token that the vocabulary spells like `token`, if there is one.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The longest token that `text` begins with, of those that are found in texts as they stand and are more than
-    /// white space.
+    /// Returns the longest added token that `text` begins with. Tokens of white space alone do not count.
     pub fn added_token_at(&self, text: &str) -> Option<u32> {
         let added = self.inner.get_added_tokens_decoder().into_iter();
         let found = added.filter(|(_, token)| !token.content.trim().is_empty() && text.starts_with(&token.content));
         found.max_by_key(|(_, token)| token.content.len()).map(|(id, _)| id)
     }
 
-    /// Whether `skip_special` leaves this token out.
+    /// Returns whether `skip_special` leaves this token out.
     pub fn is_special(&self, id: u32) -> bool {
         self.special_ids.contains(&id)
     }
 
-    /// One more than the largest id; the model's own vocabulary may be padded beyond it.
+    /// Returns the largest id plus one; the model's own vocabulary may be padded beyond it.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// Length of the longest entry of the vocabulary, in bytes: no token has much more text than this.
+    /// Returns the length of the vocabulary's longest entry, in bytes; no token has much more text than this.
     pub fn longest_entry(&self) -> usize {
         self.longest_entry
     }
 
-    /// Begin-of-sequence token, as text (templates write it).
+    /// Returns the text of the begin-of-sequence token, which chat templates write.
     pub fn bos_token(&self) -> Option<&str> {
         self.bos.as_deref()
     }
 
-    /// End-of-sequence token, as text.
+    /// Returns the text of the end-of-sequence token.
     pub fn eos_token(&self) -> Option<&str> {
         self.eos.as_deref()
     }
 
-    /// Id of the begin-of-sequence token.
+    /// Returns the id of the begin-of-sequence token.
     pub fn bos_id(&self) -> Option<u32> {
         self.bos_id
     }
 
-    /// Id of the end-of-sequence token.
+    /// Returns the id of the end-of-sequence token.
     pub fn eos_id(&self) -> Option<u32> {
         self.eos_id
     }
 
-    /// A malformed decoder may panic in the crate; then the tokens' own texts are the best that can be said.
+    /// Decodes with the `tokenizers` crate. If a malformed decoder makes it panic, returns the tokens' own texts
+    /// instead.
     fn decode_by_crate(&self, ids: &[u32], skip_special: bool) -> String {
         guarded(|| self.inner.decode(ids, skip_special)).unwrap_or_else(|_| {
             let kept = ids.iter().filter(|&&id| !(skip_special && self.is_special(id)));
@@ -382,7 +383,7 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, TokenizerError> {
     parsed.map(Some).map_err(|error| TokenizerError::Malformed { path: path.to_owned(), problem: error.to_string() })
 }
 
-/// Content of a regular file of at most `limit` bytes; `None` where there is none.
+/// Reads a regular file of at most `limit` bytes; `None` if there is none.
 pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, TokenizerError> {
     bounded_file::read(path, limit).map_err(|fault| match fault {
         Fault::Read(source) => TokenizerError::Read { path: path.to_owned(), source },
@@ -390,8 +391,8 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, T
     })
 }
 
-/// The crate cuts the second half of a merge at the length of `continuing_subword_prefix` without looking, and merges
-/// of other than two parts have panicked too (tokenizers#2094).
+/// Checks merges for which the crate would panic: it cuts their second half at the length of
+/// `continuing_subword_prefix` without looking, and merges of other than two parts have panicked too (tokenizers#2094).
 fn check_merges(json: &Value) -> Result<(), String> {
     let Some(model) = json.get("model") else { return Err("it has no \"model\"".into()) };
     let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or("");

@@ -1,18 +1,18 @@
-//! Which blueprints Interbed computes.
+//! Checks whether Interbed computes everything that a blueprint describes.
 
 use super::{Attention, Blueprint, KvRows, Norm, Part, Passage, ValueSource};
 
 /// The most rotations that a pass computes.
 pub(crate) const ROPES_MAX: usize = 2;
 
-/// What no layer computes yet, if a blueprint has it.
+/// Fails with the name of something that no layer computes yet.
 type Uncomputed = Result<(), &'static str>;
 
 impl Blueprint {
     /// Names the first thing in this blueprint that no layer computes yet.
     ///
     /// # Errors
-    /// The name of that thing, in the plural.
+    /// Returns the name of the thing, in the plural.
     pub fn refuse_uncomputed(&self) -> Uncomputed {
         refuse(self.streams != 1 || self.head.mixer.is_some(), "several residual streams")?;
         refuse(!self.tables.is_empty(), "tables of rows beside the embedding")?;

@@ -2,12 +2,13 @@
 
 use interbed_kernels::Activation;
 
-/// A feed-forward network that all tokens go through: a gated product, then one back to the hidden width.
+/// A feed-forward network that all tokens go through: products with one or two matrices, an activation, and a product
+/// back to the hidden width.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dense {
-    /// Width between the products.
+    /// Width of the network between its first and its last matrix.
     pub width: usize,
-    /// What the gate's product goes through before it multiplies the other.
+    /// The function that is applied to the gate's product or, without a gate, to the first product.
     pub activation: Activation,
     /// Whether a gate multiplies the first product; without one, the activation is applied to that product.
     pub gated: bool,
@@ -16,7 +17,7 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Elements of the weights, or `None` beyond 2^64.
+    /// Returns the number of the weights' elements, or `None` beyond 2^64.
     pub(super) fn parameters(&self, hidden: u64) -> Option<u64> {
         let (inner, matrices) = (self.width as u64, if self.gated { 3 } else { 2 });
         let biases = if self.bias { (matrices - 1) * inner + hidden } else { 0 };
@@ -27,81 +28,82 @@ impl Dense {
 /// A mixture of experts in place of a dense feed-forward network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mixture {
-    /// Experts of a layer.
+    /// Number of experts in a layer.
     pub experts: usize,
-    /// Experts that each token goes through.
+    /// Number of experts that each token goes through.
     pub chosen: usize,
     /// Width of one expert.
     pub expert_width: usize,
-    /// What the gates' products of experts go through.
+    /// The function that is applied to the product of an expert's gate.
     pub activation: Activation,
-    /// How a token chooses.
+    /// How experts are chosen for a token.
     pub router: Router,
     /// Whether the router and the matrices of experts have biases.
     pub biases: bool,
-    /// What all tokens go through as well.
+    /// The expert that all tokens go through in addition, if there is one.
     pub shared: Option<SharedExpert>,
 }
 
-/// How tokens choose experts and weigh what these give.
+/// How experts are chosen for a token, and how their results are weighed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
     /// How the router's product becomes scores.
     pub scores: Scores,
-    /// Whether a bias is added to the scores, for the choice only.
+    /// Whether a bias is added to the scores for the choice; the weights of results are made without it.
     pub choice_bias: bool,
-    /// Only experts of the best groups are chosen.
+    /// Groups of experts, if a token chooses among the experts of its best groups only.
     pub groups: Option<Groups>,
-    /// If the weights of a token's experts are divided by their sum: what is done to a sum near zero.
+    /// How a sum near zero is avoided if the weights of a token's experts are divided by their sum; `None` if they are
+    /// not divided.
     pub normalise: Option<Floor>,
-    /// The factor of all weights.
+    /// Number that the weights of all experts are multiplied by.
     pub scale: f32,
-    /// Whether a table gives the experts of each token id, so that scores only weigh them.
+    /// Whether a table names the experts of each token id, and scores only weigh their results.
     pub by_token: bool,
 }
 
 /// How the router's product becomes scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scores {
-    /// Softmax over all experts.
+    /// A score is the softmax over the products of all experts.
     Softmax,
-    /// Each by itself.
+    /// A score is the sigmoid of an expert's product.
     Sigmoid,
-    /// The largest are chosen as they are; the softmax is over the chosen ones.
+    /// The experts with the largest products are chosen, and the softmax over the chosen ones weighs them.
     SoftmaxOfChosen,
-    /// Root of the softplus, each by itself.
+    /// A score is the square root of the softplus of an expert's product.
     RootOfSoftplus,
 }
 
-/// Experts in groups of equal size, of which only some are chosen from.
+/// Division of the experts into groups of equal size; a token chooses within some of the groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
-    /// Groups of a layer; divides the experts, into at least two each.
+    /// Number of groups in a layer; it divides the number of experts and leaves at least two in each group.
     pub count: usize,
-    /// Groups that are kept: those with the largest sum of their two best.
+    /// Number of groups that a token chooses within: those in which the two best scores have the largest sum.
     pub kept: usize,
 }
 
-/// What keeps a sum of weights from zero.
+/// How a sum of weights is kept from zero before weights are divided by it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Floor {
-    /// This is added.
+    /// The number is added to the sum.
     Plus(f32),
-    /// It is no less than this.
+    /// The sum is replaced by the number if it is smaller.
     Least(f32),
 }
 
-/// A dense network beside the experts.
+/// A dense network that all tokens go through in addition to their experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedExpert {
-    /// Its width.
+    /// Width of the network.
     pub width: usize,
-    /// Whether its result is multiplied by a sigmoid of a product with the token.
+    /// Whether the result is multiplied by the sigmoid of a learned vector's product with the token.
     pub gated: bool,
 }
 
 impl Mixture {
-    /// Elements of the experts, the router and the shared expert, or `None` beyond 2^64.
+    /// Returns the number of elements of the experts, the router and the shared expert, or `None` beyond 2^64.
     pub(super) fn parameters(&self, hidden: u64) -> Option<u64> {
         let size = |value: usize| value as u64;
         let expert = hidden.checked_mul(size(self.expert_width))?.checked_mul(3)?;
@@ -117,7 +119,8 @@ impl Mixture {
         experts.checked_add(shared)
     }
 
-    /// The share of a layer's experts that `tokens` tokens together go through, if each expert is as likely.
+    /// Returns the share of a layer's experts that `tokens` tokens together go through, if all experts are equally
+    /// likely.
     pub fn expected_share(&self, tokens: usize) -> f64 {
         1.0 - (1.0 - self.chosen as f64 / self.experts as f64).powf(tokens as f64)
     }

@@ -5,7 +5,7 @@ use interbed_kernels::KvShape;
 use super::network::{Dense, Mixture};
 use super::{Branch, Norm};
 
-/// What a branch computes.
+/// The computation of a branch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     /// Attention over keys and values of each token.
@@ -18,9 +18,9 @@ pub enum Part {
     Convolution(ShortConvolution),
     /// A network that all tokens go through.
     Dense(Dense),
-    /// Networks of which each token goes through a few.
+    /// A mixture of experts: networks of which each token goes through a few.
     Mixture(Mixture),
-    /// A gated lookup in rows that belong to tokens.
+    /// A gated lookup in the rows of an input table.
     Table(TableLookup),
     /// The sum of branches that read the same input.
     Sum(Vec<Branch>),
@@ -43,11 +43,11 @@ pub struct Attention {
     pub output_bias: bool,
     /// The norms of queries and keys.
     pub norms: Option<NormsOfHeads>,
-    /// Whether values are normed, without a weight.
+    /// Whether values are normed by a norm that has no weight.
     pub norms_values: bool,
     /// Index of the rotation among [`Blueprint::ropes`](super::Blueprint::ropes); `None` if positions are not encoded.
     pub rope: Option<usize>,
-    /// The factor of the scores.
+    /// Number that the scores are multiplied by before the softmax.
     pub scale: f32,
     /// How queries grow with their positions.
     pub growth: Option<QueryGrowth>,
@@ -59,7 +59,7 @@ pub struct Attention {
     pub soft_cap: Option<f32>,
     /// Whether the sigmoid of a second query projection multiplies the result.
     pub output_gate: bool,
-    /// Where values come from.
+    /// Which projection makes the values of an attention.
     pub values: ValueSource,
     /// Where rows of keys and values come from.
     pub rows: KvRows,
@@ -70,7 +70,7 @@ pub struct Attention {
 /// Norms of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormsOfHeads {
-    /// What is normed together, and when.
+    /// Which elements are normed together, and whether before or after rotation.
     pub over: HeadNorms,
     /// Number that is added to the mean square.
     pub epsilon: f32,
@@ -99,18 +99,18 @@ pub struct QueryGrowth {
 }
 
 impl QueryGrowth {
-    /// The factor of a query at `position`.
+    /// Returns the factor of a query at `position`.
     pub fn factor(&self, position: usize) -> f32 {
         1.0 + self.beta as f32 * ((1 + position / self.length) as f32).ln()
     }
 }
 
-/// Where values come from.
+/// Which projection makes the values of an attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueSource {
-    /// A projection of their own.
+    /// Values have a projection of their own.
     Projection,
-    /// The projection of the keys.
+    /// Values are made by the projection of the keys.
     Keys,
 }
 
@@ -123,16 +123,17 @@ pub enum KvRows {
     Of(usize),
 }
 
-/// Selection of keys by an index: small keys of each token, of which groups with the best scores are attended to.
+/// Selection of keys by an index. The index has a small key for each token or group of tokens; a query attends to the
+/// groups whose index keys score best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeySelection {
-    /// Query heads of the index.
+    /// Number of query heads that the index has.
     pub heads: usize,
     /// Elements of an index key.
     pub width: usize,
-    /// Tokens that share an index key.
+    /// Number of tokens that share an index key.
     pub group: usize,
-    /// Groups that are attended to.
+    /// Number of groups that a query attends to.
     pub chosen: usize,
 }
 
@@ -141,36 +142,36 @@ pub struct KeySelection {
 pub struct LatentAttention {
     /// Query heads.
     pub heads: usize,
-    /// Rank of the query projection; `None` if it is in one piece.
+    /// Rank of the query projection, which then is a product of two matrices; `None` if it is one matrix.
     pub query_rank: Option<usize>,
-    /// Elements of a row that serve as key and value.
+    /// Elements of a row that are used both as key and as value.
     pub row_width: usize,
-    /// Elements of a row, beside these or among them, that are rotated.
+    /// Elements of a row that are rotated; they may be among the elements that are key and value, or apart from them.
     pub rotated: usize,
     /// Elements of a key head that are not rotated, once the row is unpacked.
     pub key_width: usize,
     /// Elements of a value head, once the row is unpacked.
     pub value_width: usize,
-    /// Index of the rotation.
+    /// Index of the rotation among [`Blueprint::ropes`](super::Blueprint::ropes).
     pub rope: usize,
-    /// The factor of the scores.
+    /// Number that the scores are multiplied by before the softmax.
     pub scale: f32,
     /// How many positions a token sees, itself included; `None` means all.
     pub window: Option<usize>,
-    /// Whether each head has a sink.
+    /// Whether each head has a sink: a score that takes part in the softmax and has no value.
     pub sinks: bool,
     /// Groups of heads whose results share an output projection of a lower rank; 1 for one projection.
     pub output_groups: usize,
-    /// Rows of several tokens in one, beside those in the window.
+    /// Rows that each stand for several tokens and are attended to besides those in the window.
     pub compressed: Option<CompressedRows>,
 }
 
 /// Rows that stand for several tokens each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompressedRows {
-    /// Tokens of a row.
+    /// Number of tokens that a row stands for.
     pub rate: usize,
-    /// Whether a row also covers the tokens of the row before.
+    /// Whether a row also covers the tokens of the preceding row.
     pub overlaps: bool,
     /// How rows are selected; `None` if all are attended to.
     pub selection: Option<KeySelection>,
@@ -187,7 +188,7 @@ pub struct GatedDelta {
     pub key_width: usize,
     /// Elements of a value head.
     pub value_width: usize,
-    /// Rows of the convolution, the token's own included.
+    /// Number of rows that the convolution reads, the token's own included.
     pub convolution: usize,
     /// The norm of the result.
     pub norm: Norm,
@@ -196,7 +197,7 @@ pub struct GatedDelta {
 /// A gated convolution over the last few rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortConvolution {
-    /// Rows, the token's own included.
+    /// Number of rows that the convolution reads, the token's own included.
     pub rows: usize,
     /// Elements of a row.
     pub width: usize,
@@ -209,20 +210,22 @@ pub struct ShortConvolution {
 pub struct TableLookup {
     /// Index of the table among [`Blueprint::tables`](super::Blueprint::tables).
     pub table: usize,
-    /// Elements of the token's rows that this part reads.
+    /// Elements that this part reads of the rows that were looked up for a token.
     pub width: usize,
-    /// Rows of a convolution over the results, and the distance between them; `None` without one.
+    /// Number of rows of a convolution over the results, and the distance between these rows; `None` without a
+    /// convolution.
     pub convolution: Option<(usize, usize)>,
 }
 
 /// A mixer between residual streams and a part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamMixer {
-    /// Residual streams.
+    /// Number of residual streams.
     pub streams: usize,
-    /// Rank of the projection that computes the weights; `None` if it is in one piece.
+    /// Rank of the projection that computes the mixing weights, which then is a product of two matrices; `None` if it
+    /// is one matrix.
     pub rank: Option<usize>,
-    /// Rounds in which the matrix is made doubly stochastic; 0 if it is not.
+    /// Number of rounds that make the mixing matrix doubly stochastic; 0 if it stays as computed.
     pub rounds: usize,
     /// The norm of each stream.
     pub norm: Norm,
@@ -233,14 +236,14 @@ pub struct StreamMixer {
 pub enum State {
     /// A row of keys and one of values for each token.
     Kv {
-        /// The heads.
+        /// Number of key and value heads, and their width.
         shape: KvShape,
         /// How many positions a token sees, itself included; `None` means all. Older rows are not needed.
         window: Option<usize>,
     },
-    /// The rows of an earlier layer.
+    /// Nothing of its own: the part reads the keys and values of an earlier layer.
     SharedKv {
-        /// The number of that layer.
+        /// Number of the layer that keeps the keys and values.
         layer: usize,
     },
     /// One row for each token.
@@ -250,23 +253,23 @@ pub enum State {
         /// How many positions a token sees, itself included; `None` means all.
         window: Option<usize>,
     },
-    /// One row for so many tokens, and the rows of tokens that are not yet compressed.
+    /// One row for every `rate` tokens, and the rows of tokens that are not yet compressed.
     CompressedRows {
         /// Elements of a row.
         width: usize,
-        /// Tokens of a row.
+        /// Number of tokens that a row stands for.
         rate: usize,
     },
     /// The last rows of a convolution's input; their size does not grow with the sequence.
     LastRows {
-        /// Rows.
+        /// Number of rows.
         rows: usize,
         /// Elements of a row.
         width: usize,
     },
-    /// A matrix of each head, which cannot be truncated to an earlier position.
+    /// One matrix for each head, which cannot be taken back to an earlier position.
     Matrix {
-        /// Heads.
+        /// Number of heads.
         heads: usize,
         /// Elements of a key.
         key_width: usize,
@@ -275,13 +278,13 @@ pub enum State {
     },
     /// The last token ids.
     LastTokens {
-        /// How many.
+        /// Number of token ids.
         count: usize,
     },
 }
 
 impl Part {
-    /// This part, and the parts inside it if it is a sum.
+    /// Returns this part and, if it is a sum, the parts inside it.
     pub fn with_inner(&self) -> Box<dyn Iterator<Item = &Part> + '_> {
         match self {
             Self::Sum(branches) => {
@@ -292,8 +295,8 @@ impl Part {
         }
     }
 
-    /// What the part keeps for a sequence. A prefix of a sequence is reusable only if all states of all parts exist at
-    /// one position.
+    /// Returns what the part keeps for a sequence. A prefix of a sequence can be reused only if the states of all parts
+    /// exist at one position.
     pub fn states(&self) -> Vec<State> {
         match self {
             Self::Attention(attention) => attention.states(),
@@ -315,7 +318,7 @@ impl Part {
 }
 
 impl Attention {
-    /// The heads of a row of keys or values.
+    /// Returns the number and width of the heads that a row of keys or values has.
     pub fn kv_shape(&self) -> KvShape {
         KvShape { num_kv_heads: self.kv_heads, head_dim: self.key_width }
     }

@@ -1,4 +1,4 @@
-//! How queries and keys are rotated by their positions.
+//! Descriptions of how queries and keys are rotated by their positions.
 
 use interbed_kernels::RopeStyle;
 
@@ -19,18 +19,18 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// A rotation of `rotated` elements as Hugging Face directories have it: without factors, element `i` rotated with
-    /// `i + rotated / 2`.
+    /// Makes a rotation of `rotated` elements in the way of Hugging Face directories: without factors, and with element
+    /// `i` rotated together with element `i + rotated / 2`.
     pub fn new(theta: f64, scaling: RopeScaling, rotated: usize) -> Self {
         Self { theta, scaling, factors: None, style: RopeStyle::Halves, rotated }
     }
 }
-/// The ways of stretching frequencies, with the parameters resolved as `transformers` resolves them.
+/// Ways of changing the frequencies for long contexts, with the parameters resolved as `transformers` resolves them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// Frequencies are unchanged.
+    /// The frequencies stay as they are.
     Default,
-    /// Every frequency ÷ `factor`.
+    /// Every frequency is divided by `factor`.
     Linear {
         /// The stretch factor.
         factor: f64,
@@ -54,23 +54,24 @@ pub enum RopeScaling {
         beta_fast: f64,
         /// A frequency with at most this many rotations over `original_max` positions is interpolated.
         beta_slow: f64,
-        /// The factor of cosines and sines.
+        /// Number that cosines and sines are multiplied by.
         attention_factor: f64,
         /// Whether the ends of the ramp are rounded outward to whole dimensions.
         truncate: bool,
     },
-    /// LongRoPE: each frequency ÷ a factor of its own, of one set for sequences within the original context and of
-    /// another beyond; cosines and sines are multiplied by `attention_factor`.
+    /// LongRoPE: each frequency is divided by a factor of its own, from one set for sequences within the original
+    /// context and from another set for longer ones; cosines and sines are multiplied by `attention_factor`.
     LongRope {
-        /// The factors within the original context.
+        /// The divisors of frequencies for sequences within the original context.
         short: Vec<f32>,
-        /// The factors beyond.
+        /// The divisors of frequencies for longer sequences.
         long: Vec<f32>,
         /// The context of pre-training.
         original_max: usize,
-        /// The factor of cosines and sines.
+        /// Number that cosines and sines are multiplied by.
         attention_factor: f64,
-        /// Which of the sets holds: see [`Blueprint::settle_length`](super::Blueprint::settle_length).
+        /// Whether `long` is used instead of `short`: see
+        /// [`Blueprint::settle_length`](super::Blueprint::settle_length).
         is_long: bool,
     },
     /// Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of short ones kept, and those in

@@ -3,12 +3,13 @@
 use super::{Attention, Blueprint, Branch, HeadNorms, Mixture, Part, Passage};
 
 impl Blueprint {
-    /// Elements of all weights together; a tied head counts once. `u64::MAX` if they are more than that.
+    /// Returns the number of elements of all weights together; a tied head counts once. Numbers beyond 2^64 become
+    /// `u64::MAX`.
     pub fn num_parameters(&self) -> u64 {
         self.count_parameters().unwrap_or(u64::MAX)
     }
 
-    /// Elements of all experts together, of which a token goes through a few; a shared expert is none of them.
+    /// Returns the number of elements of all experts together; shared experts do not count.
     pub fn expert_parameters(&self) -> u64 {
         let of = |mixture: &Mixture| {
             let each = (self.hidden_size as u64).saturating_mul(mixture.expert_width as u64).saturating_mul(3);
@@ -17,14 +18,15 @@ impl Blueprint {
         self.mixtures().fold(0, |sum: u64, (_, mixture)| sum.saturating_add(of(mixture)))
     }
 
-    /// Elements of the weights that one token goes through, the embedding included.
+    /// Returns the number of elements of the weights that one token goes through, the embedding included.
     pub fn active_parameters(&self) -> u64 {
         let experts = self.expert_parameters() as f64;
         let idle = self.mixture().map_or(0.0, |mixture| experts * (1.0 - mixture.expected_share(1)));
         self.num_parameters().saturating_sub(idle.round() as u64)
     }
 
-    /// Elements of all weights together, or `None` beyond 2^64. Parts that no layer computes count as nothing.
+    /// Returns the number of elements of all weights together, or `None` beyond 2^64. Parts that no layer computes
+    /// count as nothing.
     pub(crate) fn count_parameters(&self) -> Option<u64> {
         let hidden = self.hidden_size as u64;
         let mut sum = 0u64;

@@ -1,21 +1,22 @@
-//! Shapes of well-known models, for models of random weights (`interbed synth --like …`).
+//! Configurations of well-known models, from which models with random weights are made (`interbed synth --like …`).
 
 use serde_json::{Map, Value};
 
 use super::FAMILIES;
 
-/// A name, and how the configuration of that name is made.
+/// The name of a well-known model, and a function that makes its configuration.
 pub(crate) type Preset = (&'static str, fn() -> Config);
-/// A `config.json`.
+/// The contents of a `config.json`.
 pub(super) type Config = Map<String, Value>;
 
-/// The `config.json` of a well-known model, as its Hugging Face directory carries it, or `None` if the name is unknown.
+/// Returns the `config.json` of a well-known model as its Hugging Face directory has it, or `None` if the name is
+/// unknown.
 pub fn preset(name: &str) -> Option<String> {
     let (_, config) = presets().find(|(known, _)| *known == name)?;
     Some(format!("{:#}\n", Value::Object(config())))
 }
 
-/// The names that [`preset`] knows, in the order in which help should list them.
+/// Returns the names that [`preset`] knows, in the order in which help should list them.
 pub fn preset_names() -> impl Iterator<Item = &'static str> {
     presets().map(|(name, _)| *name)
 }
@@ -24,7 +25,7 @@ fn presets() -> impl Iterator<Item = &'static Preset> {
     FAMILIES.iter().flat_map(|family| family.presets)
 }
 
-/// `base` with the keys of `more` added or replaced.
+/// Returns the keys of `base`, with those of `more` added or replaced.
 pub(super) fn with(base: Value, more: Value) -> Config {
     let mut config = Config::new();
     for part in [base, more] {

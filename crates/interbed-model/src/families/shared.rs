@@ -1,4 +1,4 @@
-//! What families have in common: the decoder that most of them vary, and the readers of keys that several of them have.
+//! Code that several families share: the decoder that most of them vary, and functions that read keys.
 
 pub(super) mod decoder;
 pub(super) mod experts;

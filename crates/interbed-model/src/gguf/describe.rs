@@ -1,4 +1,4 @@
-//! Configuration and tokenizer to metadata, for writing.
+//! Conversion of a configuration and a tokenizer to the metadata of a GGUF file that is to be written.
 
 use interbed_kernels::RopeStyle;
 use interbed_weights::{Metadata, MetadataValue, Numbers, Texts};
@@ -11,7 +11,7 @@ use crate::rope::RopeTable;
 
 /// What a GGUF file states about a model, and contains in addition to its weights.
 pub(crate) struct Description {
-    /// All but the tokenizer.
+    /// Keys that describe the model; those of the tokenizer are added later.
     pub(crate) metadata: Metadata,
     /// A tensor of rope factors and its name, if the model has one.
     pub(crate) rope_factors: Option<(&'static str, Vec<f32>)>,
@@ -22,7 +22,7 @@ pub(crate) struct Description {
 /// Describes a model of this configuration.
 ///
 /// # Errors
-/// Something in the configuration that the format cannot express.
+/// Names something in the configuration that the format cannot express.
 pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str> {
     let (name, style, writing) = config.family.in_gguf().ok_or("this architecture")?;
     let blueprint = &config.blueprint;
@@ -113,7 +113,7 @@ fn first_attention(blueprint: &Blueprint) -> Result<&Attention, &'static str> {
     blueprint.attentions().next().ok_or("layers without attention")
 }
 
-/// Refuses what readers assume to be otherwise, which no key or tensor can change.
+/// Refuses models about which readers would assume something wrong that no key or tensor can correct.
 fn check(blueprint: &Blueprint, writing: &GgufWriting) -> Result<(), &'static str> {
     let attention = first_attention(blueprint)?;
     let router = blueprint.mixture().map(|mixture| &mixture.router);
@@ -140,11 +140,11 @@ fn check(blueprint: &Blueprint, writing: &GgufWriting) -> Result<(), &'static st
     Ok(())
 }
 
-/// Adds a byte-level tokenizer: `tokenizer.json` and `tokenizer_config.json` of a model with these ends. `pre` is the
-/// name of its pre-tokenizer.
+/// Adds a byte-level tokenizer, given by its `tokenizer.json` and `tokenizer_config.json`; `pre` is the name of its
+/// pre-tokenizer.
 ///
 /// # Errors
-/// Something in the tokenizer that the format cannot express.
+/// Names something in the tokenizer that the format cannot express.
 pub(crate) fn add_tokenizer(
     metadata: &mut Metadata,
     config: &ModelConfig,

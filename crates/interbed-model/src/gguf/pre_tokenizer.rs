@@ -1,12 +1,13 @@
-//! How text is cut before merging, by the names that converters write into `tokenizer.ggml.pre`.
+//! Rules for cutting text into words before tokens are merged, by the names that converters write into
+//! `tokenizer.ggml.pre`.
 
 use serde_json::{Value, json};
 
 /// The pre-tokenizer that a name in a GGUF file means.
 pub(super) struct PreTokenizer {
-    /// `pre_tokenizer` of a `tokenizer.json`.
+    /// The value of `pre_tokenizer` in a `tokenizer.json`.
     pub(super) json: Value,
-    /// `normalizer` of a `tokenizer.json`.
+    /// The value of `normalizer` in a `tokenizer.json`.
     pub(super) normalizer: Value,
     /// Whether a piece that equals a token becomes that token, without merging.
     pub(super) ignore_merges: bool,
@@ -57,12 +58,12 @@ const CASED_WORDS: &str = concat!(
     r"\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}",
     r"]+"
 );
-/// What separates words there.
+/// Punctuation and signs between words.
 const SIGNS: &str = r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+";
 /// Viking's: anything between spaces, full stops and commas.
 const VIKING: &str = r" ?[^(\s|.,!?\u{2026}\u{3002}\u{FF0C}\u{3001}\u{964}\u{6D4}\u{60C})]+";
 
-/// What names in GGUF files stand for.
+/// Rules for cutting text that some names in GGUF files stand for.
 struct Known {
     names: &'static [&'static str],
     /// Expressions, each of which cuts what the one before it left.
@@ -102,7 +103,7 @@ const KNOWN: [Known; 21] = [
     cut(&["default"], &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
 ];
 
-/// Names whose text is cut by these expressions, and merged as usual.
+/// Makes the rules of names whose text is cut by these expressions and merged as usual.
 const fn cut(names: &'static [&'static str], regexes: &'static [&'static str]) -> Known {
     Known { names, regexes, ignores_merges: false, begins_with_bos: false, is_composed: false }
 }
@@ -121,7 +122,7 @@ impl Known {
     }
 }
 
-/// The pre-tokenizer that `name` means, if it is known.
+/// Returns the pre-tokenizer that `name` stands for, if it is known.
 pub(super) fn find(name: &str) -> Option<PreTokenizer> {
     let known = KNOWN.iter().find(|known| known.names.contains(&name))?;
     Some(PreTokenizer {
@@ -132,14 +133,14 @@ pub(super) fn find(name: &str) -> Option<PreTokenizer> {
     })
 }
 
-/// The names that [`find`] knows.
+/// Returns all names that [`find`] knows.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().flat_map(|known| known.names.iter().copied())
 }
 
 fn steps(regexes: &[&str]) -> Value {
     if regexes == [GPT2] {
-        // The same, in the form that long texts can be cut in.
+        // This form of the expression lets long texts be cut into pieces (`tokenizer/pieces.rs`).
         return byte_level(true);
     }
     let split =

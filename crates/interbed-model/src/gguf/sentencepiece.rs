@@ -9,14 +9,15 @@ const MERGES_MAX: usize = 1 << 22;
 
 /// A piece that can be merged from others.
 pub(super) struct Piece<'a> {
-    /// How the vocabulary spells it.
+    /// The piece as the vocabulary spells it.
     pub(super) text: &'a str,
-    /// The higher, the earlier it is merged.
+    /// Rank of the piece: pieces with higher scores are merged earlier.
     pub(super) score: f32,
 }
 
-/// Every pair of known pieces that makes a piece, the first to be merged first: by the score of what is made, then by
-/// the length of the left part and of the right. `pieces` are in the order of their ids, which `ids` gives.
+/// Returns every pair of known pieces that together make a known piece, in the order of merging: by the score of the
+/// result, then by the length of the left part, then of the right part. `pieces` are in the order of their ids, which
+/// `ids` holds.
 ///
 /// # Errors
 /// More merges than any vocabulary has.

@@ -1,4 +1,4 @@
-//! Which tensors of a GGUF file are a model's.
+//! Check that a GGUF file has no tensors that its model does not use.
 
 use std::collections::HashSet;
 
@@ -35,7 +35,7 @@ fn is_beside_the_weights(name: &str) -> bool {
         || name.strip_suffix(".attn_rot_embd.weight").is_some_and(|block| block.starts_with("blk."))
 }
 
-/// The number of layers behind the last that guess at further tokens.
+/// Returns the number of layers behind the last decoder layer that guess at further tokens.
 fn guessing_layers(model: &GgufModel<'_>) -> u64 {
     let name = model.metadata.text("general.architecture").ok().flatten().unwrap_or_default();
     model.metadata.count(&format!("{name}.nextn_predict_layers")).ok().flatten().unwrap_or(0)

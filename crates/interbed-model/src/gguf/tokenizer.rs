@@ -1,4 +1,4 @@
-//! Vocabulary to `tokenizer.json`.
+//! Conversion of a GGUF file's vocabulary to `tokenizer.json`.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ const MERGES: &str = "tokenizer.ggml.merges";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
-/// The ids of SentencePiece's special tokens by default.
+/// Ids that SentencePiece gives its special tokens unless the file says otherwise.
 const SENTENCEPIECE_IDS: [(&str, usize); 3] = [(UNKNOWN, 0), (BOS, 1), (EOS, 2)];
 /// Keys of tokens that end a text, apart from EOS: the ends of a turn and of a message.
 const OTHER_ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
@@ -40,7 +40,8 @@ const END_NAMES: [&str; 9] = [
 
 /// Most tokens of a vocabulary. The largest in use have 262,144.
 const TOKENS_MAX: usize = 1 << 20;
-/// Most tokens that are found as they stand; each costs a matcher's states. Real files have some thousands.
+/// Most special and user-defined tokens, which are looked for in a text verbatim; each takes memory in a matcher. Real
+/// files have some thousands.
 const ADDED_MAX: usize = 1 << 16;
 /// Most merges of byte-pair encoding; the largest in use have 446,189.
 const MERGES_MAX: usize = 4_000_000;
@@ -48,7 +49,7 @@ const MERGES_MAX: usize = 4_000_000;
 /// SentencePiece's mark for a space.
 const SPACE: &str = "▁";
 
-/// The types of tokens, by the format's numbers.
+/// Types of tokens that a GGUF file distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Normal,
@@ -59,7 +60,7 @@ enum Kind {
     Byte,
 }
 
-/// `tokenizer.json` and `tokenizer_config.json`.
+/// Makes `tokenizer.json` and `tokenizer_config.json` from the metadata.
 pub(super) fn read(model: &GgufModel<'_>) -> Result<TokenizerFiles, TokenizerError> {
     let unsupported = |problem: String| TokenizerError::Unsupported { path: model.path.clone(), problem };
     let problem = |problem: GgufProblem| unsupported(problem.to_string());
@@ -120,7 +121,7 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<TokenizerFiles, TokenizerErr
     Ok(TokenizerFiles { tokenizer, config: names(model)? })
 }
 
-/// `tokenizer_config.json`: the special tokens as text.
+/// Makes `tokenizer_config.json`, with the texts of the special tokens.
 pub(super) fn names(model: &GgufModel<'_>) -> Result<TokenizerConfig, TokenizerError> {
     let problem =
         |problem: GgufProblem| TokenizerError::Unsupported { path: model.path.clone(), problem: problem.to_string() };
@@ -141,17 +142,18 @@ pub(super) fn names(model: &GgufModel<'_>) -> Result<TokenizerConfig, TokenizerE
     Ok(TokenizerConfig::of_names(json))
 }
 
-/// Tokens of the vocabulary; none where there is no tokenizer.
+/// Returns the number of tokens in the vocabulary; 0 without a tokenizer.
 pub(crate) fn num_tokens(metadata: &Metadata) -> Result<u64, GgufProblem> {
     Ok(metadata.texts(TOKENS)?.map_or(0, Texts::len) as u64)
 }
 
-/// The token that begins a text.
+/// Returns the id of the token that begins a text, if there is one.
 pub(crate) fn bos_id(metadata: &Metadata) -> Result<Option<u64>, GgufProblem> {
     special_id(metadata, BOS)
 }
 
-/// The id under a key, or what SentencePiece takes it for where the key is absent and the vocabulary has that id.
+/// Returns the id under a key. If a SentencePiece vocabulary lacks the key, returns the usual id, provided that the
+/// vocabulary has it.
 fn special_id(metadata: &Metadata, key: &str) -> Result<Option<u64>, GgufProblem> {
     if let Some(id) = metadata.count(key)? {
         return Ok(Some(id));
@@ -161,7 +163,8 @@ fn special_id(metadata: &Metadata, key: &str) -> Result<Option<u64>, GgufProblem
     Ok((metadata.text(MODEL)? == Some("llama") && tokens > id).then_some(id as u64))
 }
 
-/// The tokens that end a text: those that keys name, EOS first, then those with one of [`END_NAMES`].
+/// Returns the tokens that end a text: EOS first, then those that other keys name, then those called by one of
+/// [`END_NAMES`].
 pub(crate) fn end_ids(metadata: &Metadata) -> Result<Vec<u64>, GgufProblem> {
     let mut ids = Vec::new();
     ids.extend(special_id(metadata, EOS)?);
@@ -185,7 +188,7 @@ pub(crate) fn end_ids(metadata: &Metadata) -> Result<Vec<u64>, GgufProblem> {
     Ok(ids)
 }
 
-/// The tokens, and what each is.
+/// The texts of all tokens, and the type of each.
 struct Vocabulary<'a> {
     tokens: std::borrow::Cow<'a, Texts>,
     kinds: Vec<Kind>, // one for each token
@@ -221,13 +224,14 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().zip(self.kinds.iter().copied())
     }
 
-    /// The token with this text that is not part of texts, if there is one.
+    /// Returns the id of the control token with this text, if there is one.
     fn control(&self, name: &str) -> Option<u64> {
         let is_it = |(token, kind): (&str, Kind)| kind == Kind::Control && token == name;
         self.entries().position(is_it).map(|id| id as u64)
     }
 
-    /// Each token's id. Of two with the same text, the first counts; empty ones are left out.
+    /// Returns the id of each token by its text. Of two tokens with one text, the first counts; tokens without text are
+    /// left out.
     fn ids(&self) -> HashMap<&str, u32> {
         let mut ids = HashMap::with_capacity(self.tokens.len());
         for (id, token) in self.tokens.iter().enumerate().filter(|(_, token)| !token.is_empty()) {
@@ -237,15 +241,15 @@ impl<'a> Vocabulary<'a> {
         ids
     }
 
-    /// `model.vocab`, by id.
+    /// Makes `model.vocab` of `tokenizer.json`, in the order of ids.
     fn json(&self, ids: &HashMap<&str, u32>) -> Value {
         let first = |(id, token): &(usize, &str)| ids.get(token) == Some(&(*id as u32));
         let entries = self.tokens.iter().enumerate().filter(first);
         Value::Object(entries.map(|(id, token)| (token.to_owned(), id.into())).collect())
     }
 
-    /// `added_tokens`: tokens that are found in a text verbatim, before all else. If `strips`, white space behind most
-    /// of them is left out.
+    /// Makes `added_tokens`: tokens that are looked for in a text verbatim, before anything else. With `strips`, white
+    /// space behind them is dropped, except behind the tokens that `strips` lists.
     fn added(&self, ids: &HashMap<&str, u32>, strips: Option<&[&str]>) -> Value {
         let mut added = Vec::new();
         for (id, (token, kind)) in self.entries().enumerate() {
@@ -267,7 +271,7 @@ impl<'a> Vocabulary<'a> {
 }
 
 impl Kind {
-    /// Whether a token is found in a text verbatim.
+    /// Returns whether tokens of this type are looked for in a text verbatim.
     fn is_added(self) -> bool {
         matches!(self, Kind::Control | Kind::Unknown | Kind::UserDefined)
     }
@@ -367,8 +371,8 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
     }))
 }
 
-/// The tokens besides which white space behind tokens that are found verbatim is left out; `None` if it is kept. The
-/// format has no key for it: the model's name tells, or its architecture and kind of vocabulary.
+/// Decides whether white space behind special tokens is dropped: `None` if it is kept, otherwise the tokens that are
+/// exempt. The format has no key for it: the model's name tells, or its architecture and kind of vocabulary.
 fn strips(metadata: &Metadata) -> Result<Option<&'static [&'static str]>, String> {
     let text = |key| metadata.text(key).map_err(|problem| problem.to_string());
     let name = metadata.description("general.name").unwrap_or_default().to_lowercase();
@@ -376,7 +380,7 @@ fn strips(metadata: &Metadata) -> Result<Option<&'static [&'static str]>, String
     Ok(Family::strips_white_space(&name, architecture, text(MODEL)? == Some("llama")))
 }
 
-/// `post_processor`: BOS before and EOS after a text, as the file says.
+/// Makes `post_processor`, which puts BOS before and EOS after a text if the file says so.
 fn surroundings(metadata: &Metadata, vocabulary: &Vocabulary<'_>, bos_default: bool) -> Result<Value, String> {
     let token = |flag: &str, default: bool, key: &str| {
         let wanted = metadata.flag(flag).map_err(|problem| problem.to_string())?.unwrap_or(default);

@@ -10,13 +10,13 @@ pub(super) type Names = OnceLock<Vec<(Name, Load)>>;
 /// What a name holds when its scope is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// Nothing: it is assigned before it is read.
+    /// The name holds nothing, since it is assigned before it is read.
     Missing,
     /// A value that comes with the scope: an argument, a loop's item.
     Parameter,
-    /// What the scope around has by this name.
+    /// The name holds what the surrounding scope has by this name.
     Outer,
-    /// What the rendering has by this name.
+    /// The name holds the variable of this name that the template is rendered with.
     Context,
 }
 
@@ -105,14 +105,14 @@ pub(super) struct Scoped {
 pub(super) struct Macro {
     pub(super) name: Name,
     pub(super) arguments: Vec<Name>,
-    /// Of the last arguments.
+    /// Default values of the last arguments.
     pub(super) defaults: Vec<Expression>,
     pub(super) scoped: Scoped,
     /// Which of `caller`, `kwargs` and `varargs` the body reads.
     pub(super) special: OnceLock<Special>,
 }
 
-/// What a macro takes beside its arguments.
+/// Special names that a macro's body may read besides its arguments.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Special {
     pub(super) caller: bool,
@@ -120,7 +120,7 @@ pub(super) struct Special {
     pub(super) varargs: bool,
 }
 
-/// What is assigned to.
+/// The left side of an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(Name),

@@ -1,4 +1,4 @@
-//! The keys of one architecture in a GGUF file's metadata, and what the file's tensors tell beside them.
+//! The keys that one architecture has in a GGUF file's metadata, and facts that only the file's tensors show.
 
 use std::ops::RangeInclusive;
 
@@ -9,8 +9,8 @@ use crate::config_error::ConfigProblem;
 use crate::keys::json::shorten;
 use crate::layers::{EMBEDDING_TENSOR, HEAD_TENSOR};
 
-/// The keys of one architecture, by their names without the architecture's. Every accessor tells an absent key from one
-/// of the wrong kind.
+/// The keys of one architecture. Methods take a key's name without the architecture's prefix, return `None` for an
+/// absent key, and fail if the value has the wrong type.
 #[derive(Clone, Copy)]
 pub(crate) struct GgufKeys<'a> {
     catalog: &'a Catalog,
@@ -19,20 +19,20 @@ pub(crate) struct GgufKeys<'a> {
     tokens: &'a TokenFacts,
 }
 
-/// What the file's tokenizer tells of a model.
+/// Facts about a model that its GGUF file keeps among the keys of the tokenizer.
 pub(crate) struct TokenFacts {
-    /// The key of the tokens.
+    /// Name of the key with the list of tokens, for messages.
     pub key: &'static str,
-    /// How many tokens there are.
+    /// Number of tokens in the list.
     pub count: u64,
-    /// The token that begins a text.
+    /// Id of the token that begins a text, if there is one.
     pub bos: Option<u64>,
-    /// The tokens that end a text.
+    /// Ids of the tokens that end a text.
     pub ends: Vec<u64>,
 }
 
 impl<'a> GgufKeys<'a> {
-    /// The keys of `architecture`, which is the file's `general.architecture`.
+    /// Gives access to the keys of `architecture`, which is the file's `general.architecture`.
     pub(crate) fn new(
         catalog: &'a Catalog,
         metadata: &'a Metadata,
@@ -42,17 +42,17 @@ impl<'a> GgufKeys<'a> {
         Self { catalog, metadata, architecture, tokens }
     }
 
-    /// The full name of a key.
+    /// Returns the full name of a key, with the architecture's prefix.
     pub(crate) fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
 
-    /// A whole number from 0 up.
+    /// Reads a whole number from 0 up.
     pub(crate) fn count(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
         Ok(self.metadata.count(&self.name(key))?)
     }
 
-    /// A whole number within `limits`.
+    /// Reads a whole number within `limits`.
     pub(crate) fn count_within(
         &self,
         key: &str,
@@ -61,12 +61,12 @@ impl<'a> GgufKeys<'a> {
         self.count(key)?.map(|count| self.within(key, count, limits)).transpose()
     }
 
-    /// A number, which may be absent only where the model's shape does not depend on it.
+    /// Reads a whole number that the file must have, since it shapes the model.
     pub(crate) fn required(&self, key: &str) -> Result<u64, ConfigProblem> {
         self.count(key)?.ok_or_else(|| self.missing(key, "it shapes the model"))
     }
 
-    /// Checks that a number that `key` gives is within limits.
+    /// Checks that a number that was read from `key` is within `limits`.
     pub(crate) fn within(&self, key: &str, count: u64, limits: RangeInclusive<usize>) -> Result<usize, ConfigProblem> {
         usize::try_from(count).ok().filter(|count| limits.contains(count)).ok_or_else(|| {
             let limit = format!("a whole number from {} to {}", limits.start(), limits.end());
@@ -74,22 +74,22 @@ impl<'a> GgufKeys<'a> {
         })
     }
 
-    /// A number that is finite.
+    /// Reads a finite number.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ConfigProblem> {
         Ok(self.metadata.number(&self.name(key))?)
     }
 
-    /// A flag.
+    /// Reads a flag.
     pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigProblem> {
         Ok(self.metadata.flag(&self.name(key))?)
     }
 
-    /// A text.
+    /// Reads a text.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>, ConfigProblem> {
         Ok(self.metadata.text(&self.name(key))?)
     }
 
-    /// A flag for each layer, if the key is there.
+    /// Reads a list with a flag for each layer, if the key is there.
     pub(crate) fn flags_of_layers(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>, ConfigProblem> {
         match self.metadata.get(&self.name(key)) {
             None => Ok(None),
@@ -100,7 +100,7 @@ impl<'a> GgufKeys<'a> {
         }
     }
 
-    /// A number that may be written once, or for each layer; layers that differ are refused.
+    /// Reads a number that is written once or for each layer; numbers that differ between layers are refused.
     pub(crate) fn same_in_layers(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
         let Some(MetadataValue::Numbers(numbers)) = self.metadata.get(&self.name(key)) else {
             return self.count(key);
@@ -118,7 +118,8 @@ impl<'a> GgufKeys<'a> {
         }
     }
 
-    /// A number that may be written once, or for each layer, with zeros for layers without experts.
+    /// Reads a number of experts or of their size that is written once or for each layer; layers without experts have
+    /// zeros, and all others must agree.
     pub(crate) fn of_experts(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
         if let Some(MetadataValue::Numbers(numbers)) = self.metadata.get(&self.name(key)) {
             let integers = || numbers.iter().filter_map(Number::as_integer);
@@ -130,17 +131,18 @@ impl<'a> GgufKeys<'a> {
         self.count(key)
     }
 
-    /// Whether the file has a tensor of this name in its first layer, by Interbed's names within layers.
+    /// Returns whether the first layer has a tensor of this name. The name is Interbed's, without the layer's prefix.
     pub(crate) fn has_in_first_layer(&self, tensor: &str) -> bool {
         self.has_in_layer(0, tensor)
     }
 
-    /// Whether the file has a tensor of this name in layer `layer`.
+    /// Returns whether layer `layer` has a tensor of this name, without the layer's prefix.
     pub(crate) fn has_in_layer(&self, layer: usize, tensor: &str) -> bool {
         self.catalog.get(&format!("model.layers.{layer}.{tensor}")).is_some()
     }
 
-    /// Rows of the embedding if the file has it; otherwise the value of a key, and loading will name what is missing.
+    /// Returns the number of the embedding's rows. If the file lacks the embedding, reads `vocab_size` instead; loading
+    /// will then report the missing tensor.
     pub(crate) fn vocab_size(&self) -> Result<u64, ConfigProblem> {
         let stored = |name| Some((name, self.catalog.get(name)?));
         let Some((name, embedding)) = [EMBEDDING_TENSOR, HEAD_TENSOR].into_iter().find_map(stored) else {
@@ -159,19 +161,19 @@ impl<'a> GgufKeys<'a> {
         Ok(rows)
     }
 
-    /// Whether the head is the embedding. Files have no key for it: a head is stored unless it is the embedding, or
-    /// stands for that too.
+    /// Returns whether head and embedding share a matrix. Files have no key for it: they share if only one of both is
+    /// stored.
     pub(crate) fn is_tied(&self) -> bool {
         [EMBEDDING_TENSOR, HEAD_TENSOR].iter().any(|name| self.catalog.get(name).is_none())
     }
 
-    /// The token that begins a text, and those that end one, without those that no vocabulary can hold.
+    /// Returns the token that begins a text and those that end one, without ids too large for any vocabulary.
     pub(crate) fn ends(&self) -> (Option<u32>, Vec<u32>) {
         let id = |id: u64| u32::try_from(id).ok();
         (self.tokens.bos.and_then(id), self.tokens.ends.iter().filter_map(|&end| id(end)).collect())
     }
 
-    /// The factors of `pairs` pairs of elements in the tensor `name`, each above zero, if there is such a tensor.
+    /// Reads the tensor `name` if it exists: one factor above zero for each of `pairs` pairs of elements.
     pub(crate) fn factors(&self, name: &str, pairs: usize) -> Result<Option<Vec<f32>>, ConfigProblem> {
         let Some(entry) = self.catalog.get(name) else { return Ok(None) };
         let wrong = |found: String| ConfigProblem::OutOfRange {
@@ -190,17 +192,17 @@ impl<'a> GgufKeys<'a> {
         }
     }
 
-    /// The shape of a tensor, if there is one of this name.
+    /// Returns the shape of a tensor, if there is one of this name.
     pub(crate) fn shape_of(&self, name: &str) -> Option<&'a [usize]> {
         Some(self.catalog.get(name)?.shape.as_slice())
     }
 
-    /// The problem of an absent key.
+    /// Makes the error of an absent key.
     pub(crate) fn missing(&self, key: &str, why: &'static str) -> ConfigProblem {
         ConfigProblem::Missing { key: self.name(key), why }
     }
 
-    /// The problem of a value that is not supported.
+    /// Makes the error of a value that is not supported.
     pub(crate) fn unsupported(&self, key: &str, value: &Value, hint: &'static str) -> ConfigProblem {
         ConfigProblem::Unsupported { key: self.name(key), found: shorten(value), hint }
     }

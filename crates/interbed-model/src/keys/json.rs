@@ -1,4 +1,4 @@
-//! Typed, bounded access to the keys of a JSON object.
+//! Access to the keys of a JSON object, which checks types and limits.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -34,7 +34,7 @@ pub(crate) fn parse_object(text: &str) -> Result<Map<String, Value>, ConfigProbl
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
-    /// Where the object lies, for messages: "" or "rope_scaling.".
+    /// What messages put before the names of keys: "", or "rope_scaling." for the keys of an object with that name.
     prefix: &'a str,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
         Self { map, prefix: "" }
     }
 
-    /// The object under `key`; messages put `prefix` before the names of its keys.
+    /// Returns the object under `key`; messages put `prefix` before the names of its keys.
     pub(crate) fn object(&self, key: &str, prefix: &'a str) -> Result<Option<Fields<'a>>, ConfigProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -56,7 +56,7 @@ impl<'a> Fields<'a> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether the key is present, even with the value null.
+    /// Returns whether the key is present, even with the value null.
     pub(crate) fn is_written(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
@@ -69,12 +69,12 @@ impl<'a> Fields<'a> {
         self.map.iter()
     }
 
-    /// A key as messages name it.
+    /// Returns the name of a key for messages, with the prefix of its object.
     pub(crate) fn name(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    /// A whole number within limits.
+    /// Reads a whole number within `limits`; `None` if the key is absent.
     pub(crate) fn count(&self, key: &str, limits: RangeInclusive<usize>) -> Result<Option<usize>, ConfigProblem> {
         let Some(value) = self.get(key) else { return Ok(None) };
         // A whole number may be written as 8192.0; up to 2^53 that is exact.
@@ -92,7 +92,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number that is finite in f32 too and passes `check`; `limit` describes the check.
+    /// Reads a number that passes `check` and is finite as f32; `None` if the key is absent. Messages use `limit` as
+    /// the description of the check.
     pub(crate) fn number(
         &self,
         key: &str,
@@ -124,7 +125,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A token id or a list of them. Negative ids are used to mean "none", and are left out.
+    /// Reads a token id or a list of them. Negative ids, which mean "none" in some configurations, are left out.
     pub(crate) fn token_ids(&self, key: &str) -> Result<Option<Vec<u32>>, ConfigProblem> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let values = match value {
@@ -151,7 +152,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A value as text, short enough for a message.
+/// Returns a value as text, cut off if it is too long for a message.
 pub(crate) fn shorten(value: &Value) -> String {
     const CHARS_MAX: usize = 80;
     let text = value.to_string();

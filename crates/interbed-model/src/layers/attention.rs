@@ -17,9 +17,9 @@ pub(super) struct Attention {
     q: Linear,
     k: Linear,
     v: Linear,
-    /// The norms of queries and keys, if the model has them: of each head, or of all heads together.
+    /// Weights of the norms of queries and of keys, if the model has these norms.
     norms: Option<[TensorId; 2]>,
-    /// Whether they come after rotation.
+    /// Whether queries and keys are normed after they are rotated.
     is_normed_after: bool,
     /// Whether queries grow with their positions.
     grows: bool,
@@ -37,27 +37,27 @@ pub(super) struct Attention {
     /// The index of the rotation among the model's; `None` if positions are not encoded.
     rope: Option<usize>,
     style: RopeStyle,
-    /// Added to the mean square in the norms of queries and keys.
+    /// Number that is added to the mean square in the norms of queries and keys.
     epsilon: f32,
-    /// The most positions of a sequence.
+    /// Most positions that a sequence may have.
     context: usize,
     /// Whether this is the last layer in which tokens see each other; after it, only rows whose logits are wanted are
     /// kept.
     is_last: bool,
 }
 
-/// The layer's own tensors in a pass.
+/// Tensors that the layer uses within a pass.
 struct Scratch {
     q: Tensor,
     k: Tensor,
     v: Tensor,
     attended: Tensor,
-    /// What attention keeps for each row between KV below memory and KV in memory.
+    /// Intermediate results of each row, kept between attention to KV below memory and attention to KV in memory.
     state: Tensor,
 }
 
 impl Attention {
-    /// The attention of a branch at `place`, after `kv_layer` other layers that keep KV.
+    /// Makes the attention of a branch at `place`, which `kv_layer` other layers that keep KV precede.
     pub(super) fn new(
         blueprint: &Blueprint,
         (branch, attention): (&Branch, &blueprint::Attention),
@@ -107,12 +107,12 @@ impl Attention {
         }
     }
 
-    /// The same attention, as the model's last one if `is_last`.
+    /// Marks this attention as the model's last one if `is_last`.
     pub(super) fn last_if(self, is_last: bool) -> Self {
         Self { is_last, ..self }
     }
 
-    /// Norms queries and keys, if the model has norms for them.
+    /// Norms queries and keys in place, if the model has norms for them.
     fn norm_heads(&self, pass: &mut Pass<'_>, both: [Tensor; 2]) -> Result<(), ForwardError> {
         for (heads, norm) in both.into_iter().zip(self.norms.into_iter().flatten()) {
             let (weight, epsilon) = (&pass.weights.vector(norm), self.epsilon);
@@ -165,12 +165,13 @@ impl Layer for Attention {
         let layer = AttentionLayer { kv, heads: self.heads, scale: self.scale, window: self.window };
         pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
         if self.is_normed_after {
-            // They are rotated where they lie. The keys that were stored are stored again, normed and not rotated.
+            // The first command has rotated queries and keys in place. After the norm, the keys are stored again,
+            // unrotated this time because an empty rotation is given.
             self.norm_heads(pass, [q, k])?;
             let [cos, sin] = pass.rotation(None);
             pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
         }
-        // What is attended with, and where the result goes: a tensor each.
+        // Grown queries are written to `attended`, so that the result of attention goes to `q` instead.
         let (q, attended) = if self.grows { (pass.grow_queries(q, attended, self.q.rows)?, q) } else { (q, attended) };
         let sinks = self.sinks.map(|sinks| pass.weights.vector(sinks));
         let sinks = sinks.as_ref();

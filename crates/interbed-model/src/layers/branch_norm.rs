@@ -1,4 +1,4 @@
-//! The norms of a branch: of what it reads, and of what it gives.
+//! Norms of a branch: one of what the branch reads, and one of its result.
 
 use interbed_device::{Command, PassNeeds, Tensor};
 use interbed_weights::TensorId;
@@ -7,12 +7,12 @@ use super::tensors::LayerTensors;
 use crate::blueprint::{Branch, Passage};
 use crate::pass::{ForwardError, Pass};
 
-/// Norms a branch, and adds it to the hidden states.
+/// Applies the norms of a branch and adds its result to the hidden states.
 pub(super) struct BranchNorm {
     before: Option<Norm>,
     after: Option<Norm>,
     width: usize,
-    /// The factor of the branch before it is added.
+    /// Number that the branch's result is multiplied by before it is added.
     factor: f32,
 }
 
@@ -24,7 +24,7 @@ struct Norm {
 }
 
 impl BranchNorm {
-    /// The norms of a branch of `width` elements.
+    /// Makes the norms of a branch whose rows have `width` elements, and adds their weights to `tensors`.
     pub fn new(branch: &Branch, width: usize, tensors: &mut LayerTensors) -> Self {
         let mut norm = |passage: &Passage| {
             let norm = passage.norm()?;
@@ -35,15 +35,15 @@ impl BranchNorm {
         Self { before, after, width, factor: branch.factor }
     }
 
-    /// Adds to `needs` what it needs.
+    /// Adds to `needs` the memory that these norms need.
     pub fn plan(&self, needs: &mut PassNeeds) {
         needs.norm_cols = needs.norm_cols.max(self.width);
     }
 
-    /// What the branch reads, `[rows, hidden]`.
+    /// Computes what the branch reads, `[rows, hidden]`.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn begin(&self, pass: &mut Pass<'_>) -> Result<Tensor, ForwardError> {
         match self.before {
             Some(Norm { weight, epsilon }) => pass.norm(weight, epsilon),
@@ -54,11 +54,11 @@ impl BranchNorm {
         }
     }
 
-    /// What the branch would read if it came now, from a layer below whose branch is not yet written; `out` is room for
-    /// it.
+    /// Computes what the branch would read if it came now. A layer below calls this before it has written its own
+    /// branch; `out` is room for the result.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn peek(&self, pass: &mut Pass<'_>, out: Tensor) -> Result<Tensor, ForwardError> {
         let x = pass.hidden();
         let Some(Norm { weight, epsilon }) = self.before else { return Ok(x) };
@@ -67,10 +67,10 @@ impl BranchNorm {
         Ok(out)
     }
 
-    /// Adds the branch, which the layer has left in [`Pass::branch`].
+    /// Adds the branch's result, which the layer has left in [`Pass::branch`], to the hidden states.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn end(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
         if let Some(Norm { weight, epsilon }) = self.after {
             let (branch, weight) = (pass.branch(), &pass.weights.vector(weight));

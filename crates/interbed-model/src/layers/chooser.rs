@@ -1,4 +1,5 @@
-//! What chooses the experts of a mixture: the norm of its branch, products with the router's matrix, and a rule.
+//! Choice of the experts of a mixture: the norm of its branch, products with the router's matrix, and a rule that
+//! chooses by the products.
 
 use interbed_device::{PassNeeds, Tensor, TensorArea};
 use interbed_weights::{Access, TensorId};
@@ -11,29 +12,30 @@ use crate::pass::{Choice, ForwardError, Linear, Pass};
 /// Numbers in a cache line.
 const LINE: usize = 16;
 
-/// See the module.
+/// Chooses the experts of one mixture.
 pub(super) struct Chooser {
-    /// The index of its layer in the model's list.
+    /// Index of the mixture's layer in the model's list of layers.
     group: usize,
     /// The norm of the layer's branch.
     pub norm: BranchNorm,
     gate: Linear,
     bias: Option<TensorId>,
     router: Router,
-    /// How many experts there are.
+    /// Number of experts in the mixture.
     pub experts: usize,
-    /// How many of them each token goes through.
+    /// Number of experts that each token goes through.
     pub chosen: usize,
 }
 
-/// A chooser's own tensors, with which it looks ahead.
+/// Tensors that a chooser uses to look ahead from an earlier layer.
 pub struct Outlook {
     normed: Tensor,
     choice: Choice,
 }
 
 impl Chooser {
-    /// The chooser of the layer at index `group` of the model's list, whose `tensors` begin with these.
+    /// Makes the chooser of the layer at index `group` of the model's list, and adds its tensors to `tensors`, of which
+    /// they are the first.
     pub fn new(
         hidden: usize,
         (branch, mixture): (&Branch, &Mixture),
@@ -49,7 +51,8 @@ impl Chooser {
         Self { group, norm, gate, bias, router: mixture.router.clone(), experts, chosen }
     }
 
-    /// What `rows` rows choose by. `shared` says whether a shared expert, if there is one, has factors of its own.
+    /// Takes room for the numbers by which `rows` rows choose. `shared` is `None` without a shared expert, and
+    /// otherwise says whether the shared expert's results have factors.
     pub fn choice(&self, rows: usize, shared: Option<bool>, area: &mut TensorArea) -> Choice {
         let has_factors = shared == Some(true);
         let (bias, factors) = (if self.bias.is_some() { self.experts } else { 0 }, if has_factors { rows } else { 0 });
@@ -74,7 +77,7 @@ impl Chooser {
         pass.products(x, [&self.gate], [choice.logits], None)
     }
 
-    /// Has the rule choose, once the products are there.
+    /// Chooses experts for all rows, once the router's products are computed.
     ///
     /// # Errors
     /// If the device failed.
@@ -82,21 +85,21 @@ impl Chooser {
         Ok(pass.route(&self.router, [self.chosen, self.experts], choice)?)
     }
 
-    /// Room to look ahead with `rows` rows.
+    /// Takes room to look ahead with `rows` rows.
     pub fn outlook(&self, rows: usize, area: &mut TensorArea) -> Outlook {
         let normed = area.take(rows.saturating_mul(self.gate.cols));
         Outlook { normed, choice: self.choice(rows, None, area) }
     }
 
-    /// Adds to `needs` what it needs, which is all for products with its matrix.
+    /// Adds to `needs` the memory that products with the router's matrix and the norm need.
     pub fn plan(&self, needs: &mut PassNeeds) {
         needs.product_cols = needs.product_cols.max(self.gate.cols);
         self.norm.plan(needs);
     }
 
-    /// From a layer below: tells the source of weights what this one would choose if the hidden states came to it as
-    /// they are now. What the layers between add to them is little beside what they are already, so that most of it is
-    /// what it will choose. Nothing that is computed depends on it.
+    /// Tells the source of weights which experts this mixture would choose if the present hidden states came to it; an
+    /// earlier layer calls this. The layers between add little to the hidden states, so most of the guess is right. No
+    /// result depends on the guess.
     ///
     /// # Errors
     /// If the device failed.

@@ -10,7 +10,7 @@ use super::{Layer, LayerState, Place};
 use crate::blueprint::{Branch, Dense};
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
-/// See the module.
+/// A feed-forward network that all tokens go through.
 pub(super) struct DenseFfn {
     spec: GroupSpec,
     norm: BranchNorm,
@@ -21,7 +21,7 @@ pub(super) struct DenseFfn {
 }
 
 impl DenseFfn {
-    /// The network of a branch at `place`, in a model of this hidden width.
+    /// Makes the network of a branch at `place`, in a model whose hidden states are `hidden` wide.
     pub(super) fn new(hidden: usize, (branch, dense): (&Branch, &Dense), place: Place) -> Self {
         let (inner, has_bias) = (dense.width, dense.bias);
         let mut tensors = LayerTensors::of_layer(place, "ffn", Role::FeedForward);
@@ -33,7 +33,7 @@ impl DenseFfn {
         Self { spec: tensors.finish(), norm, gate, up, down, activation: dense.activation }
     }
 
-    /// The results of gate and up.
+    /// Takes room for the products with the gate and up matrices.
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> [Tensor; 2] {
         [(); 2].map(|()| area.take(rows * self.gate.rows))
     }

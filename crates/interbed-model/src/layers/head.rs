@@ -9,26 +9,26 @@ use super::{Layer, LayerState, Place};
 use crate::blueprint::Blueprint;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
-/// The head's tensor, unless it is the embedding.
+/// Name of the head's tensor, in models whose head is not the embedding.
 pub const HEAD_TENSOR: &str = "lm_head.weight";
 
-/// How many rows of logits are computed at a time. This bounds their memory, however many rows a batch wants; the
-/// head's weights are swept, and read if they are streamed, once per this many rows.
+/// Number of rows of logits that are computed at a time. This bounds their memory, however many rows a batch wants. The
+/// head's weights are swept once for this many rows, and read from disk each time if they are streamed.
 pub const LOGIT_ROWS: usize = 64;
 
-/// See the module.
+/// The layer that computes logits, or finished hidden states.
 pub(super) struct Head {
     spec: GroupSpec,
     norm: TensorId,
     head: Linear,
     epsilon: f32,
-    /// The factor of the hidden states. Some models divide before the head, others after it; doing it before is cheaper
-    /// and as exact.
+    /// Number that the normed hidden states are multiplied by. Some models divide before the head and others after it;
+    /// multiplying before is cheaper and just as exact.
     scale: f32,
 }
 
 impl Head {
-    /// The head, at `place` behind the last decoder layer.
+    /// Makes the head, at `place` behind the last decoder layer.
     pub(super) fn new(blueprint: &Blueprint, place: Place) -> Self {
         let (hidden, vocab, head) = (blueprint.hidden_size, blueprint.vocab_size, &blueprint.head);
         let mut tensors = LayerTensors::new(place.group, "head", Role::Head, place.layer, "");
@@ -41,7 +41,8 @@ impl Head {
         Self { spec: tensors.finish(), norm, head: matrix, epsilon, scale }
     }
 
-    /// The normed hidden states, in whose place the greatest logits come, and the logits.
+    /// Takes room for the normed hidden states and for the logits. The greatest logits later overwrite the hidden
+    /// states.
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> [Tensor; 2] {
         [self.head.cols.max(2 * BEST_MAX), self.head.rows].map(|width| area.take(rows * width))
     }
@@ -65,7 +66,8 @@ impl Layer for Head {
         needs.best_width = needs.best_width.max(self.head.rows);
     }
 
-    /// Computes the logits of the rows that are left, which are the wanted ones, or only their norm.
+    /// Computes the logits of the wanted rows, which are the only ones left, or just their norm where hidden states are
+    /// wanted.
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
         let (width, vocab) = (self.head.cols, self.head.rows);
         let wanted = pass.batch.wanted();
@@ -98,7 +100,7 @@ impl Layer for Head {
             let count = count.map(|count| count.clamp(1, vocab));
             match count.filter(|&count| pass.prefers_best() && count <= BEST_MAX && vocab <= BEST_WIDTH_MAX) {
                 Some(count) => {
-                    // The normed hidden states have served.
+                    // The normed hidden states are no longer needed, so their room is used for the greatest logits.
                     let out = best.first(wanted.len() * count * 2);
                     pass.submit(&[Command::Best { x: logits, width: vocab, count, out }])?;
                     pass.deliver_best(wanted, out, count)?;

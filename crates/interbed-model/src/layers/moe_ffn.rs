@@ -14,19 +14,19 @@ use super::{Layer, LayerState, Place};
 use crate::blueprint::{Branch, Mixture};
 use crate::pass::{Choice, ForwardError, Linear, Pass, PassSize};
 
-/// The most rows for which a layer looks ahead: a few sequences that decode. A chunk of a prompt needs nearly all
+/// Most rows for which a layer looks ahead: those of a few decoding sequences. A chunk of a prompt needs nearly all
 /// experts anyway.
 const LOOKING_ROWS: usize = 32;
 
-/// See the module.
+/// A feed-forward network made of experts.
 pub(super) struct MoeFfn {
     spec: GroupSpec,
     group: usize,
     chooser: Chooser,
-    /// That of the mixture behind this one, if there is one.
+    /// The chooser of the next mixture, if there is one.
     next: Option<Chooser>,
     expert_width: usize,
-    /// Of gate, up and down: the biases of all experts, one after the other.
+    /// Biases of the gate, up and down matrices: each tensor holds those of all experts, one after the other.
     biases: Option<[TensorId; EXPERT_MATRICES_MAX]>,
     shared: Option<Shared>,
     hidden: usize,
@@ -35,30 +35,31 @@ pub(super) struct MoeFfn {
 
 /// The shared expert.
 struct Shared {
-    /// Its result is multiplied by the sigmoid of this product.
+    /// Product whose sigmoid multiplies the shared expert's result, if the model has it.
     factor: Option<Linear>,
     gate: Linear,
     up: Linear,
     down: Linear,
 }
 
-/// The layer's own tensors in a pass.
+/// Tensors that the layer uses within a pass.
 struct Scratch {
     choice: Choice,
-    /// The rows that one expert computes: `[rows, hidden]`
+    /// Copies of the rows that go through one expert, `[rows, hidden]`.
     taken: Tensor,
-    /// `[rows, widest]`
+    /// Products with the gate matrix, `[rows, widest]`.
     gate: Tensor,
-    /// `[rows, widest]`
+    /// Products with the up matrix, `[rows, widest]`.
     up: Tensor,
-    /// See [`Routes`](crate::routes::Routes): `[rows * chosen (+ rows), hidden]`
+    /// Results of all experts, in the order of [`Routes`](crate::routes::Routes): `[rows * chosen (+ rows), hidden]`.
     results: Tensor,
-    /// To look at what the next mixture will choose, if there are few rows.
+    /// Room to guess what the next mixture will choose, if there are few rows.
     outlook: Option<Outlook>,
 }
 
 impl MoeFfn {
-    /// The mixture of a branch at `place`, in a model of this hidden width, and the next mixture `behind` it.
+    /// Makes the mixture of a branch at `place`, in a model whose hidden states are `hidden` wide; `behind` is the next
+    /// mixture.
     pub(super) fn new(
         hidden: usize,
         of: (&Branch, &Mixture),
@@ -120,7 +121,7 @@ impl MoeFfn {
         }
     }
 
-    /// Has the router choose for all rows.
+    /// Chooses experts for all rows, and computes the factors of the shared expert.
     fn route(&self, pass: &mut Pass<'_>, x: Tensor, choice: &Choice) -> Result<(), ForwardError> {
         self.chooser.multiply(pass, x, choice)?;
         if let (Some(shared), Some(Some(out))) = (&self.shared, choice.shared)
@@ -177,7 +178,7 @@ impl Layer for MoeFfn {
         let x = self.chooser.norm.begin(pass)?;
         self.route(pass, x, &scratch.choice)?;
         pass.tell_routes(self.group, self.spec.layer, self.chooser.chosen);
-        // What has to be read is on its way while what needs no expert is computed.
+        // Experts are read while everything that needs no expert is computed.
         pass.visit_experts(self.group)?;
         if let (Some(next), Some(outlook)) = (&self.next, &scratch.outlook) {
             next.look_ahead(pass, outlook)?;
@@ -214,7 +215,7 @@ impl Layer for MoeFfn {
     }
 }
 
-/// An empty list for the tensors of the mixture at `place`.
+/// Makes an empty list for the tensors of the mixture at `place`.
 fn tensors_of(place: Place) -> LayerTensors {
     LayerTensors::of_layer(place, "experts", Role::FeedForward)
 }

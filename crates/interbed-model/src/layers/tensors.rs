@@ -1,4 +1,4 @@
-//! The tensors of one layer: each name and shape goes into the spec, and a handle comes back.
+//! Collection of one layer's tensors: each name and shape goes into the layer's spec, and a handle comes back.
 
 use interbed_weights::{Access, GroupSpec, Role, TensorId, TensorSpec};
 
@@ -14,7 +14,7 @@ pub struct LayerTensors {
 }
 
 impl LayerTensors {
-    /// For the layer at index `group` of the model's list, which belongs to decoder layer `layer`.
+    /// Starts a list for the layer at index `group` of the model's list, which belongs to decoder layer `layer`.
     ///
     /// - `prefix`: the beginning of all names
     pub fn new(group: usize, name: impl Into<String>, role: Role, layer: usize, prefix: impl Into<String>) -> Self {
@@ -22,7 +22,7 @@ impl LayerTensors {
         Self { group, prefix: prefix.into(), spec }
     }
 
-    /// For the `part` of a decoder layer that stands at `place`.
+    /// Starts a list for the `part` of a decoder layer that stands at `place`.
     pub(super) fn of_layer(Place { group, layer }: Place, part: &str, role: Role) -> Self {
         Self::new(group, format!("layer {layer}, {part}"), role, layer, format!("model.layers.{layer}."))
     }
@@ -44,7 +44,7 @@ impl LayerTensors {
         Linear { weight, bias, rows, cols }
     }
 
-    /// The spec with all tensors.
+    /// Returns the spec with all tensors that were added.
     pub fn finish(self) -> GroupSpec {
         self.spec
     }

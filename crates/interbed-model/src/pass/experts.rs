@@ -1,4 +1,4 @@
-//! The part of a pass that goes through experts.
+//! Methods of a pass for layers with experts.
 
 use arrayvec::ArrayVec;
 use interbed_device::{BandProduct, Command, Device, DeviceError, Queue, Tensor, Weights};
@@ -10,25 +10,25 @@ use crate::blueprint::Router;
 use crate::route_sink::RoutedRow;
 use crate::routes::Routes;
 
-/// What experts are chosen by: parts of one tensor, so that one download brings them to the host.
+/// Numbers by which experts are chosen. They are parts of one tensor, so that one download brings them to the host.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice {
-    /// All of it.
+    /// The tensor that has all the parts.
     pub all: Tensor,
     /// The router's products, `[rows, experts]`.
     pub logits: Tensor,
-    /// A vector that is added for the choice, and room for it, `[experts]`.
+    /// The vector that is added to scores for the choice, and room for it, `[experts]`; `None` if there is none.
     pub bias: Option<(TensorId, Tensor)>,
-    /// If there is a shared expert, the products whose sigmoids are the factors of its results, `[rows]`, or `None` if
-    /// these are 1.
+    /// `None` without a shared expert; otherwise the products whose sigmoids multiply the shared expert's results,
+    /// `[rows]`, or `None` if the results are not multiplied.
     pub shared: Option<Option<Tensor>>,
 }
 
 impl Pass<'_> {
-    /// Has `router` choose `chosen` of `experts` for each row, by numbers that come to the host together.
+    /// Brings `choice` to the host and lets `router` choose `chosen` of `experts` experts for each row.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn route(
         &mut self,
         router: &Router,
@@ -39,10 +39,10 @@ impl Pass<'_> {
         find(self.device, self.routes, self.rows, router, [chosen, experts], choice)
     }
 
-    /// Tells the source of weights what `router` would choose of the experts of `group`, which is a later layer.
+    /// Tells the source of weights which experts `router` would choose in the later layer with index `group`.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn guess_experts(
         &mut self,
         group: usize,
@@ -56,7 +56,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Brings what is chosen by to the host.
+    /// Brings the numbers of `choice` to the host.
     fn bring(&mut self, choice: &Choice) -> Result<(), DeviceError> {
         if let Some((bias, out)) = choice.bias {
             let table = &self.weights.vector(bias);
@@ -65,7 +65,7 @@ impl Pass<'_> {
         self.download(choice.all)
     }
 
-    /// Tells the route sink, if there is one, which experts were chosen: those of `group` in decoder layer `layer`.
+    /// Tells the route sink, if there is one, which experts of layer `group`, in decoder layer `layer`, were chosen.
     pub fn tell_routes(&mut self, group: usize, layer: usize, chosen: usize) {
         let Some(sink) = &mut self.route_sink else { return };
         let held = |expert| self.weights.holds_expert(group, expert);
@@ -86,10 +86,10 @@ impl Pass<'_> {
         }
     }
 
-    /// Begins to bring the experts that were chosen, which are those of `group`.
+    /// Starts to bring the chosen experts of layer `group` to where they are computed.
     ///
     /// # Errors
-    /// If they cannot be brought.
+    /// Fails if the experts cannot be brought.
     pub fn visit_experts(&mut self, group: usize) -> Result<(), ForwardError> {
         Ok(self.weights.visit(group, self.routes.wanted())?)
     }
@@ -111,7 +111,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Of an expert that was chosen: the row of the common tensor where its results begin, and how many there are.
+    /// Returns where the results of a chosen expert begin among the rows of all results, and how many rows it has.
     pub fn rows_of_expert(&self, number: u32) -> (usize, usize) {
         let (first, rows) = self.routes.of(number);
         (first, rows.len())
@@ -120,7 +120,7 @@ impl Pass<'_> {
     /// Copies the rows that go through an expert, each `width` numbers, from `x` to `out`.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn take_rows_of_expert(
         &mut self,
         number: u32,
@@ -135,10 +135,10 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Sums up each row's results, `[rows * chosen (+ rows), width]`, with their weights.
+    /// Sums up the results of each row's experts, `[rows * chosen (+ rows), width]`, multiplied by their weights.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn combine_experts(&mut self, results: Tensor, width: usize, out: Tensor) -> Result<(), DeviceError> {
         let (places, factors) = self.routes.sums();
         let command = Command::Combine { from: results, width, places, factors, out };
@@ -146,11 +146,11 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Multiplies `x`, rows of `cols` numbers, with whole matrices, each into its result, and adds a vector of biases
-    /// if there is one. With `gate`, there are two of them: see [`Command::Products`].
+    /// Multiplies `x`, rows of `cols` numbers, with whole matrices. Each product goes to the tensor beside its matrix,
+    /// plus a bias if there is one. With `gate`, there are two matrices: see [`Command::Products`].
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn multiply_whole(
         &mut self,
         x: Tensor,
@@ -170,7 +170,7 @@ impl Pass<'_> {
     }
 }
 
-/// Finds the routes of `rows` rows by numbers that have come to the host.
+/// Finds the routes of `rows` rows by the numbers of `choice`, which have come to the host.
 fn find(
     device: &mut dyn Device,
     routes: &mut Routes,

@@ -23,7 +23,7 @@ pub(super) enum DecoderKind {
         /// Whether the first piece's marks are dropped rather than turned into spaces.
         strip_first: bool,
     },
-    /// Anything else: decoded by the `tokenizers` crate, over a window when streaming.
+    /// Any other decoder: the `tokenizers` crate decodes, over a window of tokens when streaming.
     Other,
 }
 
@@ -79,7 +79,7 @@ impl DecoderKind {
         rest.is_none().then_some(Self::Metaspace { replacement, strip_first })
     }
 
-    /// Bytes of one piece in the middle of a text.
+    /// Returns the bytes of one piece in the middle of a text.
     pub(super) fn piece_bytes(&self, piece: &str) -> Vec<u8> {
         match self {
             Self::ByteLevel => byte_level_bytes(piece),

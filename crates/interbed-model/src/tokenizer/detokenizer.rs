@@ -1,4 +1,4 @@
-//! Tokens to text, one token at a time.
+//! Conversion of tokens to text, one token at a time.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// An empty sequence.
+    /// Begins an empty sequence.
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
         Self { tokenizer, state: State::new(skip_special) }
     }
@@ -39,7 +39,7 @@ impl Detokenizer {
         text
     }
 
-    /// The tokenizer that decodes.
+    /// Returns the tokenizer that decodes.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Appends to `text` what is certain after `id`.
+    /// Takes the next token and appends to `text` what is now certain.
     pub(super) fn push(&mut self, tokenizer: &Tokenizer, id: u32, text: &mut String) {
         if self.skip_special && tokenizer.is_special(id) {
             return;

@@ -1,6 +1,6 @@
-//! The decoder that most families vary: layers of attention and a feed-forward network, alike except for windows,
-//! rotation and experts. Keys of a configuration become a [`Decoder`], a family changes what it has of its own, and a
-//! blueprint with a list of layers results.
+//! The decoder that most families vary: each layer has attention and a feed-forward network, and layers differ only in
+//! windows, rotation and experts. [`Decoder::read`] reads the common keys of a configuration, the family's file then
+//! changes the [`Decoder`], and [`Decoder::blueprint`] makes the list of layers.
 
 use interbed_kernels::RopeStyle;
 use serde_json::Value;
@@ -26,71 +26,73 @@ const EPSILON: Key = key("rms_norm_eps", "attention.layer_norm_rms_epsilon");
 const VOCAB_SIZE: Key = key("vocab_size", "vocab_size");
 const TIE: Key = key("tie_word_embeddings", "");
 
-/// Keys of `config.json` that say how many experts there are.
+/// Keys under which `config.json` files state the number of experts.
 const EXPERT_COUNTS: [&str; 4] = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
 
-/// What a family takes for granted: the meaning of absent keys, which keys it reads, and what it never has.
+/// What is known of a family without reading a configuration: defaults of absent keys, which keys it reads, and which
+/// features it never has.
 pub(in crate::families) struct Habits {
-    /// Size of the vocabulary if `config.json` gives none; so with the sizes that follow.
+    /// Size of the vocabulary if `config.json` gives none.
     pub vocab_size: usize,
-    /// Width of the feed-forward network.
+    /// Width of the feed-forward network if `config.json` gives none.
     pub inner: usize,
-    /// Key and value heads; `None` means as many as query heads.
+    /// Number of key and value heads if `config.json` gives none; `None` means as many as query heads.
     pub kv_heads: Option<usize>,
-    /// Elements of a head; `None` means the hidden size by the number of heads.
+    /// Elements of a head if the configuration gives none; `None` means the hidden size divided by the number of heads.
     pub head_dim: Option<usize>,
-    /// The stated context.
+    /// Context in tokens if `config.json` gives none.
     pub positions: usize,
-    /// Epsilon of all norms.
+    /// Epsilon of all norms if `config.json` gives none.
     pub epsilon: f64,
-    /// Base of the rotation's frequencies.
+    /// Base of the rotation's frequencies if `config.json` gives none.
     pub theta: f64,
-    /// The token that begins a text.
+    /// The token that begins a text if `config.json` names none.
     pub bos: Option<u32>,
-    /// The token that ends a text.
+    /// The token that ends a text if `config.json` names none.
     pub eos: Option<u32>,
-    /// Whether the head is the embedding.
+    /// Whether the head uses the embedding's matrix if `config.json` does not say.
     pub is_tied: bool,
-    /// Biases of the query, key and value projections.
+    /// Whether the query, key and value projections have biases.
     pub input_bias: Bias,
-    /// Bias of attention's output projection.
+    /// Whether attention's output projection has a bias.
     pub output_bias: Bias,
-    /// Biases of feed-forward projections.
+    /// Whether the projections of feed-forward networks have biases.
     pub network_bias: Bias,
-    /// How much of each head is rotated.
+    /// How much of each head the family rotates.
     pub rotated: Rotated,
-    /// How rope parameters are read.
+    /// How the family's rope parameters are read.
     pub rope: RopeRule,
-    /// The activation of feed-forward networks.
+    /// How the activation of feed-forward networks is found out.
     pub activation: ActivationRule,
     /// Whether models of the family have experts.
     pub has_experts: bool,
-    /// Whether the width of networks that `config.json` gives is that of experts.
+    /// Whether the key for the width of feed-forward networks states the width of an expert instead.
     pub inner_is_of_experts: bool,
-    /// Which layers have a window in GGUF files that do not say, by the number of the layer.
+    /// Whether the layer with this number has a window, in GGUF files that state a window but not its layers.
     pub slides_in_gguf: fn(usize) -> bool,
 }
 
-/// How the activation is known.
+/// How the activation of a family's networks is found out.
 pub(in crate::families) enum ActivationRule {
-    /// `config.json` names it; this is the one of GGUF files, and of configurations that name none.
+    /// `config.json` names the activation; the given one is used if it does not, and for GGUF files.
     Named(Activation),
-    /// It is always this one.
+    /// All models of the family have this activation.
     Fixed(Activation),
 }
 
-/// Whether projections have biases. In a GGUF file, their presence tells.
+/// How to tell whether projections of a family have biases, in `config.json`; in a GGUF file, the presence of the
+/// tensors tells.
 pub(in crate::families) enum Bias {
-    /// They have none.
+    /// Projections have no biases.
     Never,
-    /// They have.
+    /// Projections always have biases.
     Always,
-    /// This key says so; its default.
+    /// The key of this name says whether there are biases; the flag is its default.
     Stated(&'static str, bool),
 }
 
 impl Habits {
-    /// Those of the plainest decoder.
+    /// Habits of the plainest decoder, which families start from.
     pub const PLAIN: Self = Self {
         vocab_size: 32_000,
         inner: 11_008,
@@ -114,16 +116,16 @@ impl Habits {
     };
 }
 
-/// Where branches are normed.
+/// Where the norms of a layer's branches stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::families) enum NormPlaces {
-    /// What a branch reads.
+    /// A norm is applied to what a branch reads.
     Before,
-    /// What a branch gives.
+    /// A norm is applied to the result of a branch.
     After,
 }
 
-/// A decoder in the making.
+/// A decoder whose parts a family may still change before it becomes a blueprint.
 pub(in crate::families) struct Decoder {
     pub vocab_size: usize,
     pub hidden: usize,
@@ -137,14 +139,14 @@ pub(in crate::families) struct Decoder {
     pub network_bias: bool,
     pub norms: NormPlaces,
     pub norm_epsilon: f32,
-    /// Number that is added to each element of norms' weights.
+    /// Number to add to each element of the stored weights of norms.
     pub norm_offset: f32,
     pub ropes: Vec<Rope>,
-    /// For each layer, the index of its rotation, or `None`.
+    /// For each layer, the index of its rotation in `ropes`, or `None` if the layer does not rotate.
     pub rope_of: Vec<Option<usize>>,
     /// For each layer, how many positions a token sees, or `None` for all.
     pub windows: Vec<Option<usize>>,
-    /// The mixture that takes the network's place, and for each layer whether it does.
+    /// The mixture of experts, and for each layer whether it has this mixture in place of a dense network.
     pub mixture: Option<(Mixture, Vec<bool>)>,
     pub embedding_factor: f64,
     pub branch_factor: f64,
@@ -153,10 +155,10 @@ pub(in crate::families) struct Decoder {
 }
 
 impl Decoder {
-    /// Reads what all families have.
+    /// Reads the keys that all families have in common.
     ///
     /// # Errors
-    /// A key that is missing or makes no sense, or says what is not computed; by name.
+    /// Names the first key that is missing, makes no sense, or asks for a computation that Interbed lacks.
     pub fn read(keys: &Keys<'_>, habits: &Habits, style: RopeStyle) -> Result<Self, ConfigProblem> {
         refuse_uncomputed(keys, habits)?;
         let vocab_size = match keys.gguf() {
@@ -167,7 +169,7 @@ impl Decoder {
         let inner = read_inner(keys, habits)?;
         let layers = read_layers(keys)?;
         if let Some(fields) = keys.json() {
-            // Whoever has no windows by layer still checks that the list makes sense.
+            // Families without windows check the list too, so that a senseless one is reported.
             windows::read_layer_types(fields, layers)?;
         }
         let heads = read_heads(keys)?;
@@ -230,13 +232,13 @@ impl Decoder {
         })
     }
 
-    /// Norms queries and keys.
+    /// Adds norms of queries and keys, with the epsilon and offset of the decoder's other norms.
     pub fn norm_heads(&mut self, over: HeadNorms) {
         let (epsilon, offset) = (self.norm_epsilon, self.norm_offset);
         self.attention.norms = Some(NormsOfHeads { over, epsilon, offset });
     }
 
-    /// The blueprint of this decoder.
+    /// Makes the blueprint of this decoder.
     pub fn blueprint(self) -> Blueprint {
         let layers = (0..self.layers).map(|layer| self.layer(layer)).collect();
         let context = self.context();
@@ -261,7 +263,7 @@ impl Decoder {
         }
     }
 
-    /// The longest context: scalings that stretch positions stretch the context too, as in vLLM.
+    /// Returns the longest context in tokens. Scalings that stretch positions stretch the context too, as in vLLM.
     fn context(&self) -> usize {
         let stretched = match self.ropes[0].scaling {
             RopeScaling::Linear { factor } => self.positions as f64 * factor,
@@ -316,7 +318,7 @@ pub(in crate::families) fn other_than_zero(keys: &Keys<'_>, key: Key) -> Result<
     keys.number(key, |number| number.abs() >= 1e-9, "a number other than 0")
 }
 
-/// Refuses models that would load and then compute something else.
+/// Refuses models that Interbed would load without noticing that they need another computation.
 fn refuse_uncomputed(keys: &Keys<'_>, habits: &Habits) -> Result<(), ConfigProblem> {
     match keys {
         Keys::Json(fields) => refuse_in_json(fields, habits.has_experts),
@@ -350,11 +352,11 @@ fn refuse_uncomputed(keys: &Keys<'_>, habits: &Habits) -> Result<(), ConfigProbl
     }
 }
 
-/// What to do about a key that changes what is computed.
+/// Advice of messages about a key that asks for a computation that Interbed lacks.
 pub(in crate::families) const UNCOMPUTED: &str =
     "it changes what is computed, in a way that Interbed does not; use an engine that does";
 
-/// Keys of GGUF files that change what is computed, and the values with which they do not.
+/// Keys of GGUF files for computations that Interbed lacks, and the values that switch these off.
 const NEUTRAL_NUMBERS: [(&str, f64); 7] = [
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
@@ -375,7 +377,7 @@ fn refuse_in_json(fields: &Fields<'_>, has_experts: bool) -> Result<(), ConfigPr
             }
         }
     }
-    // What would change the answer, and is not computed, unless it has the neutral value.
+    // These keys ask for computations that Interbed lacks, unless they have the neutral value.
     for (key, neutral) in [("clip_qkv", Value::Null), ("use_bias", Value::Bool(false))] {
         if let Some(value) = fields.get(key).filter(|value| has_experts && **value != neutral) {
             return Err(fields.unsupported(key, value, "it changes what is computed, in a way that Interbed does not"));
@@ -384,7 +386,7 @@ fn refuse_in_json(fields: &Fields<'_>, has_experts: bool) -> Result<(), ConfigPr
     Ok(())
 }
 
-/// Width of dense networks; of mixtures, GGUF files may give the width of an expert alone.
+/// Reads the width of dense networks. GGUF files of mixtures may give the width of an expert alone.
 fn read_inner(keys: &Keys<'_>, habits: &Habits) -> Result<usize, ConfigProblem> {
     let Keys::Gguf(gguf) = keys else { return keys.size(INNER, habits.inner, Blueprint::INNER_SIZE_MAX) };
     let of_expert = "expert_feed_forward_length";
@@ -398,7 +400,7 @@ fn read_inner(keys: &Keys<'_>, habits: &Habits) -> Result<usize, ConfigProblem> 
     }
 }
 
-/// GGUF converters count layers that guess at further tokens among the blocks.
+/// Reads the number of layers. GGUF files count layers that guess at further tokens as well, which are subtracted.
 fn read_layers(keys: &Keys<'_>) -> Result<usize, ConfigProblem> {
     let Keys::Gguf(gguf) = keys else { return keys.size(LAYERS, 32, Blueprint::LAYERS_MAX) };
     let guessing = gguf.count("nextn_predict_layers")?.unwrap_or(0);

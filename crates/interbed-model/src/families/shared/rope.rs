@@ -1,4 +1,4 @@
-//! Reading how queries and keys are rotated.
+//! Functions that read from a configuration how queries and keys are rotated.
 
 mod in_gguf;
 mod in_json;
@@ -12,9 +12,9 @@ use crate::keys::{Key, Keys, key};
 pub(super) use in_gguf::read_factors;
 pub(in crate::families) use in_json::read_unrotated;
 
-/// Tensors of GGUF files with factors that frequencies are divided by.
+/// Name of the tensor in GGUF files with the factors that frequencies are divided by.
 pub(crate) const FACTORS: &str = "rope_freqs.weight";
-/// Their like for models with two sets, see [`RopeScaling::LongRope`].
+/// Name of the tensor with the factors for short contexts, in models with two sets; see [`RopeScaling::LongRope`].
 pub(crate) const FACTORS_SHORT: &str = "rope_factors_short.weight";
 pub(crate) const FACTORS_LONG: &str = "rope_factors_long.weight";
 /// Keys of GGUF files that say how queries grow with their positions: by how much, and after how many positions.
@@ -26,7 +26,7 @@ const ROTATED: Key = key("partial_rotary_factor", "rope.dimension_count");
 /// Longest context that any configuration may state.
 const POSITIONS_MAX: usize = 1 << 31;
 
-/// How a family's rope parameters are read.
+/// What a family needs to know when its rope parameters are read.
 pub(in crate::families) struct RopeRule {
     /// Whether models without rope parameters are refused.
     pub is_required: bool,
@@ -34,33 +34,34 @@ pub(in crate::families) struct RopeRule {
     pub kinds: Kinds,
     /// Whether queries grow with their positions.
     pub grows: bool,
-    /// Whether the ends of YaRN's ramp are rounded in GGUF files, which do not say.
+    /// Whether the ends of YaRN's ramp are rounded in models from GGUF files, which have no key for it.
     pub truncates: bool,
 }
 
-/// Which scalings a family has.
+/// Kinds of rope scaling that a family has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::families) enum Kinds {
-    /// The usual ones.
+    /// The scalings that most families share: none, linear, dynamic, YaRN, and the one by wavelengths.
     Usual,
-    /// Two sets of factors, or nothing.
+    /// LongRoPE with two sets of factors, or no scaling.
     LongRope,
-    /// The usual ones, but a dynamic scaling with an `alpha` is a fixed factor of the base.
+    /// The scalings of [`Kinds::Usual`], except that a dynamic scaling with an `alpha` multiplies the base by a fixed
+    /// factor.
     Alpha,
 }
 
-/// How much of each head is rotated.
+/// Where a family's configurations state how many elements of each head are rotated.
 pub(in crate::families) enum Rotated {
-    /// All of it; files that say otherwise are refused.
+    /// All elements are rotated; files that say otherwise are refused.
     Whole,
-    /// The share under `partial_rotary_factor`; its default.
+    /// `partial_rotary_factor` states the share that is rotated; the number is the default.
     Share(f64),
-    /// A number of elements under this key, or a share.
+    /// The key of this name states the number of rotated elements, unless `partial_rotary_factor` states a share.
     Count(&'static str),
 }
 
 impl RopeRule {
-    /// The rule of most families.
+    /// What most families have.
     pub const USUAL: Self = Self { is_required: false, kinds: Kinds::Usual, grows: false, truncates: true };
 }
 
@@ -130,7 +131,7 @@ pub(super) fn read_rotated(keys: &Keys<'_>, rotated: &Rotated, head_dim: usize) 
     }
 }
 
-/// LongRoPE's factor of cosines and sines for a context that is `stretch` times the original one.
+/// Returns LongRoPE's factor of cosines and sines for a context that is `stretch` times the original one.
 fn by_stretch(stretch: f64, original_max: usize) -> f64 {
     if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / (original_max as f64).ln()).sqrt() }
 }

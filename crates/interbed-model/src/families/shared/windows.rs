@@ -1,4 +1,4 @@
-//! Reading which layers see only a window of the context.
+//! Functions that read which layers see only a window of the context.
 
 use serde_json::Value;
 
@@ -12,11 +12,11 @@ const WINDOW_DEFAULT: usize = 4096;
 /// The first layer with a window if `max_window_layers` is absent.
 const MAX_WINDOW_LAYERS_DEFAULT: usize = 28;
 
-/// The window of each layer, in tokens (a token sees itself and `window - 1` before it), or `None` for all.
+/// For each layer, its window in tokens (a token sees itself and `window - 1` before it), or `None` if it sees all.
 pub(in crate::families) type Windows = Vec<Option<usize>>;
 
-/// Reads the windows of a GGUF file. Where the file does not say which layers have them, `slides` does, by the number
-/// of the layer.
+/// Reads the windows of a GGUF file. If the file does not say which layers have one, `slides` decides by the layer's
+/// number.
 pub(super) fn read_gguf(
     keys: &GgufKeys<'_>,
     layers: usize,
@@ -33,12 +33,12 @@ pub(super) fn read_gguf(
     Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
 }
 
-/// Reads `sliding_window`: null turns it off.
+/// Reads `sliding_window`; null or absence means that there is no window.
 pub(in crate::families) fn read(fields: &Fields<'_>) -> Result<Option<usize>, ConfigProblem> {
     fields.count("sliding_window", 1..=Blueprint::POSITIONS_MAX)
 }
 
-/// Reads `sliding_window`: null turns it off, absence means the default.
+/// Reads `sliding_window`; null means that there is no window, and absence means the default.
 pub(in crate::families) fn read_or_default(fields: &Fields<'_>) -> Result<Option<usize>, ConfigProblem> {
     match read(fields)? {
         None if !fields.is_written("sliding_window") => Ok(Some(WINDOW_DEFAULT)),
@@ -46,7 +46,7 @@ pub(in crate::families) fn read_or_default(fields: &Fields<'_>) -> Result<Option
     }
 }
 
-/// Gives `window` to the layers that `layer_types` names, or else to those for which `slides` holds.
+/// Gives `window` to the layers that `layer_types` names or, without that key, to those for which `slides` holds.
 pub(in crate::families) fn in_layers(
     fields: &Fields<'_>,
     window: Option<usize>,
@@ -57,8 +57,8 @@ pub(in crate::families) fn in_layers(
     Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
 }
 
-/// Reads windows that hold only if `use_sliding_window` is set: in the layers that `layer_types` names, or else from
-/// `max_window_layers` on.
+/// Reads windows that hold only if `use_sliding_window` is set: for the layers that `layer_types` names or, without
+/// that key, for layers from `max_window_layers` on.
 pub(in crate::families) fn if_used(fields: &Fields<'_>, layers: usize) -> Result<Windows, ConfigProblem> {
     let layer_types = read_layer_types(fields, layers)?;
     let enabled = fields.flag("use_sliding_window")?.unwrap_or(false);
@@ -75,7 +75,7 @@ pub(in crate::families) fn if_used(fields: &Fields<'_>, layers: usize) -> Result
     Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
 }
 
-/// Refuses windows of families that have rules of their own for them, which no published model uses.
+/// Refuses `use_sliding_window` in families that are known without windows only.
 pub(in crate::families) fn refuse(fields: &Fields<'_>) -> Result<(), ConfigProblem> {
     match fields.get("use_sliding_window") {
         Some(value) if *value != Value::Bool(false) => {
@@ -86,7 +86,7 @@ pub(in crate::families) fn refuse(fields: &Fields<'_>) -> Result<(), ConfigProbl
     }
 }
 
-/// For each layer, whether `layer_types` gives it a sliding window; `None` without that key.
+/// Reads for each layer whether `layer_types` gives it a sliding window; returns `None` without that key.
 pub(in crate::families) fn read_layer_types(
     fields: &Fields<'_>,
     layers: usize,

@@ -8,11 +8,11 @@ use crate::config_error::ConfigProblem;
 use crate::keys::gguf::GgufKeys;
 use crate::keys::{Keys, key};
 
-/// Reads the scaling that metadata keys tell.
+/// Reads which scaling the metadata of a GGUF file states.
 pub(super) fn read_scaling(keys: &GgufKeys<'_>, rule: &RopeRule, context: usize) -> Result<RopeScaling, ConfigProblem> {
     let factor = match keys.number("rope.scaling.factor")? {
         Some(factor) => factor,
-        // The key of older files.
+        // Older files state the factor under this key.
         None => keys.number("rope.scale_linear")?.unwrap_or(1.0),
     };
     let kind = keys.text("rope.scaling.type")?;
@@ -28,7 +28,7 @@ pub(super) fn read_scaling(keys: &GgufKeys<'_>, rule: &RopeRule, context: usize)
     }
 }
 
-/// A stretch factor that can be computed with.
+/// Checks that a stretch factor is large enough to divide by.
 fn stretch(keys: &GgufKeys<'_>, factor: f64) -> Result<f64, ConfigProblem> {
     let keys = Keys::Gguf(*keys);
     keys.checked(key("", "rope.scaling.factor"), factor, |factor| factor >= 1e-6, "a number above 0")
@@ -60,7 +60,7 @@ fn read_yarn(keys: &GgufKeys<'_>, rule: &RopeRule, [factor, context]: [f64; 2]) 
     let interface = Keys::Gguf(*keys);
     let beta = |name: &'static str, default: f64| {
         let beta = interface.number(key("", name), |beta| beta >= 0.0, "a number from 0 up")?;
-        // Zero stands for the default.
+        // A value of zero means the default.
         Ok::<_, ConfigProblem>(beta.filter(|&beta| beta != 0.0).unwrap_or(default))
     };
     let attention_factor = on_top.unwrap_or(1.0) * whole.unwrap_or(by_stretch);
@@ -109,8 +109,8 @@ pub(super) fn read_factor_sets(
     Ok(RopeScaling::LongRope { short, long, original_max, attention_factor, is_long: context > original_max })
 }
 
-/// Reads the factors of the main rotation, one for each pair. Where two sets are not read, they would change
-/// what is computed.
+/// Reads the factors of the main rotation, one for each pair of elements. Refuses files that hold two sets of factors
+/// if the family does not use these, since they would change what is computed.
 pub(in crate::families::shared) fn read_factors(
     keys: &GgufKeys<'_>,
     rule: &RopeRule,

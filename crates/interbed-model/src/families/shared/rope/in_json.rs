@@ -40,7 +40,7 @@ pub(super) fn read(
                 Err(missing(&rope, "rope_type", "there are factors, but not what to do with them"))
             }
             None | Some("default") => Ok((theta, RopeScaling::Default)),
-            // Older names of the same.
+            // Older configurations call LongRoPE "su" or "yarn".
             Some("longrope" | "su" | "yarn") => Ok((theta, read_longrope(fields, &rope, max_positions, rotated)?)),
             Some(other) => {
                 Err(rope.unsupported("rope_type", &Value::from(other), "this architecture has longrope only"))
@@ -76,7 +76,7 @@ pub(super) fn read_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>, Co
     Ok(None)
 }
 
-/// Reads which layers do not rotate: those with a 0 in `no_rope_layers`, or every so many-th.
+/// Reads which layers do not rotate: those with a 0 in `no_rope_layers`, or every `no_rope_layer_interval`-th.
 pub(in crate::families) fn read_unrotated(fields: &Fields<'_>, num_layers: usize) -> Result<Vec<bool>, ConfigProblem> {
     let key = "no_rope_layers";
     let interval = fields.count("no_rope_layer_interval", 1..=POSITIONS_MAX)?.unwrap_or(4);
@@ -99,7 +99,7 @@ pub(super) fn read_rotated(fields: &Fields<'_>, rotated: &Rotated, head_dim: usi
     let key = ROTATED.json;
     let default = match rotated {
         Rotated::Share(share) => *share,
-        // What the factor is if none is written.
+        // The share that these elements make is the default of `partial_rotary_factor`.
         Rotated::Count(key) => match fields.count(key, 2..=head_dim)? {
             Some(rotated) => rotated as f64 / head_dim as f64,
             None => 1.0,
@@ -177,7 +177,7 @@ fn read_scaling(
     }
 }
 
-/// The base is raised to dim / (dim - 2).
+/// Refuses a dynamic scaling of fewer than 4 rotated elements: its formula divides by their number less 2.
 fn check_dynamic(rotated: usize) -> Result<(), ConfigProblem> {
     if rotated > 2 {
         return Ok(());
@@ -257,8 +257,8 @@ fn read_yarn(fields: &Fields<'_>, rope: &Fields<'_>, max_positions: usize) -> Re
     })
 }
 
-/// The context of pre-training: a key outside the rope parameters wins over one inside; without either, it is the
-/// model's context.
+/// Reads the context of pre-training. A key outside the rope parameters wins over one inside; without either, the
+/// model's own context counts.
 fn original_max(fields: &Fields<'_>, rope: &Fields<'_>, max_positions: usize) -> Result<usize, ConfigProblem> {
     let key = "original_max_position_embeddings";
     let outer = fields.count(key, 1..=POSITIONS_MAX)?;
