@@ -1,6 +1,6 @@
 //! What a model computes: a list of layers, each of which has parts, and what each part keeps for a sequence.
 //!
-//! A family's file ([`families`](crate::families)) produces a blueprint from a model's configuration, and the layers
+//! A family's file (in `families/`) produces a blueprint from a model's configuration, and the layers
 //! that compute are built from blueprints alone. Blueprints can say more than Interbed computes:
 //! [`Blueprint::refuse_uncomputed`] names the first thing that no layer computes yet.
 
