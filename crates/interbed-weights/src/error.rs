@@ -27,7 +27,7 @@ pub enum WeightError {
     /// More of the streamed weights is held than there are slots for, so that nothing can come.
     #[error("no memory is left for the streamed weights of group {group}: give more --memory")]
     Stuck {
-        /// The group that is waited for.
+        /// Number of the group whose weights the pass waits for.
         group: u32,
     },
     /// A window for streamed weights that cannot be.
@@ -44,9 +44,9 @@ pub enum WeightError {
     /// A safetensors header that cannot be trusted.
     #[error("{}: {problem}; the file is damaged or no safetensors file: fetch it again", file.display())]
     Header {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the file is refused.
         problem: HeaderProblem,
     },
     /// A GGUF file, or a set of them, that cannot be used.
@@ -54,7 +54,7 @@ pub enum WeightError {
     Gguf {
         /// The file, or the directory.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the file is refused.
         problem: GgufProblem,
     },
     /// A packed store that cannot be used, or was not made.
@@ -62,7 +62,7 @@ pub enum WeightError {
     Store {
         /// The file or the device.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the file is refused.
         problem: Box<StoreProblem>,
     },
     /// What a packed store was to be written to.
@@ -71,9 +71,9 @@ pub enum WeightError {
     /// A shard index that does not fit its shards.
     #[error("{}: {problem}", file.display())]
     Index {
-        /// The index file.
+        /// Path of the index file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the file is refused.
         problem: IndexProblem,
     },
     /// The directory has no weights in a format we read.
@@ -85,7 +85,7 @@ pub enum WeightError {
                           safetensors" } else { "" }
     )]
     NoWeights {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
         /// Whether it holds weights in Python's pickle format.
         has_pickle: bool,
@@ -96,7 +96,7 @@ pub enum WeightError {
         first.display(), second.display()
     )]
     TensorInTwoFiles {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The file that had it first.
         first: PathBuf,
@@ -106,7 +106,7 @@ pub enum WeightError {
     /// Two tensors of one file are the same one of the model, under names of two kinds of files.
     #[error("{}: {tensor} is there twice, under two names for {name}; fetch the file again", file.display())]
     SameTensorTwice {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// The second of them, as the file has it.
         tensor: String,
@@ -120,7 +120,7 @@ pub enum WeightError {
          together"
     )]
     MissingTensor {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The group that needs it.
         group: String,
@@ -128,9 +128,9 @@ pub enum WeightError {
     /// A tensor's shape disagrees with the model's configuration.
     #[error("tensor {tensor} in {} has shape {found:?}, but the configuration makes it {expected:?}", file.display())]
     ShapeMismatch {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The file that holds it.
+        /// Path of the file that holds the tensor.
         file: PathBuf,
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
@@ -145,9 +145,9 @@ pub enum WeightError {
         file.display()
     )]
     UnsupportedDType {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The file that holds it.
+        /// Path of the file that holds the tensor.
         file: PathBuf,
         /// The type's name in the file.
         found: String,
@@ -159,9 +159,9 @@ pub enum WeightError {
         file.display()
     )]
     ScalesApart {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The file that holds it.
+        /// Path of the file that holds the tensor.
         file: PathBuf,
     },
     /// The tensors together are larger than this machine can address.
@@ -180,7 +180,7 @@ pub enum WeightError {
         group: String,
         /// Bytes wanted for a band.
         band_bytes: usize,
-        /// The limit.
+        /// Largest number that is accepted.
         limit: usize,
     },
     /// Matrices that no sweep can take side by side.
@@ -190,13 +190,13 @@ pub enum WeightError {
         group: String,
         /// Number of them.
         count: usize,
-        /// The limit.
+        /// Largest number that is accepted.
         limit: usize,
     },
     /// A writer was handed another amount of bytes than the tensor's shape says.
     #[error("tensor {tensor}: {produced} bytes were produced, its shape and type make {declared}")]
     WrongAmount {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Bytes that its shape and type make.
         declared: u64,
@@ -227,7 +227,7 @@ pub enum HeaderProblem {
     HeaderOverLimit {
         /// The length the header claims.
         header_len: u64,
-        /// The limit.
+        /// Largest number that is accepted.
         limit: u64,
     },
     /// The header is not JSON of the right form.
@@ -239,13 +239,13 @@ pub enum HeaderProblem {
     /// A name occurs twice.
     #[error("the name {tensor} occurs twice in the header")]
     DuplicateName {
-        /// The name.
+        /// Name that occurs twice.
         tensor: String,
     },
     /// The end lies before the beginning.
     #[error("tensor {tensor} begins at {begin} and ends before that, at {end}")]
     BackwardOffsets {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// First byte, counted from the end of the header.
         begin: u64,
@@ -255,7 +255,7 @@ pub enum HeaderProblem {
     /// The tensor lies outside the file.
     #[error("tensor {tensor} ends at {end}, but the file has only {data_len} bytes of tensors (truncated?)")]
     OutOfRange {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// One past its last byte, counted from the end of the header.
         end: u64,
@@ -265,7 +265,7 @@ pub enum HeaderProblem {
     /// The shape's product overflows.
     #[error("tensor {tensor} has the impossible shape {shape:?}")]
     ImpossibleShape {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The shape in the header.
         shape: Vec<u64>,
@@ -273,11 +273,11 @@ pub enum HeaderProblem {
     /// Shape, type and offsets disagree.
     #[error("tensor {tensor} of shape {shape:?} in {dtype} makes {expected} bytes, but its offsets span {found}")]
     WrongSize {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The shape in the header.
         shape: Vec<u64>,
-        /// The type's name.
+        /// Name of the element type.
         dtype: String,
         /// Bytes that shape and type make.
         expected: u64,
@@ -314,7 +314,7 @@ pub enum IndexProblem {
     TooLong {
         /// Bytes in the index.
         bytes: u64,
-        /// The limit.
+        /// Largest number that is accepted.
         limit: u64,
     },
     /// The index is not JSON of the right form.
@@ -326,13 +326,13 @@ pub enum IndexProblem {
     /// A name occurs twice.
     #[error("the name {tensor} occurs twice in the index")]
     DuplicateName {
-        /// The name.
+        /// Name that occurs twice.
         tensor: String,
     },
     /// A shard's name is not a plain file name.
     #[error("tensor {tensor} is said to be in {shard:?}, which is not the name of a file in this directory")]
     ShardOutsideDirectory {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The shard's name in the index.
         shard: String,
@@ -346,7 +346,7 @@ pub enum IndexProblem {
     /// A shard lacks a tensor that the index places there.
     #[error("tensor {tensor} is said to be in {shard}, but is not there")]
     TensorNotInShard {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The shard's file name.
         shard: String,

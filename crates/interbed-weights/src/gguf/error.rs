@@ -34,7 +34,7 @@ pub enum GgufProblem {
          truncated or damaged, fetch it again"
     )]
     Truncated {
-        /// What was being read.
+        /// Description of what was being read.
         what: &'static str,
         /// Where it begins.
         at: u64,
@@ -46,7 +46,7 @@ pub enum GgufProblem {
     /// More header than any real file has.
     #[error("{what} at byte {at} needs {wanted} bytes, which makes the header longer than the limit of {limit}")]
     HeaderOverLimit {
-        /// What was being read.
+        /// Description of what was being read.
         what: &'static str,
         /// Where it begins.
         at: u64,
@@ -62,7 +62,7 @@ pub enum GgufProblem {
         what: &'static str,
         /// How many.
         count: u64,
-        /// The limit.
+        /// Largest number that is accepted.
         limit: u64,
     },
     /// A key without letters.
@@ -71,7 +71,7 @@ pub enum GgufProblem {
     /// A key twice.
     #[error("the metadata key {key:?} occurs twice: two readers would see two models; convert the model again")]
     DuplicateKey {
-        /// The key.
+        /// Name of the metadata key.
         key: String,
     },
     /// A type of value that the format does not have.
@@ -80,7 +80,7 @@ pub enum GgufProblem {
          anew"
     )]
     UnknownValueType {
-        /// The key.
+        /// Name of the metadata key.
         key: String,
         /// The type's number.
         kind: u32,
@@ -91,7 +91,7 @@ pub enum GgufProblem {
          model anew"
     )]
     NestedArray {
-        /// The key.
+        /// Name of the metadata key.
         key: String,
     },
     /// A flag that is neither 0 nor 1.
@@ -100,7 +100,7 @@ pub enum GgufProblem {
          the model anew"
     )]
     NotBool {
-        /// The key.
+        /// Name of the metadata key.
         key: String,
         /// The byte.
         found: u8,
@@ -108,7 +108,7 @@ pub enum GgufProblem {
     /// A text that is no text.
     #[error("{what} at byte {at} is no UTF-8 text; fetch the file again, or convert the model anew")]
     NotUtf8 {
-        /// What was being read.
+        /// Description of what was being read.
         what: &'static str,
         /// Where it begins.
         at: u64,
@@ -116,7 +116,7 @@ pub enum GgufProblem {
     /// A key is needed and absent.
     #[error("the metadata key {key:?} is missing: {why}")]
     Missing {
-        /// The key.
+        /// Name of the metadata key.
         key: String,
         /// Why it is needed.
         why: &'static str,
@@ -126,7 +126,7 @@ pub enum GgufProblem {
         "the metadata key {key:?} is {found}, expected {expected}; fetch the file again, or convert the model anew"
     )]
     WrongType {
-        /// The key.
+        /// Name of the metadata key.
         key: String,
         /// The expected type.
         expected: &'static str,
@@ -150,7 +150,7 @@ pub enum GgufProblem {
     /// A name twice, as written or after translation.
     #[error("the tensor {tensor} occurs twice; fetch the file again, or convert the model anew")]
     DuplicateTensor {
-        /// The name.
+        /// Name that occurs twice.
         tensor: String,
     },
     /// Too many dimensions, or none.
@@ -159,11 +159,11 @@ pub enum GgufProblem {
          model anew"
     )]
     Dimensions {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// How many.
         count: u32,
-        /// The limit.
+        /// Largest number that is accepted.
         limit: u32,
     },
     /// Dimensions that hold nothing, or more than can be counted.
@@ -171,7 +171,7 @@ pub enum GgufProblem {
         "the tensor {tensor} has the impossible dimensions {dims:?}; fetch the file again, or convert the model anew"
     )]
     ImpossibleShape {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Its dimensions, innermost first.
         dims: Vec<u64>,
@@ -182,7 +182,7 @@ pub enum GgufProblem {
          or convert the model anew"
     )]
     RaggedRow {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Elements of a row.
         cols: u64,
@@ -197,7 +197,7 @@ pub enum GgufProblem {
          again, or convert the model anew"
     )]
     Misaligned {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Its offset from the start of the tensors.
         offset: u64,
@@ -210,7 +210,7 @@ pub enum GgufProblem {
          is truncated, fetch it again"
     )]
     OutOfRange {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// One past its last byte, from the start of the tensors.
         end: u64,

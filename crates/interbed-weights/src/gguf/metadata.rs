@@ -243,7 +243,7 @@ impl Number {
         })
     }
 
-    /// Appends its bytes.
+    /// Appends the number's bytes, in little-endian order, to `out`.
     pub(super) fn write(self, out: &mut Vec<u8>) {
         match self {
             Self::U8(number) => out.push(number),
@@ -276,17 +276,17 @@ impl Numbers {
         Self { kind: Number::F32(0.0).kind(), bytes: numbers.into_iter().flat_map(f32::to_le_bytes).collect() }
     }
 
-    /// How many there are.
+    /// Returns the number of entries in the list.
     pub fn len(&self) -> usize {
         self.bytes.len() / Number::width(self.kind).unwrap_or(1)
     }
 
-    /// Whether there is none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// All of them, in order.
+    /// Returns all entries of the list, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Number> + '_ {
         let width = Number::width(self.kind).unwrap_or(1);
         self.bytes.chunks_exact(width).map(move |bytes| {
@@ -307,12 +307,12 @@ impl Numbers {
 }
 
 impl Texts {
-    /// How many there are.
+    /// Returns the number of entries in the list.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -329,7 +329,7 @@ impl Texts {
         self.text.get(start..end)
     }
 
-    /// All of them, in order.
+    /// Returns all entries of the list, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.len()).map(|index| self.get(index).unwrap_or_default())
     }

@@ -40,7 +40,7 @@ pub enum StoreProblem {
     ManifestOverLimit {
         /// Bytes that the header names.
         bytes: u64,
-        /// The limit.
+        /// Largest number that is accepted.
         limit: u64,
     },
     /// Sizes in the header that contradict each other or are not whole pages.
@@ -89,29 +89,29 @@ pub enum StoreProblem {
     /// Two files or two tensors have the same name.
     #[error("the name {name:?} occurs twice in the manifest")]
     DuplicateName {
-        /// The name.
+        /// Name that occurs twice.
         name: String,
     },
     /// The name of a small file is not a plain file name.
     #[error("the manifest names a file {name:?}, which is not the name of a file")]
     FileName {
-        /// The name.
+        /// Name that is not a plain file name.
         name: String,
     },
     /// A small file is too long.
     #[error("{name} has {bytes} bytes, at most {limit} are accepted")]
     FileOverLimit {
-        /// The file.
+        /// Path of the file.
         name: String,
         /// Its length.
         bytes: u64,
-        /// The limit.
+        /// Largest number that is accepted.
         limit: u64,
     },
     /// A region does not begin where the one before it ends.
     #[error("{region} begins at byte {found}, but what lies before it ends at {expected}")]
     Misplaced {
-        /// The region.
+        /// Name of the region that does not begin at its place.
         region: String,
         /// Where it must begin.
         expected: u64,
@@ -123,7 +123,7 @@ pub enum StoreProblem {
         "{region} has {bytes} bytes from {offset} on, which is not whole pages within the {total} bytes of the store"
     )]
     RegionSize {
-        /// The region.
+        /// Name of the region whose size is wrong.
         region: String,
         /// Its first byte.
         offset: u64,
@@ -143,17 +143,17 @@ pub enum StoreProblem {
     /// A tensor has an unknown type.
     #[error("tensor {tensor} is stored as {found:?}, which is not known: update Interbed")]
     UnknownDType {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The type's name.
+        /// Name of the element type.
         found: String,
     },
     /// A tensor of a coded type does not say its patches, or a tensor of another type does.
     #[error("tensor {tensor} is {found:?} with patches {patches:?}: the manifest is damaged, pack the model again")]
     Patches {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The type's name.
+        /// Name of the element type.
         found: String,
         /// The number of patches that the manifest names, if it does.
         patches: Option<u16>,
@@ -161,7 +161,7 @@ pub enum StoreProblem {
     /// A shape whose size overflows, or whose rows are not whole blocks.
     #[error("tensor {tensor} has the impossible shape {shape:?}")]
     ImpossibleShape {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// The shape.
         shape: Vec<u64>,
@@ -169,7 +169,7 @@ pub enum StoreProblem {
     /// A size that does not follow from shape and type.
     #[error("tensor {tensor} is said to have {found} bytes, its shape and type make {expected}")]
     WrongSize {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Bytes that follow from shape and type.
         expected: u64,
@@ -182,7 +182,7 @@ pub enum StoreProblem {
          multiple of 64"
     )]
     TensorPlace {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Its group.
         group: String,
@@ -197,7 +197,7 @@ pub enum StoreProblem {
          the model again"
     )]
     RegionChecksum {
-        /// The region.
+        /// Name of the region in which the damage lies.
         region: String,
         /// Its first byte.
         offset: u64,
