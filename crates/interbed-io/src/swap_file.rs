@@ -75,7 +75,7 @@ impl SwapFile {
         if is_in_memory(directory)? {
             return Err(SwapFileError::InMemory { directory: directory.to_owned() });
         }
-        // A placeholder name, for messages.
+        // The file has no name on disk; error messages show this one.
         let path = directory.join("(swap)");
         let fault = |action| {
             let path = path.clone();

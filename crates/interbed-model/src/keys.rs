@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use crate::config_error::ConfigProblem;
 use gguf::GgufKeys;
-use json::Fields;
+use json::{Fields, beyond};
 
 /// The names of one key in both formats; an empty name means that the format has no such key.
 #[derive(Debug, Clone, Copy)]
@@ -102,11 +102,10 @@ impl<'a> Keys<'a> {
         check: impl Fn(f64) -> bool,
         limit: &str,
     ) -> Result<f64, ConfigProblem> {
-        if check(number) && (number as f32).is_finite() {
-            return Ok(number);
+        match beyond(number, check, limit) {
+            Some(limit) => Err(self.out_of_range(key, number, limit)),
+            None => Ok(number),
         }
-        let limit = format!("{limit}, below {:e}", f32::MAX);
-        Err(ConfigProblem::OutOfRange { key: self.name(key), found: number.to_string(), limit })
     }
 
     /// Reads a flag; `None` if the key is absent.

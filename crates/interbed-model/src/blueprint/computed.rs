@@ -1,6 +1,6 @@
 //! Checks whether Interbed computes everything that a blueprint describes.
 
-use super::{Attention, Blueprint, KvRows, Norm, Part, Passage, ValueSource};
+use super::{Attention, Blueprint, KvRows, Norm, Part, Passage, Rope, RopeScaling, ValueSource};
 
 /// The most rotations that a pass computes.
 pub(crate) const ROPES_MAX: usize = 2;
@@ -18,6 +18,15 @@ impl Blueprint {
         refuse(!self.tables.is_empty(), "tables of rows beside the embedding")?;
         refuse(self.head.soft_cap.is_some(), "bounded logits")?;
         refuse(self.ropes.len() > ROPES_MAX, "more than two kinds of rotation")?;
+        let is_dynamic = |rope: &Rope| matches!(rope.scaling, RopeScaling::Dynamic { .. });
+        refuse(self.ropes.iter().skip(1).any(is_dynamic), "rotations beside the main one that grow with the prompt")?;
+        let is_known = |rope: usize| rope < self.ropes.len();
+        let rotates = self.attentions().all(|attention| is_known(attention.rope.unwrap_or(0)));
+        refuse(!rotates, "rotations that it does not describe")?;
+        let growth = self.attentions().next().and_then(|attention| attention.growth);
+        refuse(self.attentions().any(|attention| attention.growth != growth), "queries that grow in some layers only")?;
+        let mixture = self.mixture();
+        refuse(self.mixtures().any(|(_, other)| Some(other) != mixture), "mixtures that differ from layer to layer")?;
         refuse_norm(&self.head.norm)?;
         for layer in &self.layers {
             refuse(layer.has_factor, "learned factors of layers")?;

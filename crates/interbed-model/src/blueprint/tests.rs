@@ -251,6 +251,52 @@ fn a_layer_of_lfm2_keeps_a_few_rows() {
     assert_eq!(states(&lfm), [(State::LastRows { rows: 2, width: 2048 }, 10), (kv(8, 64, None), 6)]);
 }
 
+#[test]
+fn what_layers_would_compute_wrongly_is_refused() {
+    let plain = || {
+        let of = |experts| {
+            layer(vec![
+                branch("input_layernorm", Part::Attention(attention([4, 2, 8]))),
+                branch(
+                    "post_attention_layernorm",
+                    Part::Mixture(mixture([experts, 2, 16], router(Scores::Softmax), None)),
+                ),
+            ])
+        };
+        model([100, 32, 64], vec![rope(10_000.0, RopeScaling::Default, 8)], vec![of(4), of(4)])
+    };
+    assert_eq!(plain().refuse_uncomputed(), Ok(()));
+    let changed = |change: &dyn Fn(&mut Blueprint)| {
+        let mut blueprint = plain();
+        change(&mut blueprint);
+        blueprint.refuse_uncomputed().unwrap_err()
+    };
+    let of_last =
+        |blueprint: &mut Blueprint, change: &dyn Fn(&mut Part)| change(&mut blueprint.layers[1].branches[0].part);
+    let attention = |change: &'static dyn Fn(&mut Attention)| {
+        changed(&|blueprint| {
+            of_last(blueprint, &|part| {
+                if let Part::Attention(attention) = part {
+                    change(attention)
+                }
+            })
+        })
+    };
+    assert!(attention(&|attention| attention.rope = Some(1)).contains("does not describe"));
+    assert!(
+        attention(&|attention| attention.growth = Some(QueryGrowth { beta: 0.1, length: 8 })).contains("some layers")
+    );
+    assert!(changed(&|blueprint| blueprint.ropes.clear()).contains("does not describe"));
+    let dynamic = RopeScaling::Dynamic { factor: 2.0, original_max: 32 };
+    assert!(changed(&|blueprint| blueprint.ropes.push(rope(1e6, dynamic.clone(), 8))).contains("grow with the prompt"));
+    let other = changed(&|blueprint| {
+        if let Part::Mixture(mixture) = &mut blueprint.layers[1].branches[1].part {
+            mixture.experts = 8;
+        }
+    });
+    assert!(other.contains("differ"), "{other}");
+}
+
 fn mixer(rank: Option<usize>, rounds: usize) -> StreamMixer {
     StreamMixer { streams: 4, rank, rounds, norm: norm("", 0.0) }
 }

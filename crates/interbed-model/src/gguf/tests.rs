@@ -146,6 +146,24 @@ fn keys_that_change_the_computation_are_refused_by_name() {
 }
 
 #[test]
+fn lists_of_experts_and_growth_of_queries_are_not_passed_over() {
+    let with = |architecture: &str, pairs: &[(&str, MetadataValue)]| {
+        let mut metadata = shape(architecture);
+        pairs.iter().for_each(|(key, value)| metadata.set(format!("{architecture}.{key}"), value.clone()));
+        config(&metadata).unwrap_err()
+    };
+    let floats = || MetadataValue::from(Numbers::from_f32([8.0; 4]));
+    assert!(with("llama", &[("expert_count", floats())]).contains("llama.expert_count"));
+    let linear = [
+        ("rope.scaling.factor", MetadataValue::from(4f32)),
+        ("attention.temperature_scale", MetadataValue::from(0.1f32)),
+    ];
+    assert!(with("mistral3", &linear).contains("mistral3.attention.temperature_scale"));
+    let narrow = [("expert_count", 99u32), ("expert_used_count", 64)].map(|(key, count)| (key, count.into()));
+    assert!(with("qwen2moe", &narrow).contains("qwen2moe.expert_feed_forward_length is 0"));
+}
+
+#[test]
 fn tensors_that_nobody_asks_for_are_refused() {
     let check = |other: &str| {
         let catalog = catalog(&shape("llama"), &[EMBEDDING, (other, &[8])]);

@@ -122,9 +122,9 @@ impl<'a> GgufKeys<'a> {
     /// zeros, and all others must agree.
     pub(crate) fn of_experts(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
         if let Some(MetadataValue::Numbers(numbers)) = self.metadata.get(&self.name(key)) {
-            let integers = || numbers.iter().filter_map(Number::as_integer);
-            let most = integers().filter_map(|number| u64::try_from(number).ok()).max();
-            if integers().all(|count| count == 0 || Some(count) == most.map(Into::into)) {
+            let counts = || numbers.iter().map(|number| u64::try_from(number.as_integer()?).ok());
+            let most = counts().max().flatten();
+            if most.is_some() && counts().all(|count| count == Some(0) || count == most) {
                 return Ok(most);
             }
         }

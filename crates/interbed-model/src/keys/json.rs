@@ -102,11 +102,10 @@ impl<'a> Fields<'a> {
     ) -> Result<Option<f64>, ConfigProblem> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let Some(number) = value.as_f64() else { return Err(self.wrong_type(key, "a number", value)) };
-        if !check(number) || !(number as f32).is_finite() {
-            let limit = format!("{limit}, below {:e}", f32::MAX);
-            return Err(ConfigProblem::OutOfRange { key: self.name(key), found: shorten(value), limit });
+        match beyond(number, check, limit) {
+            Some(limit) => Err(ConfigProblem::OutOfRange { key: self.name(key), found: shorten(value), limit }),
+            None => Ok(Some(number)),
         }
-        Ok(Some(number))
     }
 
     pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigProblem> {
@@ -149,6 +148,15 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn unsupported(&self, key: &str, value: &Value, hint: &'static str) -> ConfigProblem {
         ConfigProblem::Unsupported { key: self.name(key), found: shorten(value), hint }
+    }
+}
+
+/// Returns the limit that `number` breaks, for a message: `limit` if `check` fails, or the range of f32.
+pub(crate) fn beyond(number: f64, check: impl Fn(f64) -> bool, limit: &str) -> Option<String> {
+    match (check(number), (number as f32).is_finite()) {
+        (true, true) => None,
+        (false, true) => Some(limit.to_owned()),
+        (_, false) => Some(format!("{limit}, below {:e}", f32::MAX)),
     }
 }
 

@@ -71,7 +71,7 @@ fn stated_width(gguf: &GgufKeys<'_>, default: usize) -> Result<usize, ConfigProb
     let key = "expert_feed_forward_length";
     match gguf.of_experts(key)?.filter(|&width| width > 0) {
         Some(width) => gguf.within(key, width, 1..=Blueprint::INNER_SIZE_MAX),
-        None => Ok(default),
+        None => gguf.within(key, default as u64, 1..=Blueprint::INNER_SIZE_MAX),
     }
 }
 
@@ -195,8 +195,8 @@ fn check(keys: &Keys<'_>, mixture: &Mixture, layers: usize) -> Result<(), Config
     };
     let all = layers.saturating_mul(mixture.experts);
     if all > ALL_EXPERTS_MAX {
-        let name = "the number of experts of all layers";
-        return out_of_range(name, name, all, format!("at most {ALL_EXPERTS_MAX}"));
+        let (key, limit) = ("the number of experts of all layers".to_owned(), format!("at most {ALL_EXPERTS_MAX}"));
+        return Err(ConfigProblem::OutOfRange { key, found: all.to_string(), limit });
     }
     let mut choice = mixture.experts;
     if let Some(Groups { count, kept }) = mixture.router.groups {

@@ -98,14 +98,17 @@ pub(in crate::families) fn read_growth(
     match keys {
         Keys::Json(fields) => in_json::read_growth(fields),
         Keys::Gguf(gguf) => {
-            let RopeScaling::Yarn { original_max, .. } = *scaling else { return Ok(None) };
             let beta = gguf.number(TEMPERATURE[0])?;
             let beta = beta.map(|beta| {
                 let (key, limit) = (key("", TEMPERATURE[0]), "a number from 0 to 1e6");
                 keys.checked(key, beta, |beta| (0.0..1e6).contains(&beta), limit)
             });
-            let beta = beta.transpose()?.filter(|&beta| beta > 0.0);
-            Ok(beta.map(|beta| QueryGrowth { beta, length: original_max }))
+            let Some(beta) = beta.transpose()?.filter(|&beta| beta > 0.0) else { return Ok(None) };
+            let RopeScaling::Yarn { original_max: length, .. } = *scaling else {
+                let hint = "queries are known to grow with multiples of yarn's original context only";
+                return Err(gguf.unsupported(TEMPERATURE[0], &Value::from(beta), hint));
+            };
+            Ok(Some(QueryGrowth { beta, length }))
         }
     }
 }
