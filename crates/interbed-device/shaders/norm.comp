@@ -1,4 +1,4 @@
-// `result = x / rms(x) * weight` for each row, after `x += branch * scale` if there is a branch: one workgroup for each
+// `result = x / rms(x) * (weight + offset)` for each row, after `x += branch * scale` if there is a branch: one workgroup for each
 // row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -14,6 +14,7 @@ layout(push_constant, std430) uniform Push {
   uint cols, weight_type;
   float epsilon, scale;
   uint rows;
+  float offset;
 } push;
 
 shared float parts[128];
@@ -47,6 +48,7 @@ void main() {
   float factor = 1.0 / sqrt(sum / float(push.cols) + push.epsilon);
   // Each thread reads what it has written itself.
   for (uint col = thread; col < push.cols; col += gl_WorkGroupSize.x) {
-    result.v[col] = x.v[col] * factor * plain_number(push.weight_type, push.weight, col);
+    float weight = plain_number(push.weight_type, push.weight, col) + push.offset;
+    result.v[col] = x.v[col] * factor * weight;
   }
 }

@@ -70,12 +70,14 @@ pub enum Command<'a> {
         /// `[any, width]`
         out: Tensor,
     },
-    /// `out = x / rms(x) * weight`, for each row.
+    /// `out = x / rms(x) * (weight + offset)`, for each row.
     Norm {
         /// `[tokens, width]`
         x: Tensor,
         /// `[width]`
         weight: &'a Weights,
+        /// Added to each element of the weight.
+        offset: f32,
         /// Added to the mean square.
         epsilon: f32,
         /// Same shape as `x`; may be `x` itself.
@@ -91,6 +93,8 @@ pub enum Command<'a> {
         scale: f32,
         /// `[width]`
         weight: &'a Weights,
+        /// Added to each element of the weight.
+        offset: f32,
         /// Added to the mean square.
         epsilon: f32,
         /// Same shape as `sum`.

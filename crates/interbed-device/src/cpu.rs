@@ -140,17 +140,17 @@ impl CpuDevice {
                 let [from, out] = apart(numbers, [from, out]);
                 combine_rows(pool, level, from, width, places, factors, out);
             }
-            Command::Norm { x, weight, epsilon, out } if x == out => {
-                let weight = widen(weight.matrix(), norm);
+            Command::Norm { x, weight, offset, epsilon, out } if x == out => {
+                let weight = widen(weight.matrix(), offset, norm);
                 rms_norm_heads(pool, level, &mut numbers[x.range()], weight, epsilon);
             }
-            Command::Norm { x, weight, epsilon, out } => {
+            Command::Norm { x, weight, offset, epsilon, out } => {
                 let [x, out] = apart(numbers, [x, out]);
-                rms_norm(pool, level, x, widen(weight.matrix(), norm), epsilon, out);
+                rms_norm(pool, level, x, widen(weight.matrix(), offset, norm), epsilon, out);
             }
-            Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
+            Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
                 let [sum, branch, out] = apart(numbers, [sum, branch, out]);
-                add_and_norm(pool, level, sum, branch, scale, widen(weight.matrix(), norm), epsilon, out);
+                add_and_norm(pool, level, sum, branch, scale, widen(weight.matrix(), offset, norm), epsilon, out);
             }
             Command::Add { sum, branch, scale } => {
                 let [sum, branch] = apart(numbers, [sum, branch]);
@@ -264,11 +264,14 @@ impl Areas {
     }
 }
 
-/// The weights of a norm as f32, in `area`.
-fn widen<'a>(weight: Matrix<'_>, area: &'a mut [f32]) -> &'a [f32] {
+/// Writes the weight of a norm as f32 to `area`, with `offset` added to each element, and returns that part of `area`.
+fn widen<'a>(weight: Matrix<'_>, offset: f32, area: &'a mut [f32]) -> &'a [f32] {
     let widened = &mut area[..weight.cols()];
     weight.widen_row(0, widened);
     widened
+    if offset != 0.0 {
+        widened.iter_mut().for_each(|weight| *weight += offset);
+    }
 }
 
 /// The numbers of several tensors, which must not overlap.

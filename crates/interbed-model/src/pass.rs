@@ -57,6 +57,17 @@ pub struct Linear {
     pub cols: usize,
 }
 
+/// A root-mean-square norm, whose weight is among a layer's tensors.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm {
+    /// The weight.
+    pub weight: TensorId,
+    /// Number that is added to each element of the weight.
+    pub offset: f32,
+    /// Number that is added to the mean square.
+    pub epsilon: f32,
+}
+
 /// Function that takes finished rows of logits or of hidden states.
 pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 
@@ -391,12 +402,12 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Fails if the device failed.
-    pub fn norm(&mut self, weight: TensorId, epsilon: f32) -> Result<Tensor, ForwardError> {
+    pub fn norm(&mut self, Norm { weight, offset, epsilon }: Norm) -> Result<Tensor, ForwardError> {
         let (hidden, branch, out) = (self.hidden(), self.branch(), self.of_rows(self.shared.normed));
         let weight = &self.weights.vector(weight);
         let command = match self.pending.take() {
-            Some(scale) => Command::AddAndNorm { sum: hidden, branch, scale, weight, epsilon, out },
-            None => Command::Norm { x: hidden, weight, epsilon, out },
+            Some(scale) => Command::AddAndNorm { sum: hidden, branch, scale, weight, offset, epsilon, out },
+            None => Command::Norm { x: hidden, weight, offset, epsilon, out },
         };
         self.submit(&[command])?;
         Ok(out)

@@ -84,18 +84,18 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
             })
         }
         Command::Combine { from, width, places, factors, out } => combine(from, width, places, factors, out),
-        Command::Norm { x, weight, epsilon, out } => {
+        Command::Norm { x, weight, offset, epsilon, out } => {
             let weight = weight.clone();
             Box::new(move |memory| {
-                let normed = norm(&memory.get(x), &widened(&weight, 0), epsilon);
+                let normed = norm(&memory.get(x), &widened(&weight, 0), offset, epsilon);
                 memory.set(out, &normed);
             })
         }
-        Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
+        Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
             let weight = weight.clone();
             Box::new(move |memory| {
                 add(memory, sum, branch, scale);
-                let normed = norm(&memory.get(sum), &widened(&weight, 0), epsilon);
+                let normed = norm(&memory.get(sum), &widened(&weight, 0), offset, epsilon);
                 memory.set(out, &normed);
             })
         }
@@ -267,10 +267,10 @@ fn add(memory: &mut DeviceMemory, sum: Tensor, branch: Tensor, scale: f32) {
     memory.numbers[sum.range()].iter_mut().zip(branch).for_each(|(sum, branch)| *sum += branch * scale);
 }
 
-fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
+fn norm(x: &[f32], weight: &[f32], offset: f32, epsilon: f32) -> Vec<f32> {
     let of_row = |row: &[f32]| {
         let factor = 1.0 / (dot(row, row) / row.len() as f32 + epsilon).sqrt();
-        row.iter().zip(weight).map(|(x, weight)| x * factor * weight).collect::<Vec<_>>()
+        row.iter().zip(weight).map(|(x, weight)| x * factor * (weight + offset)).collect::<Vec<_>>()
     };
     x.chunks_exact(weight.len()).flat_map(of_row).collect()
 }

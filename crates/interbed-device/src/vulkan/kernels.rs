@@ -199,7 +199,7 @@ pub(super) struct NormPush {
     pub epsilon: f32,
     pub scale: f32,
     pub rows: u32,
-    pub unused: u32,
+    pub offset: f32,
 }
 
 /// What `elementwise.comp` is given.

@@ -75,11 +75,11 @@ impl Recorder<'_> {
             Command::Combine { from, width, places, factors, out } => {
                 self.combine(uses, from, width, (places, factors), out)?;
             }
-            Command::Norm { x, weight, epsilon, out } => {
-                self.norm(uses, x, None, weight, epsilon, out)?;
+            Command::Norm { x, weight, offset, epsilon, out } => {
+                self.norm(uses, x, None, weight, [offset, epsilon], out)?;
             }
-            Command::AddAndNorm { sum, branch, scale, weight, epsilon, out } => {
-                self.norm(uses, sum, Some((branch, scale)), weight, epsilon, out)?;
+            Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
+                self.norm(uses, sum, Some((branch, scale)), weight, [offset, epsilon], out)?;
             }
             Command::Add { sum, branch, scale } => {
                 self.elementwise(uses, Elementwise::Add, [sum, branch], scale)?;
@@ -189,7 +189,7 @@ impl Recorder<'_> {
         x: Tensor,
         branch: Option<(Tensor, f32)>,
         weight: &Weights,
-        epsilon: f32,
+        [offset, epsilon]: [f32; 2],
         out: Tensor,
     ) -> Result<(), GpuError> {
         let cols = weight.cols();
@@ -204,7 +204,7 @@ impl Recorder<'_> {
             epsilon,
             scale: branch.map_or(0.0, |(_, scale)| scale),
             rows: rows as u32,
-            unused: 0,
+            offset,
         };
         self.run(uses, Kernel::Norm, &push, in_rows(rows))
     }

@@ -413,7 +413,7 @@ fn norms_sums_and_moves_agree_with_the_reference() {
         let norm = |x: &[f64]| -> Vec<f64> {
             let row = |x: &[f64]| {
                 let mean = x.iter().map(|x| x * x).sum::<f64>() / cols as f64;
-                x.iter().zip(&weight).map(|(x, w)| x / (mean + 1e-6).sqrt() * f64::from(*w)).collect::<Vec<_>>()
+                x.iter().zip(&weight).map(|(x, w)| x / (mean + 1e-6).sqrt() * (f64::from(*w) + 0.5)).collect::<Vec<_>>()
             };
             x.chunks(cols).flat_map(row).collect()
         };
@@ -422,15 +422,15 @@ fn norms_sums_and_moves_agree_with_the_reference() {
         let weights = bench.weights(DType::F32, 1, cols, &bytes, true);
         let [x_at, branch_at] = [&x, &branch].map(|numbers| bench.tensor(numbers));
         let out = bench.tensor(&vec![0.0; rows * cols]);
-        bench.run(Command::Norm { x: x_at, weight: &weights, epsilon: 1e-6, out });
+        bench.run(Command::Norm { x: x_at, weight: &weights, offset: 0.5, epsilon: 1e-6, out });
         assert_close(&bench.get(out), &norm(&wide(&x)), 2e-6, "norm");
         let sum: Vec<f64> = x.iter().zip(&branch).map(|(x, b)| f64::from(*x) + 0.5 * f64::from(*b)).collect();
-        let command =
-            Command::AddAndNorm { sum: x_at, branch: branch_at, scale: 0.5, weight: &weights, epsilon: 1e-6, out };
+        let (weight, offset, epsilon) = (&weights, 0.5, 1e-6);
+        let command = Command::AddAndNorm { sum: x_at, branch: branch_at, scale: 0.5, weight, offset, epsilon, out };
         bench.run(command);
         assert_close(&bench.get(x_at), &sum, 1e-6, "sum");
         assert_close(&bench.get(out), &norm(&sum), 2e-6, "norm of a sum");
-        bench.run(Command::Norm { x: x_at, weight: &weights, epsilon: 1e-6, out: x_at });
+        bench.run(Command::Norm { x: x_at, weight: &weights, offset: 0.5, epsilon: 1e-6, out: x_at });
         assert_close(&bench.get(x_at), &norm(&sum), 2e-6, "norm in place");
         bench.set(x_at, &x);
         bench.run(Command::Add { sum: x_at, branch: branch_at, scale: 0.5 });
@@ -472,7 +472,7 @@ fn more_rows_than_workgroups_fit_beside_each_other_are_all_computed() {
     assert!(bench.get(x) == gathered, "gathered");
     let ones: Vec<u8> = [1f32; 4].iter().flat_map(|number| number.to_le_bytes()).collect();
     let weight = bench.weights(DType::F32, 1, cols, &ones, true);
-    bench.run(Command::Norm { x, weight: &weight, epsilon: 1e-6, out });
+    bench.run(Command::Norm { x, weight: &weight, offset: 0.0, epsilon: 1e-6, out });
     let normed: Vec<f64> = gathered
         .chunks(cols)
         .flat_map(|row| {

@@ -58,8 +58,6 @@ fn computed(part: &Part) -> Uncomputed {
 fn computed_attention(attention: &Attention) -> Uncomputed {
     refuse(attention.value_width != attention.key_width, "values of another width than keys")?;
     refuse(attention.norms_values, "norms of values")?;
-    let has_offset = attention.norms.is_some_and(|norms| norms.offset != 0.0);
-    refuse(has_offset, "norms whose weights have an offset")?;
     refuse(attention.soft_cap.is_some(), "bounded attention scores")?;
     refuse(attention.output_gate, "gates of attended values")?;
     refuse(attention.values != ValueSource::Projection, "values made from the projection of keys")?;
@@ -68,8 +66,7 @@ fn computed_attention(attention: &Attention) -> Uncomputed {
 }
 
 fn refuse_norm(norm: &Norm) -> Uncomputed {
-    refuse(norm.name.is_empty(), "norms of branches without a weight")?;
-    refuse(norm.offset != 0.0, "norms whose weights have an offset")
+    refuse(norm.name.is_empty(), "norms of branches without a weight")
 }
 
 fn refuse(has: bool, what: &'static str) -> Uncomputed {

@@ -37,6 +37,8 @@ pub(super) struct Attention {
     /// The index of the rotation among the model's; `None` if positions are not encoded.
     rope: Option<usize>,
     style: RopeStyle,
+    /// Number that is added to each element of the weights of both norms.
+    offset: f32,
     /// Number that is added to the mean square in the norms of queries and keys.
     epsilon: f32,
     /// Most positions that a sequence may have.
@@ -101,6 +103,7 @@ impl Attention {
             window: attention.window,
             rope: attention.rope,
             style: blueprint.ropes[attention.rope.unwrap_or(0)].style,
+            offset: attention.norms.map_or(0.0, |norms| norms.offset),
             epsilon: attention.norms.map_or(0.0, |norms| norms.epsilon),
             context: blueprint.context,
             is_last: false,
@@ -115,8 +118,8 @@ impl Attention {
     /// Norms queries and keys in place, if the model has norms for them.
     fn norm_heads(&self, pass: &mut Pass<'_>, both: [Tensor; 2]) -> Result<(), ForwardError> {
         for (heads, norm) in both.into_iter().zip(self.norms.into_iter().flatten()) {
-            let (weight, epsilon) = (&pass.weights.vector(norm), self.epsilon);
-            pass.submit(&[Command::Norm { x: heads, weight, epsilon, out: heads }])?;
+            let (weight, offset, epsilon) = (&pass.weights.vector(norm), self.offset, self.epsilon);
+            pass.submit(&[Command::Norm { x: heads, weight, offset, epsilon, out: heads }])?;
         }
         Ok(())
     }

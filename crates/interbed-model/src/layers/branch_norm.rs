@@ -1,11 +1,10 @@
 //! Norms of a branch: one of what the branch reads, and one of its result.
 
 use interbed_device::{Command, PassNeeds, Tensor};
-use interbed_weights::TensorId;
 
 use super::tensors::LayerTensors;
 use crate::blueprint::{Branch, Passage};
-use crate::pass::{ForwardError, Pass};
+use crate::pass::{ForwardError, Norm, Pass};
 
 /// Applies the norms of a branch and adds its result to the hidden states.
 pub(super) struct BranchNorm {
@@ -16,20 +15,13 @@ pub(super) struct BranchNorm {
     factor: f32,
 }
 
-/// A norm and its weight.
-#[derive(Clone, Copy)]
-struct Norm {
-    weight: TensorId,
-    epsilon: f32,
-}
-
 impl BranchNorm {
     /// Makes the norms of a branch whose rows have `width` elements, and adds their weights to `tensors`.
     pub fn new(branch: &Branch, width: usize, tensors: &mut LayerTensors) -> Self {
         let mut norm = |passage: &Passage| {
             let norm = passage.norm()?;
             let weight = tensors.vector(&format!("{}.weight", norm.name), width);
-            Some(Norm { weight, epsilon: norm.epsilon })
+            Some(Norm { weight, offset: norm.offset, epsilon: norm.epsilon })
         };
         let (before, after) = (norm(&branch.enter), norm(&branch.leave));
         Self { before, after, width, factor: branch.factor }
@@ -46,7 +38,7 @@ impl BranchNorm {
     /// Fails if the device failed.
     pub fn begin(&self, pass: &mut Pass<'_>) -> Result<Tensor, ForwardError> {
         match self.before {
-            Some(Norm { weight, epsilon }) => pass.norm(weight, epsilon),
+            Some(norm) => pass.norm(norm),
             None => {
                 pass.settle_branch()?;
                 Ok(pass.hidden())
@@ -61,9 +53,9 @@ impl BranchNorm {
     /// Fails if the device failed.
     pub fn peek(&self, pass: &mut Pass<'_>, out: Tensor) -> Result<Tensor, ForwardError> {
         let x = pass.hidden();
-        let Some(Norm { weight, epsilon }) = self.before else { return Ok(x) };
+        let Some(Norm { weight, offset, epsilon }) = self.before else { return Ok(x) };
         let weight = &pass.weights.vector(weight);
-        pass.submit(&[Command::Norm { x, weight, epsilon, out }])?;
+        pass.submit(&[Command::Norm { x, weight, offset, epsilon, out }])?;
         Ok(out)
     }
 
@@ -72,9 +64,9 @@ impl BranchNorm {
     /// # Errors
     /// Fails if the device failed.
     pub fn end(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
-        if let Some(Norm { weight, epsilon }) = self.after {
+        if let Some(Norm { weight, offset, epsilon }) = self.after {
             let (branch, weight) = (pass.branch(), &pass.weights.vector(weight));
-            pass.submit(&[Command::Norm { x: branch, weight, epsilon, out: branch }])?;
+            pass.submit(&[Command::Norm { x: branch, weight, offset, epsilon, out: branch }])?;
         }
         pass.add_branch(self.factor);
         Ok(())

@@ -1,13 +1,13 @@
 //! The head: a last norm, and a logit for every token of the vocabulary, unless hidden states are wanted.
 
 use interbed_device::{BEST_MAX, BEST_WIDTH_MAX, Command, PassNeeds, Tensor, TensorArea};
-use interbed_weights::{Access, GroupSpec, Role, TensorId};
+use interbed_weights::{Access, GroupSpec, Role};
 
 use super::embedding::EMBEDDING_TENSOR;
 use super::tensors::LayerTensors;
 use super::{Layer, LayerState, Place};
 use crate::blueprint::Blueprint;
-use crate::pass::{ForwardError, Linear, Pass, PassSize};
+use crate::pass::{ForwardError, Linear, Norm, Pass, PassSize};
 
 /// Name of the head's tensor, in models whose head is not the embedding.
 pub const HEAD_TENSOR: &str = "lm_head.weight";
@@ -19,9 +19,8 @@ pub const LOGIT_ROWS: usize = 64;
 /// The layer that computes logits, or finished hidden states.
 pub(super) struct Head {
     spec: GroupSpec,
-    norm: TensorId,
+    norm: Norm,
     head: Linear,
-    epsilon: f32,
     /// Number that the normed hidden states are multiplied by. Some models divide before the head and others after it;
     /// multiplying before is cheaper and just as exact.
     scale: f32,
@@ -32,13 +31,13 @@ impl Head {
     pub(super) fn new(blueprint: &Blueprint, place: Place) -> Self {
         let (hidden, vocab, head) = (blueprint.hidden_size, blueprint.vocab_size, &blueprint.head);
         let mut tensors = LayerTensors::new(place.group, "head", Role::Head, place.layer, "");
-        let norm = tensors.vector(&format!("{}.weight", head.norm.name), hidden);
+        let weight = tensors.vector(&format!("{}.weight", head.norm.name), hidden);
+        let norm = Norm { weight, offset: head.norm.offset, epsilon: head.norm.epsilon };
         // A tied head is the embedding again: the same tensor in two groups, held once.
         let name = if head.is_tied { EMBEDDING_TENSOR } else { HEAD_TENSOR };
         let weight = tensors.matrix(name, [vocab, hidden], Access::Sweep);
         let matrix = Linear { weight, bias: None, rows: vocab, cols: hidden };
-        let (epsilon, scale) = (head.norm.epsilon, 1.0 / head.divisor);
-        Self { spec: tensors.finish(), norm, head: matrix, epsilon, scale }
+        Self { spec: tensors.finish(), norm, head: matrix, scale: 1.0 / head.divisor }
     }
 
     /// Takes room for the normed hidden states and for the logits. The greatest logits later overwrite the hidden
@@ -88,8 +87,9 @@ impl Layer for Head {
             let (best, count) = (normed, pass.batch.wanted_best(first..first + wanted.len()));
             first += wanted.len();
             let (normed, logits) = (normed.first(wanted.len() * width), logits.first(wanted.len() * vocab));
-            let (weight, epsilon) = (&pass.weights.vector(self.norm), self.epsilon);
-            let norm = Command::Norm { x: hidden, weight, epsilon, out: normed };
+            let Norm { weight, offset, epsilon } = self.norm;
+            let weight = &pass.weights.vector(weight);
+            let norm = Command::Norm { x: hidden, weight, offset, epsilon, out: normed };
             if is_hidden {
                 pass.submit(&[norm])?;
                 pass.deliver(wanted, normed, width)?;
