@@ -6,7 +6,8 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint OPERATION = 0;
 
-const uint ADD = 0, SCALE = 1, SILU = 2, GELU = 3, GELU_TANH = 4, CLAMPED_SWISH = 5;
+const uint ADD = 0, SCALE = 1, SILU = 2, GELU = 3, GELU_TANH = 4, CLAMPED_SWISH = 5,
+           SQUARED_RELU = 6;
 
 layout(push_constant, std430) uniform Push {
   uint64_t a, b;
@@ -31,22 +32,27 @@ void main() {
     Floats a = Floats(push.a + start), b = Floats(push.b + start);
     for (uint column = gl_GlobalInvocationID.x; column < push.columns; column += threads) {
       float x = a.v[column];
+      // An activation without a gate is multiplied by nothing else.
+      float other = push.b != 0 ? b.v[column] : 1.0;
       if (OPERATION == ADD) {
-        x += b.v[column] * push.factor;
+        x += other * push.factor;
       } else if (OPERATION == SCALE) {
         x *= push.factor;
       } else if (OPERATION == SILU) {
-        x = x * sigmoid(x) * b.v[column];
+        x = x * sigmoid(x) * other;
       } else if (OPERATION == GELU) {
-        x = 0.5 * x * (1.0 + erf(x * 0.70710678)) * b.v[column];
+        x = 0.5 * x * (1.0 + erf(x * 0.70710678)) * other;
       } else if (OPERATION == CLAMPED_SWISH) {
         // NaN stays NaN, whatever a driver makes of it in comparisons of its own.
-        float up = b.v[column];
+        float up = other;
         x = x > 7.0 ? 7.0 : x;
         up = up > 7.0 ? 7.0 : up < -7.0 ? -7.0 : up;
         x = x * sigmoid(1.702 * x) * (up + 1.0);
+      } else if (OPERATION == SQUARED_RELU) {
+        x = x < 0.0 ? 0.0 : x;
+        x = x * x * other;
       } else {
-        x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * b.v[column];
+        x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * other;
       }
       a.v[column] = x;
     }

@@ -144,6 +144,13 @@ pub enum Command<'a> {
         /// The activation.
         activation: Activation,
     },
+    /// `x = activation(x)`, for networks without a gate.
+    Activate {
+        /// Any shape.
+        x: Tensor,
+        /// The activation.
+        activation: Activation,
+    },
     /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
     StoreKv {
         /// Where the layer lies in a block.
@@ -328,7 +335,7 @@ impl Command<'_> {
                 uses.reads_weights(weight).writes(sum).reads(branch).writes(out)
             }
             Self::Add { sum, branch, .. } => uses.writes(sum).reads(branch),
-            Self::Scale { x, .. } => uses.writes(x),
+            Self::Scale { x, .. } | Self::Activate { x, .. } => uses.writes(x),
             Self::Discard { tensor } => uses.writes(tensor),
             Self::Products { x, products, .. } => {
                 uses.reads(x);

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use arrayvec::ArrayVec;
 use interbed_kernels::{
-    Activation, Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation,
+    Activation, Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, activate,
     add_and_norm, add_scaled, attention, combine_rows, gated_activation, gather_rows, matmul, matmul_gated, rms_norm,
     rms_norm_heads, rotate_and_store, scale,
 };
@@ -170,6 +170,7 @@ impl CpuDevice {
                     gated_activation(pool, level, activation, &mut gate[columns.clone()], &up[columns.clone()]);
                 }
             }
+            Command::Activate { x, activation } => activate(pool, level, activation, &mut numbers[x.range()]),
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 let [cos, sin, q, k, v] = apart(numbers, [cos, sin, q, k, v]);
                 let rotation = Rotation { style, cos, sin };
@@ -268,10 +269,10 @@ impl Areas {
 fn widen<'a>(weight: Matrix<'_>, offset: f32, area: &'a mut [f32]) -> &'a [f32] {
     let widened = &mut area[..weight.cols()];
     weight.widen_row(0, widened);
-    widened
     if offset != 0.0 {
         widened.iter_mut().for_each(|weight| *weight += offset);
     }
+    widened
 }
 
 /// The numbers of several tensors, which must not overlap.

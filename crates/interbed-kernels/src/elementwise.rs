@@ -17,6 +17,8 @@ pub enum Activation {
     /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, times 1 plus the other
     /// product, which is limited to -7 ..= 7.
     ClampedSwish,
+    /// `max(x, 0)^2`.
+    SquaredRelu,
 }
 
 impl Activation {
@@ -47,6 +49,18 @@ pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate:
     });
 }
 
+/// Computes `x[i] = activation(x[i])`, for networks without a gate: what [`gated_activation`] computes beside ones.
+pub fn activate(pool: &Pool, level: Level, activation: Activation, x: &mut [f32]) {
+    const ONES: [f32; 256] = [1.0; 256];
+    let count = x.len();
+    let x = Share::new(x);
+    pool.split(count, GRANULE, ELEMENT_COST, |range| {
+        // SAFETY: ranges of a split are disjoint.
+        let x = unsafe { x.slice(range.start, range.len()) };
+        x.chunks_mut(ONES.len()).for_each(|piece| gate_piece(level, activation, piece, &ONES[..piece.len()]));
+    });
+}
+
 /// Computes [`gated_activation`] on the calling thread.
 ///
 /// # Panics
@@ -57,6 +71,7 @@ pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32],
         Activation::Silu => dispatch!(level, silu_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::GeluTanh => dispatch!(level, gelu_tanh_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::ClampedSwish => dispatch!(level, clamped_kernel::<_>(gate: &mut [f32], up: &[f32])),
+        Activation::SquaredRelu => dispatch!(level, squared_relu_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::Gelu => {
             for (gate, up) in gate.iter_mut().zip(up) {
                 *gate = 0.5 * *gate * (1.0 + libm::erff(*gate * std::f32::consts::FRAC_1_SQRT_2)) * up;
@@ -167,6 +182,15 @@ fn silu_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
 fn gelu_tanh_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     const TWICE_ROOT: f32 = 1.595_769;
     gated(s, gate, up, s.splat(TWICE_ROOT * 0.044_715), s.splat(TWICE_ROOT));
+}
+
+/// Squares what is above zero. NaN stays NaN, as comparisons with it are false.
+#[inline(always)]
+fn squared_relu_kernel<S: Simd>(_: S, gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        let x = if *gate < 0.0 { 0.0 } else { *gate };
+        *gate = x * x * up;
+    }
 }
 
 #[inline(always)]

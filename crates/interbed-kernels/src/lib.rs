@@ -37,7 +37,7 @@ pub use activations::{Activations, PreparedForm};
 pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, STRETCH, attention, attention_scratch};
 pub use coded::{encode_row, patches_of};
 pub use dtype::DType;
-pub use elementwise::{Activation, add_scaled, combine_rows, gated_activation, gather_rows, scale};
+pub use elementwise::{Activation, activate, add_scaled, combine_rows, gated_activation, gather_rows, scale};
 pub use fp8::join_scales;
 pub use kv::{KvDType, KvLayer, KvLayout, KvShape};
 pub use kv_memory::{KvBytes, KvBytesMut};

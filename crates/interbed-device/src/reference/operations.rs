@@ -109,6 +109,10 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
             let columns = columns.clone();
             Box::new(move |memory| gate_columns(memory, [gate, up], width, &columns, activation))
         }
+        Command::Activate { x, activation } => Box::new(move |memory| {
+            let values: Vec<_> = memory.get(x).iter().map(|&x| activated(activation, x)).collect();
+            memory.set(x, &values);
+        }),
         Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
             store_kv(layer, sequences, style, [cos, sin], [q, k, v])
         }
@@ -240,6 +244,7 @@ fn activated(activation: Activation, x: f32) -> f32 {
             let x = x.min(Activation::CLAMPED_LIMIT);
             x / (1.0 + (-Activation::CLAMPED_SLOPE * x).exp())
         }
+        Activation::SquaredRelu => x.max(0.0).powi(2),
         Activation::Gelu => 0.5 * x * (1.0 + error_function(x * std::f32::consts::FRAC_1_SQRT_2)),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);

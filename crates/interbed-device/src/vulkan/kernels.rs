@@ -83,15 +83,17 @@ pub(super) enum Elementwise {
     Gelu = 3,
     GeluTanh = 4,
     ClampedSwish = 5,
+    SquaredRelu = 6,
 }
 
 impl Elementwise {
-    pub fn gate(activation: Activation) -> Self {
+    pub fn of(activation: Activation) -> Self {
         match activation {
             Activation::Silu => Self::Silu,
             Activation::Gelu => Self::Gelu,
             Activation::GeluTanh => Self::GeluTanh,
             Activation::ClampedSwish => Self::ClampedSwish,
+            Activation::SquaredRelu => Self::SquaredRelu,
         }
     }
 }

@@ -82,14 +82,17 @@ impl Recorder<'_> {
                 self.norm(uses, sum, Some((branch, scale)), weight, [offset, epsilon], out)?;
             }
             Command::Add { sum, branch, scale } => {
-                self.elementwise(uses, Elementwise::Add, [sum, branch], scale)?;
+                self.elementwise(uses, Elementwise::Add, sum, Some(branch), scale)?;
             }
-            Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, [x, x], by)?,
+            Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, x, None, by)?,
             Command::Products { x, cols, products, gate } => self.products(uses, x, cols, products, gate)?,
             Command::Gate { gate, up, width, ref columns, activation } => {
                 let commands = self.gpu_queue.operation(uses);
-                let operation = Elementwise::gate(activation);
+                let operation = Elementwise::of(activation);
                 self.gate(commands, operation, gate.len() / width, [gate, up], width, columns)?;
+            }
+            Command::Activate { x, activation } => {
+                self.elementwise(uses, Elementwise::of(activation), x, None, 1.0)?;
             }
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 self.store_kv(uses, layer, sequences, style, [cos, sin], [q, k, v])?;
@@ -213,12 +216,14 @@ impl Recorder<'_> {
         &mut self,
         uses: &[Use],
         operation: Elementwise,
-        [a, b]: [Tensor; 2],
+        a: Tensor,
+        b: Option<Tensor>,
         factor: f32,
     ) -> Result<(), GpuError> {
-        assert_eq!(a.len(), b.len());
+        assert!(b.is_none_or(|b| b.len() == a.len()));
         let (columns, stride) = (a.len() as u32, 0);
-        let push = ElementwisePush { a: self.address(a), b: self.address(b), columns, stride, factor, rows: 1 };
+        let b = b.map_or(0, |b| self.address(b));
+        let push = ElementwisePush { a: self.address(a), b, columns, stride, factor, rows: 1 };
         let groups = a.len().div_ceil(self.kernels.threads()).min(GROUPS_MAX);
         self.run(uses, Kernel::Elementwise(operation), &push, [groups, 1])
     }
@@ -242,7 +247,7 @@ impl Recorder<'_> {
             self.gpu_queue.barrier();
             for pair in products.chunks_exact(2) {
                 let (outs, width) = ([pair[0].out, pair[1].out], pair[0].out.len() / tokens);
-                self.gate(commands, Elementwise::gate(activation), tokens, outs, width, &pair[0].rows)?;
+                self.gate(commands, Elementwise::of(activation), tokens, outs, width, &pair[0].rows)?;
             }
         }
         Ok(())

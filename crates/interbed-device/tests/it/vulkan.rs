@@ -340,6 +340,7 @@ fn gates_agree_with_the_reference() {
     for (activation, function) in [
         (Activation::ClampedSwish, clamped as fn(f64) -> f64),
         (Activation::Silu, |x| x / (1.0 + (-x).exp())),
+        (Activation::SquaredRelu, |x| x.max(0.0).powi(2)),
         (Activation::Gelu, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))),
         (Activation::GeluTanh, |x| {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
@@ -372,6 +373,11 @@ fn gates_agree_with_the_reference() {
                 })
                 .collect();
             assert_close(&got, &want, 5e-6, &format!("{activation:?}, {tokens} tokens"));
+            if activation != Activation::ClampedSwish {
+                bench.run(Command::Activate { x: x_on_gpu, activation });
+                let want: Vec<f64> = x.iter().map(|&x| function(f64::from(x))).collect();
+                assert_close(&bench.get(x_on_gpu), &want, 5e-6, &format!("{activation:?} without a gate"));
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 use interbed_kernels::{
-    Activation, Level, Matrix, RopeStyle, add_and_norm, add_scaled, combine_rows, gated_activation, gather_rows,
-    rms_norm, rms_norm_heads, rope,
+    Activation, Level, Matrix, RopeStyle, activate, add_and_norm, add_scaled, combine_rows, gated_activation,
+    gather_rows, rms_norm, rms_norm_heads, rope,
 };
 use proptest::prelude::*;
 
@@ -47,8 +47,8 @@ proptest! {
         let mut numbers = Numbers(seed);
         let gate: Vec<f32> = numbers.take(count).iter().map(|x| x * range as f32).collect();
         let up: Vec<f32> = numbers.take(count).iter().map(|x| x * 9.0).collect();
-        use Activation::{ClampedSwish, Gelu, GeluTanh, Silu};
-        for activation in [Silu, Gelu, GeluTanh, ClampedSwish] {
+        use Activation::{ClampedSwish, Gelu, GeluTanh, Silu, SquaredRelu};
+        for activation in [Silu, Gelu, GeluTanh, ClampedSwish, SquaredRelu] {
             let want: Vec<f64> = gate
                 .iter()
                 .zip(&up)
@@ -60,6 +60,7 @@ proptest! {
                     let share = match activation {
                         Silu => 1.0 / (1.0 + (-x).exp()),
                         ClampedSwish => 1.0 / (1.0 + (-1.702 * x).exp()),
+                        SquaredRelu => x.max(0.0),
                         Gelu => 0.5 * (1.0 + libm_erf(x / 2f64.sqrt())),
                         GeluTanh => {
                             0.5 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
@@ -72,6 +73,11 @@ proptest! {
                 let mut out = gate.clone();
                 gated_activation(&pool(2), level, activation, &mut out, &up);
                 assert_close(&out, &want, 1e-6, level.name());
+                // Without a gate, the same formula is computed beside ones.
+                let (mut alone, mut beside) = (gate.clone(), gate.clone());
+                activate(&pool(2), level, activation, &mut alone);
+                gated_activation(&pool(2), level, activation, &mut beside, &vec![1.0; gate.len()]);
+                assert_eq!(bits(&alone), bits(&beside), "{activation:?}, {}", level.name());
             }
         }
     }

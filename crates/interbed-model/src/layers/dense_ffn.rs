@@ -1,6 +1,7 @@
-//! The feed-forward network that all tokens go through: a gated product, then one back to the hidden width.
+//! The feed-forward network that all tokens go through: a product with a gate or without one, an activation, then a
+//! product back to the hidden width.
 
-use interbed_device::{PassNeeds, Tensor, TensorArea};
+use interbed_device::{Command, PassNeeds, Tensor, TensorArea};
 use interbed_kernels::Activation;
 use interbed_weights::{Access, GroupSpec, Role};
 
@@ -14,7 +15,7 @@ use crate::pass::{ForwardError, Linear, Pass, PassSize};
 pub(super) struct DenseFfn {
     spec: GroupSpec,
     norm: BranchNorm,
-    gate: Linear,
+    gate: Option<Linear>,
     up: Linear,
     down: Linear,
     activation: Activation,
@@ -26,16 +27,18 @@ impl DenseFfn {
         let (inner, has_bias) = (dense.width, dense.bias);
         let mut tensors = LayerTensors::of_layer(place, "ffn", Role::FeedForward);
         let norm = BranchNorm::new(branch, hidden, &mut tensors);
-        let gate = tensors.linear("mlp.gate_proj", [inner, hidden], has_bias, Access::Sweep);
+        let mut input = |name, access| tensors.linear(name, [inner, hidden], has_bias, access);
+        let gate = dense.gated.then(|| input("mlp.gate_proj", Access::Sweep));
         // The activation takes a row of gate together with the same row of up.
-        let up = tensors.linear("mlp.up_proj", [inner, hidden], has_bias, Access::SweepBeside);
+        let up = input("mlp.up_proj", if dense.gated { Access::SweepBeside } else { Access::Sweep });
         let down = tensors.linear("mlp.down_proj", [hidden, inner], has_bias, Access::Sweep);
         Self { spec: tensors.finish(), norm, gate, up, down, activation: dense.activation }
     }
 
-    /// Takes room for the products with the gate and up matrices.
-    fn scratch(&self, rows: usize, area: &mut TensorArea) -> [Tensor; 2] {
-        [(); 2].map(|()| area.take(rows * self.gate.rows))
+    /// Takes room for the product with the up matrix, and for that with the gate if there is one.
+    fn scratch(&self, rows: usize, area: &mut TensorArea) -> (Tensor, Option<Tensor>) {
+        let mut take = || area.take(rows * self.up.rows);
+        (take(), self.gate.map(|_| take()))
     }
 }
 
@@ -52,16 +55,26 @@ impl Layer for DenseFfn {
         let mut area = needs.tensors.shared();
         self.scratch(size.tokens, &mut area);
         needs.tensors.reserve(&area);
-        needs.product_cols = needs.product_cols.max(self.gate.cols).max(self.down.cols);
+        needs.product_cols = needs.product_cols.max(self.up.cols).max(self.down.cols);
         self.norm.plan(needs);
     }
 
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
-        let [gate, up] = self.scratch(pass.rows(), &mut pass.area());
+        let (up, gate) = self.scratch(pass.rows(), &mut pass.area());
         let x = self.norm.begin(pass)?;
-        pass.products(x, [&self.gate, &self.up], [gate, up], Some(self.activation))?;
+        let inner = match (&self.gate, gate) {
+            (Some(matrix), Some(gate)) => {
+                pass.products(x, [matrix, &self.up], [gate, up], Some(self.activation))?;
+                gate
+            }
+            _ => {
+                pass.products(x, [&self.up], [up], None)?;
+                pass.submit(&[Command::Activate { x: up, activation: self.activation }])?;
+                up
+            }
+        };
         let branch = pass.branch();
-        pass.products(gate, [&self.down], [branch], None)?;
+        pass.products(inner, [&self.down], [branch], None)?;
         self.norm.end(pass)
     }
 }
