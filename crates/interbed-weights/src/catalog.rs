@@ -16,8 +16,7 @@ use serde::Deserialize;
 use crate::content::{ContentHash, HashedTensor, TensorPart};
 use crate::error::{IndexProblem, WeightError};
 use crate::gguf::{
-    FilesOfDir, GgufProblem, Metadata, ModelPart, check_parts, gguf_name, hugging_face_name, models_in, open_parts,
-    read_gguf,
+    FilesOfDir, GgufProblem, Metadata, ModelPart, TensorNames, check_parts, gguf_name, models_in, open_parts, read_gguf,
 };
 use crate::group::GroupSpec;
 use crate::hashed_file::{HashedDirect, HashedFile};
@@ -226,8 +225,12 @@ impl Catalog {
             tensors.insert(name, entry);
         }
         files.extend(rearranged.iter().map(|file| Arc::clone(file) as Arc<dyn RandomAccessFile>));
+        let names = is_gguf.then(|| TensorNames::new(entries.iter().map(|(name, _)| name.as_str())));
         for (name, entry) in entries {
-            let face = if is_gguf { hugging_face_name(&name) } else { text_model_name(&name) };
+            let face = match &names {
+                Some(names) => names.hugging_face_name(&name),
+                None => text_model_name(&name),
+            };
             let mut known = mixtures::known_here(face.as_deref().unwrap_or(&name), &entry);
             if known.is_empty() {
                 known.push((face.unwrap_or_else(|| name.clone()), entry));

@@ -29,7 +29,8 @@ use crate::safetensors::{ElementType, TensorRecord};
 
 pub use error::GgufProblem;
 pub use metadata::{Metadata, MetadataValue, Number, Numbers, Texts};
-pub use names::{gguf_name, hugging_face_name};
+pub(crate) use names::TensorNames;
+pub use names::gguf_name;
 pub use undecoded::Undecoded;
 pub(crate) use writer::encode_metadata;
 pub use writer::write_gguf;

@@ -31,7 +31,7 @@ pub use content::ContentHash;
 pub use error::{HeaderProblem, IndexProblem, WeightError};
 pub use gguf::{
     GGUF_HEADER_BYTES_MAX, GgufHeader, GgufProblem, Metadata, MetadataValue, Number, Numbers, Texts, Undecoded,
-    gguf_name, hugging_face_name, model_name, read_gguf, write_gguf,
+    gguf_name, model_name, read_gguf, write_gguf,
 };
 pub use group::{Access, GroupSpec, Role, TensorSpec};
 pub use partition::{

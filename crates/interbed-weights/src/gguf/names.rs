@@ -2,6 +2,8 @@
 //!
 //! What GGUF stores of all experts in one tensor has no name of Hugging Face's: `mlp.experts.all.…` stands for it.
 
+use std::collections::HashSet;
+
 /// Names outside layers: GGUF's, Hugging Face's.
 const OUTSIDE: [(&str, &str); 3] = [
     ("token_embd.weight", "model.embed_tokens.weight"),
@@ -10,7 +12,7 @@ const OUTSIDE: [(&str, &str); 3] = [
 ];
 
 /// Names within a layer, without `.weight` or `.bias`.
-const INSIDE: [(&str, &str); 23] = [
+const INSIDE: [(&str, &str); 24] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -25,6 +27,8 @@ const INSIDE: [(&str, &str); 23] = [
     ("ffn_down", "mlp.down_proj"),
     ("post_attention_norm", "post_attention_layernorm"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
+    // A second name of the first tensor of this list, see `TensorNames`.
+    (NETWORK_NORM, "pre_feedforward_layernorm"),
     ("ffn_gate_inp", "mlp.gate"),
     ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
     ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
@@ -43,8 +47,44 @@ const VECTORS: [(&str, &str); 2] =
 /// Matrices of one expert, as files had them before all experts of a layer became one tensor.
 const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
 
+/// GGUF's names of the norm before a feed-forward network and of the norm behind attention. Hugging Face's files call
+/// either `post_attention_layernorm`; in layers that have both, the former is `pre_feedforward_layernorm`.
+const NETWORK_NORM: &str = "ffn_norm";
+const RESULT_NORM: &str = "post_attention_norm";
+
+/// The names of all tensors of a GGUF file, as far as they tell what single names mean.
+pub struct TensorNames {
+    /// Layers that norm both the result of attention and the input of the feed-forward network.
+    both: HashSet<usize>,
+}
+
+impl TensorNames {
+    /// Takes the names of all tensors of a file.
+    pub fn new<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
+        let layers_with = |norm: &'static str| {
+            let of_norm = names.clone().filter_map(move |name| {
+                let (layer, tensor, part) = parts(name.strip_prefix("blk.")?)?;
+                (tensor == norm && part == "weight").then_some(layer)
+            });
+            of_norm.collect::<HashSet<_>>()
+        };
+        Self { both: &layers_with(NETWORK_NORM) & &layers_with(RESULT_NORM) }
+    }
+
+    /// Returns Hugging Face's name of a tensor, such as `model.layers.3.self_attn.q_proj.weight` for
+    /// `blk.3.attn_q.weight`; `None` for names that mean nothing to Interbed.
+    pub fn hugging_face_name(&self, name: &str) -> Option<String> {
+        match name.strip_prefix("blk.").and_then(parts) {
+            Some((layer, NETWORK_NORM, part)) if self.both.contains(&layer) => {
+                Some(format!("model.layers.{layer}.pre_feedforward_layernorm.{part}"))
+            }
+            _ => hugging_face_name(name),
+        }
+    }
+}
+
 /// `model.layers.3.self_attn.q_proj.weight` for `blk.3.attn_q.weight`; `None` for names that mean nothing to us.
-pub fn hugging_face_name(name: &str) -> Option<String> {
+fn hugging_face_name(name: &str) -> Option<String> {
     if let Some((_, known)) = OUTSIDE.iter().find(|(gguf, _)| *gguf == name) {
         return Some((*known).to_owned());
     }
@@ -102,6 +142,7 @@ mod tests {
             ("blk.12.attn_k.bias", "model.layers.12.self_attn.k_proj.bias"),
             ("blk.0.attn_q_norm.weight", "model.layers.0.self_attn.q_norm.weight"),
             ("blk.3.ffn_norm.weight", "model.layers.3.post_attention_layernorm.weight"),
+            ("blk.3.post_ffw_norm.weight", "model.layers.3.post_feedforward_layernorm.weight"),
             ("blk.3.ffn_gate_inp.weight", "model.layers.3.mlp.gate.weight"),
             ("blk.3.exp_probs_b.bias", "model.layers.3.mlp.gate.e_score_correction_bias"),
             ("blk.3.attn_sinks.weight", "model.layers.3.self_attn.sinks"),
@@ -115,6 +156,15 @@ mod tests {
             hugging_face_name("blk.3.ffn_gate.7.weight").as_deref(),
             Some("model.layers.3.mlp.experts.7.gate_proj.weight")
         );
+        let names = ["blk.2.ffn_norm.weight", "blk.2.post_attention_norm.weight", "blk.3.ffn_norm.weight"];
+        let names = TensorNames::new(names.into_iter());
+        for (gguf, face) in [
+            ("blk.2.ffn_norm.weight", "model.layers.2.pre_feedforward_layernorm.weight"),
+            ("blk.2.post_attention_norm.weight", "model.layers.2.post_attention_layernorm.weight"),
+            ("blk.3.ffn_norm.weight", "model.layers.3.post_attention_layernorm.weight"),
+        ] {
+            assert_eq!(names.hugging_face_name(gguf).as_deref(), Some(face), "layers with both norms");
+        }
         for name in
             ["rope_freqs.weight", "blk.01.attn_q.weight", "blk.+1.attn_q.weight", "blk.1.attn_q", "blk..attn_q.weight"]
         {
