@@ -132,6 +132,8 @@ pub(in crate::families) struct Decoder {
     /// Width of dense networks.
     pub inner: usize,
     pub layers: usize,
+    /// Norms are applied to both.
+    Both,
     pub positions: usize,
     /// Attention of a layer without a window.
     pub attention: Attention,
@@ -305,10 +307,12 @@ impl Decoder {
 impl NormPlaces {
     /// The names of the norms before and after attention, and before and after the network.
     fn names(self) -> [[Option<&'static str>; 2]; 2] {
-        let (first, second, last) = ("input_layernorm", "post_attention_layernorm", "post_feedforward_layernorm");
+        let (first, second) = (Some("input_layernorm"), Some("post_attention_layernorm"));
+        let (third, last) = (Some("pre_feedforward_layernorm"), Some("post_feedforward_layernorm"));
         match self {
-            Self::Before => [[Some(first), None], [Some(second), None]],
-            Self::After => [[None, Some(second)], [None, Some(last)]],
+            Self::Before => [[first, None], [second, None]],
+            Self::After => [[None, second], [None, last]],
+            Self::Both => [[first, second], [third, last]],
         }
     }
 }
