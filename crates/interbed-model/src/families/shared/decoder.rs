@@ -149,6 +149,8 @@ pub(in crate::families) struct Decoder {
     /// For each layer, how many positions a token sees, or `None` for all.
     pub windows: Vec<Option<usize>>,
     /// The mixture of experts, and for each layer whether it has this mixture in place of a dense network.
+    /// Whether dense networks have a gate.
+    pub is_gated: bool,
     pub mixture: Option<(Mixture, Vec<bool>)>,
     pub embedding_factor: f64,
     pub branch_factor: f64,
@@ -216,7 +218,8 @@ impl Decoder {
                 selection: None,
             },
             activation: read_activation(keys, &habits.activation)?,
-            network_bias: read_bias(keys, &habits.network_bias, "mlp.gate_proj.bias")?,
+            is_gated: true,
+            network_bias: read_bias(keys, &habits.network_bias, "mlp.up_proj.bias")?,
             norms: NormPlaces::Before,
             norm_epsilon: epsilon as f32,
             norm_offset: 0.0,
@@ -289,7 +292,7 @@ impl Decoder {
             _ => Part::Dense(Dense {
                 width: self.inner,
                 activation: self.activation,
-                gated: true,
+                gated: self.is_gated,
                 bias: self.network_bias,
             }),
         };
@@ -500,8 +503,9 @@ fn read_activation(keys: &Keys<'_>, rule: &ActivationRule) -> Result<Activation,
         // Four names of one formula.
         Some("gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
         Some(other) => {
-            let hint = "supported are silu, gelu and gelu_pytorch_tanh";
+            let hint = "supported are silu, gelu, gelu_pytorch_tanh and relu2";
             Err(fields.unsupported(key, &Value::from(other), hint))
         }
     }
 }
+        Some("relu2") => Ok(Activation::SquaredRelu),
