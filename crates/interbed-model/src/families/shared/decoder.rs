@@ -34,8 +34,14 @@ const EXPERT_COUNTS: [&str; 4] = ["num_experts", "num_local_experts", "n_routed_
 pub(in crate::families) struct Habits {
     /// Size of the vocabulary if `config.json` gives none.
     pub vocab_size: usize,
+    /// Width of the hidden state if `config.json` gives none.
+    pub hidden: usize,
     /// Width of the feed-forward network if `config.json` gives none.
     pub inner: usize,
+    /// Number of layers if `config.json` gives none.
+    pub layers: usize,
+    /// Number of query heads if `config.json` gives none.
+    pub heads: usize,
     /// Number of key and value heads if `config.json` gives none; `None` means as many as query heads.
     pub kv_heads: Option<usize>,
     /// Elements of a head if the configuration gives none; `None` means the hidden size divided by the number of heads.
@@ -95,7 +101,10 @@ impl Habits {
     /// Habits of the plainest decoder, which families start from.
     pub const PLAIN: Self = Self {
         vocab_size: 32_000,
+        hidden: 4096,
         inner: 11_008,
+        layers: 32,
+        heads: 32,
         kv_heads: None,
         head_dim: None,
         positions: 2048,
@@ -169,14 +178,14 @@ impl Decoder {
             Some(gguf) => gguf.within(VOCAB_SIZE.gguf, gguf.vocab_size()?, 1..=Blueprint::VOCAB_SIZE_MAX)?,
             None => keys.size(VOCAB_SIZE, habits.vocab_size, Blueprint::VOCAB_SIZE_MAX)?,
         };
-        let hidden = keys.size(HIDDEN, 4096, Blueprint::HIDDEN_SIZE_MAX)?;
+        let hidden = keys.size(HIDDEN, habits.hidden, Blueprint::HIDDEN_SIZE_MAX)?;
         let inner = read_inner(keys, habits)?;
-        let layers = read_layers(keys)?;
+        let layers = read_layers(keys, habits)?;
         if let Some(fields) = keys.json() {
             // Families without windows check the list too, so that a senseless one is reported.
             windows::read_layer_types(fields, layers)?;
         }
-        let heads = read_heads(keys)?;
+        let heads = read_heads(keys, habits)?;
         let kv_heads = read_kv_heads(keys, heads, habits.kv_heads)?;
         let head_dim = read_head_dim(keys, habits, hidden, heads)?;
         let positions = keys.size(POSITIONS, habits.positions, Blueprint::POSITIONS_MAX)?;
@@ -408,14 +417,14 @@ fn read_inner(keys: &Keys<'_>, habits: &Habits) -> Result<usize, ConfigProblem> 
 }
 
 /// Reads the number of layers. GGUF files count layers that guess at further tokens as well, which are subtracted.
-fn read_layers(keys: &Keys<'_>) -> Result<usize, ConfigProblem> {
-    let Keys::Gguf(gguf) = keys else { return keys.size(LAYERS, 32, Blueprint::LAYERS_MAX) };
+fn read_layers(keys: &Keys<'_>, habits: &Habits) -> Result<usize, ConfigProblem> {
+    let Keys::Gguf(gguf) = keys else { return keys.size(LAYERS, habits.layers, Blueprint::LAYERS_MAX) };
     let guessing = gguf.count("nextn_predict_layers")?.unwrap_or(0);
     gguf.within(LAYERS.gguf, gguf.required(LAYERS.gguf)?.saturating_sub(guessing), 1..=Blueprint::LAYERS_MAX)
 }
 
-fn read_heads(keys: &Keys<'_>) -> Result<usize, ConfigProblem> {
-    let Keys::Gguf(gguf) = keys else { return keys.size(HEADS, 32, Blueprint::HEADS_MAX) };
+fn read_heads(keys: &Keys<'_>, habits: &Habits) -> Result<usize, ConfigProblem> {
+    let Keys::Gguf(gguf) = keys else { return keys.size(HEADS, habits.heads, Blueprint::HEADS_MAX) };
     let heads = gguf.same_in_layers(HEADS.gguf)?;
     let heads = heads.ok_or_else(|| gguf.missing(HEADS.gguf, "it shapes the model"))?;
     gguf.within(HEADS.gguf, heads, 1..=Blueprint::HEADS_MAX)
