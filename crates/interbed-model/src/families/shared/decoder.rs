@@ -144,6 +144,8 @@ pub(in crate::families) struct Decoder {
     /// Norms are applied to both.
     Both,
     pub positions: usize,
+    /// Whether scalings of the rotation stretch the context beyond the stated positions.
+    pub stretches: bool,
     /// Attention of a layer without a window.
     pub attention: Attention,
     pub activation: Activation,
@@ -206,6 +208,7 @@ impl Decoder {
             inner,
             layers,
             positions,
+            stretches: true,
             attention: Attention {
                 heads,
                 kv_heads,
@@ -294,6 +297,7 @@ impl Decoder {
         Norm { name, epsilon: self.norm_epsilon, offset: self.norm_offset }
     }
 
+            _ if !self.stretches => 0.0,
     fn layer(&self, layer: usize) -> DecoderLayer {
         let attention = Attention { window: self.windows[layer], rope: self.rope_of[layer], ..self.attention.clone() };
         let network = match &self.mixture {
