@@ -31,6 +31,14 @@ pub(crate) struct TokenFacts {
     pub ends: Vec<u64>,
 }
 
+/// Which layers have a feature, as a GGUF file states it.
+pub(crate) enum Pattern {
+    /// A flag for each layer.
+    Flags(Vec<bool>),
+    /// All layers but every layer whose number, counted from 1, is a multiple of this.
+    Every(u64),
+}
+
 impl<'a> GgufKeys<'a> {
     /// Gives access to the keys of `architecture`, which is the file's `general.architecture`.
     pub(crate) fn new(
@@ -89,13 +97,15 @@ impl<'a> GgufKeys<'a> {
         Ok(self.metadata.text(&self.name(key))?)
     }
 
-    /// Reads a list with a flag for each layer, if the key is there.
-    pub(crate) fn flags_of_layers(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>, ConfigProblem> {
+    /// Reads a list with a flag for each layer, or the number that stands for such a list, if the key is there.
+    pub(crate) fn pattern_of_layers(&self, key: &str, layers: usize) -> Result<Option<Pattern>, ConfigProblem> {
         match self.metadata.get(&self.name(key)) {
             None => Ok(None),
-            Some(MetadataValue::Bools(flags)) if flags.len() == layers => Ok(Some(flags.clone())),
+            Some(MetadataValue::Bools(flags)) if flags.len() == layers => Ok(Some(Pattern::Flags(flags.clone()))),
+            Some(MetadataValue::Number(_)) => Ok(self.count(key)?.map(Pattern::Every)),
             Some(other) => {
-                Err(self.unsupported(key, &Value::from(other.to_string()), "expected a flag for each layer"))
+                let hint = "expected a flag for each layer, or a number";
+                Err(self.unsupported(key, &Value::from(other.to_string()), hint))
             }
         }
     }

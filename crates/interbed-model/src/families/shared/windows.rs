@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::blueprint::Blueprint;
 use crate::config_error::ConfigProblem;
-use crate::keys::gguf::GgufKeys;
+use crate::keys::gguf::{GgufKeys, Pattern};
 use crate::keys::json::Fields;
 
 /// The window if `sliding_window` is absent from a configuration whose family has windows.
@@ -28,8 +28,11 @@ pub(super) fn read_gguf(
         let (found, limit) = (window.to_string(), format!("at most {}", Blueprint::POSITIONS_MAX));
         return Err(ConfigProblem::OutOfRange { key: keys.name(key), found, limit });
     };
-    let stated = keys.flags_of_layers("attention.sliding_window_pattern", layers)?;
-    let slides = stated.unwrap_or_else(|| (0..layers).map(slides).collect());
+    let slides = match keys.pattern_of_layers("attention.sliding_window_pattern", layers)? {
+        None => (0..layers).map(slides).collect(),
+        Some(Pattern::Flags(slides)) => slides,
+        Some(Pattern::Every(period)) => (0..layers).map(|layer| slides_by(period, layer)).collect(),
+    };
     Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
 }
 
@@ -73,6 +76,23 @@ pub(in crate::families) fn if_used(fields: &Fields<'_>, layers: usize) -> Result
     }
     let first = fields.count("max_window_layers", 0..=usize::MAX)?.unwrap_or(MAX_WINDOW_LAYERS_DEFAULT);
     Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
+}
+
+/// Gives `window` to the layers that `layer_types` names or, without that key, to all but every `n`-th, where
+/// `sliding_window_pattern` states `n`; its default is `period`.
+pub(in crate::families) fn but_every(
+    fields: &Fields<'_>,
+    window: Option<usize>,
+    layers: usize,
+    period: usize,
+) -> Result<Windows, ConfigProblem> {
+    let period = fields.count("sliding_window_pattern", 1..=Blueprint::LAYERS_MAX)?.unwrap_or(period);
+    in_layers(fields, window, layers, |layer| slides_by(period as u64, layer))
+}
+
+/// Returns whether layer `layer` has a window if all layers but every `period`-th have one; a period of 0 means all.
+pub(in crate::families) fn slides_by(period: u64, layer: usize) -> bool {
+    period == 0 || !(layer as u64 + 1).is_multiple_of(period)
 }
 
 /// Refuses `use_sliding_window` in families that are known without windows only.
