@@ -99,13 +99,17 @@ impl ModelConfig {
 fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let map = parse_object(text)?;
     let whole = Fields::new(&map);
-    if !whole.text("model_type")?.is_some_and(Family::is_wrapper) {
+    let Some(wrapper) = whole.text("model_type")?.filter(|model_type| Family::is_wrapper(model_type)) else {
         return parse_fields(&whole);
-    }
+    };
     let Some(fields) = whole.object("text_config", "text_config.")? else {
         return Err(ConfigProblem::Missing { key: "text_config".to_owned(), why: "it describes the language model" });
     };
     let mut config = parse_fields(&fields)?;
+    if !config.family.is_within(wrapper) {
+        let found = Value::from(config.family.name);
+        return Err(fields.unsupported("model_type", &found, "models of the outer model_type hold no such model"));
+    }
     quantization::check_quantization(&whole, config.family.quantizations)?;
     // The whole model says whether its head is the embedding; the default of its class is not that of what files hold.
     if let Some(is_tied) = whole.flag("tie_word_embeddings")? {

@@ -171,7 +171,12 @@ impl Family {
 
     /// Returns whether configurations with this `model_type` describe a language model under `text_config`.
     pub(crate) fn is_wrapper(model_type: &str) -> bool {
-        FAMILIES.iter().any(|family| family.within.contains(&model_type))
+        FAMILIES.iter().any(|family| family.is_within(model_type))
+    }
+
+    /// Returns whether configurations with this `model_type` describe a model of this family under `text_config`.
+    pub(crate) fn is_within(&self, model_type: &str) -> bool {
+        self.within.contains(&model_type)
     }
 
     /// Returns the family of a GGUF file whose `general.architecture` is `name`, if it is supported.
