@@ -1,12 +1,12 @@
-//! OLMo 3: OLMo 2 with windows, whose layers rotate without scaling.
+//! OLMo 3: OLMo 2 with windows, whose layers rotate in a way of their own, without scaling unless it is stated.
 
 use interbed_kernels::RopeStyle;
 
 use super::olmo2;
 use super::shared::decoder::Habits;
+use super::shared::rope::RopeRule;
 use super::shared::windows;
 use super::{Family, GgufForm};
-use crate::blueprint::{Rope, RopeScaling};
 
 pub(super) static FAMILY: Family = Family {
     name: "Olmo3",
@@ -15,16 +15,18 @@ pub(super) static FAMILY: Family = Family {
         fits: |keys| Ok(keys.count("attention.sliding_window")?.is_some_and(|window| window > 0)),
         ..GgufForm::new(&["olmo2"], RopeStyle::Halves)
     }),
-    habits: Habits { theta: 500_000.0, slides_in_gguf: slides, ..olmo2::HABITS },
+    habits: Habits {
+        theta: 500_000.0,
+        rope: RopeRule { by_window: true, ..RopeRule::USUAL },
+        slides_in_gguf: slides,
+        ..olmo2::HABITS
+    },
     read: |keys, mut decoder| {
         olmo2::place_norms(&mut decoder);
         if let Some(fields) = keys.json() {
             decoder.windows = windows::in_layers(fields, windows::read_or_default(fields)?, decoder.layers, slides)?;
         }
-        if decoder.windows.iter().any(Option::is_some) {
-            decoder.ropes.push(Rope { scaling: RopeScaling::Default, factors: None, ..decoder.ropes[0].clone() });
-            decoder.rope_of = decoder.windows.iter().map(|window| Some(usize::from(window.is_some()))).collect();
-        }
+        decoder.rotate_windows(keys, None)?;
         Ok(decoder.blueprint())
     },
     ..Family::PLAIN

@@ -132,6 +132,8 @@ pub(in crate::families) enum NormPlaces {
     Before,
     /// A norm is applied to the result of a branch.
     After,
+    /// Norms are applied to both.
+    Both,
 }
 
 /// A decoder whose parts a family may still change before it becomes a blueprint.
@@ -141,14 +143,14 @@ pub(in crate::families) struct Decoder {
     /// Width of dense networks.
     pub inner: usize,
     pub layers: usize,
-    /// Norms are applied to both.
-    Both,
     pub positions: usize,
     /// Whether scalings of the rotation stretch the context beyond the stated positions.
     pub stretches: bool,
     /// Attention of a layer without a window.
     pub attention: Attention,
     pub activation: Activation,
+    /// Whether dense networks have a gate.
+    pub is_gated: bool,
     pub network_bias: bool,
     pub norms: NormPlaces,
     pub norm_epsilon: f32,
@@ -160,8 +162,6 @@ pub(in crate::families) struct Decoder {
     /// For each layer, how many positions a token sees, or `None` for all.
     pub windows: Vec<Option<usize>>,
     /// The mixture of experts, and for each layer whether it has this mixture in place of a dense network.
-    /// Whether dense networks have a gate.
-    pub is_gated: bool,
     pub mixture: Option<(Mixture, Vec<bool>)>,
     pub embedding_factor: f64,
     pub branch_factor: f64,
@@ -249,6 +249,20 @@ impl Decoder {
         })
     }
 
+    /// Gives the layers with a window a rotation of their own, whose base is `theta` unless the configuration states
+    /// another; without a `theta`, the default is the base of the other layers. Windows must have been set before.
+    pub fn rotate_windows(&mut self, keys: &Keys<'_>, theta: Option<f64>) -> Result<(), ConfigProblem> {
+        if self.windows.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let main = &self.ropes[0];
+        let sizes = [self.positions, main.rotated];
+        let (theta, scaling) = rope::read_of_windows(keys, sizes, theta.unwrap_or(main.theta))?;
+        self.ropes.push(Rope { theta, scaling, factors: None, ..main.clone() });
+        self.rope_of = self.windows.iter().map(|window| Some(usize::from(window.is_some()))).collect();
+        Ok(())
+    }
+
     /// Adds norms of queries and keys, with the epsilon and offset of the decoder's other norms.
     pub fn norm_heads(&mut self, over: HeadNorms) {
         let (epsilon, offset) = (self.norm_epsilon, self.norm_offset);
@@ -283,6 +297,7 @@ impl Decoder {
     /// Returns the longest context in tokens. Scalings that stretch positions stretch the context too, as in vLLM.
     fn context(&self) -> usize {
         let stretched = match self.ropes[0].scaling {
+            _ if !self.stretches => 0.0,
             RopeScaling::Linear { factor } => self.positions as f64 * factor,
             RopeScaling::Dynamic { factor, original_max } | RopeScaling::Yarn { factor, original_max, .. } => {
                 original_max as f64 * factor
@@ -297,7 +312,6 @@ impl Decoder {
         Norm { name, epsilon: self.norm_epsilon, offset: self.norm_offset }
     }
 
-            _ if !self.stretches => 0.0,
     fn layer(&self, layer: usize) -> DecoderLayer {
         let attention = Attention { window: self.windows[layer], rope: self.rope_of[layer], ..self.attention.clone() };
         let network = match &self.mixture {
@@ -513,6 +527,7 @@ fn read_activation(keys: &Keys<'_>, rule: &ActivationRule) -> Result<Activation,
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu" | "gelu_python") => Ok(Activation::Gelu),
+        Some("relu2") => Ok(Activation::SquaredRelu),
         // Four names of one formula.
         Some("gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
         Some(other) => {
@@ -521,4 +536,3 @@ fn read_activation(keys: &Keys<'_>, rule: &ActivationRule) -> Result<Activation,
         }
     }
 }
-        Some("relu2") => Ok(Activation::SquaredRelu),

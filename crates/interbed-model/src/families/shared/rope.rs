@@ -21,6 +21,8 @@ pub(crate) const FACTORS_LONG: &str = "rope_factors_long.weight";
 pub(super) const TEMPERATURE: [&str; 2] = ["attention.temperature_scale", "attention.temperature_length"];
 
 const THETA: Key = key("rope_theta", "rope.freq_base");
+/// The base of layers with a window, where these rotate in a way of their own.
+const THETA_OF_WINDOWS: Key = key("rope_local_base_freq", "rope.freq_base_swa");
 const ROTATED: Key = key("partial_rotary_factor", "rope.dimension_count");
 
 /// Longest context that any configuration may state.
@@ -34,6 +36,8 @@ pub(in crate::families) struct RopeRule {
     pub kinds: Kinds,
     /// Whether queries grow with their positions.
     pub grows: bool,
+    /// Whether layers with a window rotate in a way of their own.
+    pub by_window: bool,
     /// Whether the ends of YaRN's ramp are rounded in models from GGUF files, which have no key for it.
     pub truncates: bool,
 }
@@ -62,7 +66,8 @@ pub(in crate::families) enum Rotated {
 
 impl RopeRule {
     /// What most families have.
-    pub const USUAL: Self = Self { is_required: false, kinds: Kinds::Usual, grows: false, truncates: true };
+    pub const USUAL: Self =
+        Self { is_required: false, kinds: Kinds::Usual, grows: false, by_window: false, truncates: true };
 }
 
 /// Reads the base of the frequencies and their scaling, for a stated context of `positions` tokens and `rotated`
@@ -76,7 +81,12 @@ pub(super) fn read(
     match keys {
         Keys::Json(fields) => in_json::read(fields, rule, [positions, rotated], theta_default),
         Keys::Gguf(gguf) => {
-            let theta = keys.number(THETA, |theta| theta > 1.0, "a number above 1")?.unwrap_or(10_000.0);
+            let theta = read_theta(keys, THETA)?.unwrap_or(10_000.0);
+            if let Some(other) = read_theta(keys, THETA_OF_WINDOWS)?.filter(|&other| !rule.by_window && other != theta)
+            {
+                let hint = "layers with a window are not known to rotate otherwise in this architecture";
+                return Err(gguf.unsupported(THETA_OF_WINDOWS.gguf, &Value::from(other), hint));
+            }
             let scaling = match rule.kinds {
                 Kinds::LongRope => in_gguf::read_factor_sets(gguf, [positions, rotated])?,
                 Kinds::Usual | Kinds::Alpha => in_gguf::read_scaling(gguf, rule, positions)?,
@@ -88,6 +98,24 @@ pub(super) fn read(
             Ok((theta, scaling))
         }
     }
+}
+
+/// Reads the base and the scaling of layers with a window, in families whose rule says that they rotate in a way of
+/// their own, for a stated context of `positions` tokens and `rotated` elements of each head.
+pub(super) fn read_of_windows(
+    keys: &Keys<'_>,
+    [positions, rotated]: [usize; 2],
+    theta_default: f64,
+) -> Result<(f64, RopeScaling), ConfigProblem> {
+    let theta = read_theta(keys, THETA_OF_WINDOWS)?.unwrap_or(theta_default);
+    match keys {
+        Keys::Json(fields) => in_json::read_of_windows(fields, [positions, rotated], theta),
+        Keys::Gguf(_) => Ok((theta, RopeScaling::Default)),
+    }
+}
+
+fn read_theta(keys: &Keys<'_>, key: Key) -> Result<Option<f64>, ConfigProblem> {
+    keys.number(key, |theta| theta > 1.0, "a number above 1")
 }
 
 /// Reads how queries grow with their positions, if they do.

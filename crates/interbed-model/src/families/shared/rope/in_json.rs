@@ -17,9 +17,17 @@ pub(super) fn read(
     theta_default: f64,
 ) -> Result<(f64, RopeScaling), ConfigProblem> {
     let scaling = fields.object("rope_scaling", "rope_scaling.")?.filter(|scaling| !scaling.is_empty());
-    let parameters = match scaling {
-        Some(scaling) => Some(scaling),
-        None => fields.object("rope_parameters", "rope_parameters.")?.filter(|parameters| !parameters.is_empty()),
+    let by_window = if rule.by_window { by_window(fields)? } else { None };
+    if let (Some(_), Some(_), Some(value)) = (scaling, by_window, fields.get("rope_scaling")) {
+        let hint = "rope_parameters states the scaling of each type of layer already; remove one of both";
+        return Err(fields.unsupported("rope_scaling", value, hint));
+    }
+    let parameters = match (scaling, by_window) {
+        (Some(scaling), _) => Some(scaling),
+        (None, Some([full, _])) => full,
+        (None, None) => {
+            fields.object("rope_parameters", "rope_parameters.")?.filter(|parameters| !parameters.is_empty())
+        }
     };
     let outer_theta = read_theta(fields)?;
     let Some(rope) = parameters else {
@@ -59,6 +67,36 @@ pub(super) fn read(
     }
     let scaling = read_scaling(fields, &rope, max_positions, rotated)?;
     Ok((theta, scaling))
+}
+
+/// Reads the base and the scaling of layers with a window; without rope parameters by type of layer, these layers have
+/// no scaling.
+pub(super) fn read_of_windows(
+    fields: &Fields<'_>,
+    [max_positions, rotated]: [usize; 2],
+    theta_default: f64,
+) -> Result<(f64, RopeScaling), ConfigProblem> {
+    let Some([_, Some(rope)]) = by_window(fields)? else { return Ok((theta_default, RopeScaling::Default)) };
+    let theta = read_theta(&rope)?.unwrap_or(theta_default);
+    Ok((theta, read_scaling(fields, &rope, max_positions, rotated)?))
+}
+
+/// Reads the rope parameters of layers that see all and of layers with a window, if `rope_parameters` states them by
+/// type of layer.
+fn by_window<'a>(fields: &Fields<'a>) -> Result<Option<[Option<Fields<'a>>; 2]>, ConfigProblem> {
+    let Some(parameters) = fields.object("rope_parameters", "rope_parameters.")? else { return Ok(None) };
+    let [full, sliding] = ["full_attention", "sliding_attention"];
+    if ![full, sliding].iter().any(|key| parameters.is_written(key)) {
+        return Ok(None);
+    }
+    if let Some((key, value)) = parameters.entries().find(|(key, _)| *key != full && *key != sliding) {
+        let hint = "beside full_attention and sliding_attention, rope parameters have no meaning";
+        return Err(parameters.unsupported(key, value, hint));
+    }
+    Ok(Some([
+        parameters.object(full, "rope_parameters.full_attention.")?,
+        parameters.object(sliding, "rope_parameters.sliding_attention.")?,
+    ]))
 }
 
 /// Reads how queries grow with their positions, if they do.
@@ -106,9 +144,12 @@ pub(super) fn read_rotated(fields: &Fields<'_>, rotated: &Rotated, head_dim: usi
         },
         Rotated::Whole => {
             let whole_hint = "1: this architecture is known with whole heads rotated only";
+            let [full, sliding] = by_window(fields)?.unwrap_or_default();
             let objects = [
                 fields.object("rope_parameters", "rope_parameters.")?,
                 fields.object("rope_scaling", "rope_scaling.")?,
+                full,
+                sliding,
             ];
             for fields in objects.iter().flatten().chain([fields]) {
                 fields.number(key, |share| share == 1.0, whole_hint)?;
