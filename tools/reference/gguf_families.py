@@ -30,12 +30,14 @@ ARCHITECTURES = {
     "olmo3": ("olmo2", False),
     "exaone4": ("exaone4", False),
     "seed_oss": ("seed_oss", False),
+    "gemma3_text": ("gemma3", False),
 }
 
 MODELS = [
     "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "glm4_moe", "glm4_moe_groups", "glm4_moe_mtp",
     "minimax_m2", "ernie4_5_moe", "hunyuan_v1_moe", "gpt_oss", "gpt_oss_mxfp4",
     "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
+    "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62",
 ]
 
 
@@ -118,6 +120,7 @@ def add_parameters(writer, config, kind):
     heads, hidden, layers = (config[k] for k in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
     predicting = config.get("num_nextn_predict_layers", 0)
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope)
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     head_dim = config.get("head_dim") or hidden // heads
     writer.add_block_count(layers + predicting)
@@ -131,6 +134,9 @@ def add_parameters(writer, config, kind):
     if config.get("head_dim"):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if rope_type == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
     if rope_type == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
@@ -197,6 +203,15 @@ def add_parameters(writer, config, kind):
     if kind == "ministral3":
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    if kind == "gemma3_text":
+        # Which layers have the window, and their base, is left to readers.
+        writer.add_sliding_window(config["sliding_window"])
+        theta = theta or 1000000.0
+        local = config.get("rope_local_base_freq", 10000.0)
+        if "rope_parameters" in config:
+            local = config["rope_parameters"]["sliding_attention"]["rope_theta"]
+        if local != 10000.0:
+            writer.add_rope_freq_base_swa(local)
     if kind in ("olmo3", "exaone4"):
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
@@ -245,6 +260,8 @@ def write_family(directory, out):
         # As converters do: vectors, norms and routers in 32 bits, matrices in 16.
         wide = values.dim() == 1 or new_name.endswith((".bias", "_norm.weight", "ffn_gate_inp.weight"))
         values = values.to(torch.float32)
+        if kind == "gemma3_text" and name.endswith("norm.weight"):
+            values = values + 1
         data = (values if wide else values.to(torch.float16)).contiguous().numpy()
         if not wide and not np.array_equal(data.astype(np.float32), values.numpy()) and ".nextn." not in new_name:
             raise SystemExit(f"{directory.name}: {name} is not the same in 16 bits")

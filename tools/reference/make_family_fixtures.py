@@ -262,6 +262,42 @@ def dense():
     )
 
 
+def gemma3():
+    """As `mixtures`; with the numbers of layers over a whole number of sixths that the published sizes have."""
+    small = {
+        "architecture": "Gemma3ForCausalLM", "hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "hidden_act": ..., "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "sliding_window": 8,
+        "query_pre_attn_scalar": 8,
+    }
+    classic = {"theta": 100.0, "rope_local_base_freq": 10.0, "sliding_window_pattern": 6}
+    matters = {"sliding_window": 9, "rope_theta": 90.0, "rope_local_base_freq": 11.0, "hidden_activation": "silu"}
+    yield (
+        "gemma3", "norms before and after each branch, windows of a base of their own; as 1B, two layers over",
+        family("gemma3_text", layers=8, **small, **classic),
+        {"matters": matters | {"sliding_window_pattern": 4, "query_pre_attn_scalar": 12}},
+    )
+    full, sliding = {"rope_theta": 100.0, "rope_type": "linear", "factor": 8.0}, {"rope_theta": 10.0}
+    layers = [f"{'full' if layer % 6 == 5 else 'sliding'}_attention" for layer in range(10)]
+    yield (
+        "gemma3_modern", "rope parameters by type of layer, the full ones stretched; as 4B, four layers over",
+        family("gemma3_text", layers=10, **small, rope_scaling=..., rope_theta=..., layer_types=layers,
+               rope_parameters={"full_attention": full, "sliding_attention": sliding | {"rope_type": "default"}}),
+        {"matters": {"rope_parameters": {"full_attention": full | {"factor": 4.0}, "sliding_attention": sliding}}},
+    )
+    yield (
+        "gemma3_untold", "what may be left out; as 270M and 12B, no layer over",
+        family("gemma3_text", layers=6, **small, rope_theta=..., rope_scaling={"rope_type": "linear", "factor": 8.0}),
+        {"matters": {"rope_local_base_freq": 1000.0}},
+    )
+    tiny = {"intermediate_size": 8, "query_pre_attn_scalar": 16}
+    yield (
+        "gemma3_62", "scores scaled by another width than a head's; as 27B, 62 layers",
+        family("gemma3_text", layers=62, **(small | tiny), **classic),
+        {"matters": {"query_pre_attn_scalar": 8}},
+    )
+
+
 def fp8():
     """As `mixtures`: the matrices of these are in FP8, with a scale for each block of 128 rows and columns."""
     layers, ignored = 2, ["lm_head", "model.norm", "model.embed_tokens"]
@@ -417,6 +453,11 @@ def glm4_mtp(config, published, seed):
     return {name: torch.randn(shape, generator=generator).to(torch.bfloat16) for name, shape in sorted(shapes.items())}
 
 
+def neutral_norm(model):
+    """The weight that a norm multiplies nothing by: 1, or 0 where 1 is added to it."""
+    return 0.0 if type(model).__name__.startswith("Gemma3") else 1.0
+
+
 def random_weights(model, seed):
     """As in `make_fixtures.py`; routers' weights are larger, so that choices are clear."""
     generator = torch.Generator().manual_seed(seed)
@@ -427,7 +468,7 @@ def random_weights(model, seed):
     for name, tensor in sorted(named.items()):
         noise = torch.randn(tensor.shape, generator=generator)
         if "norm" in name:
-            out[name] = 1 + 0.3 * noise
+            out[name] = neutral_norm(model) + 0.3 * noise
         elif name.endswith("e_score_correction_bias"):
             out[name] = 0.2 * noise
         elif name.endswith("sinks"):
@@ -435,7 +476,8 @@ def random_weights(model, seed):
         elif name.endswith(("bias", "proj_bias")):
             out[name] = 0.3 * noise
         elif "embed_tokens" in name:
-            out[name] = noise
+            # What is multiplied before it is added up must not drown the layers.
+            out[name] = noise * (0.15 if type(model).__name__.startswith("Gemma3") else 1.0)
         elif name.endswith(("mlp.gate.weight", "router.weight", "wg.weight")):
             out[name] = noise * 2.5 / math.sqrt(tensor.shape[-1])
         else:
@@ -536,7 +578,7 @@ def check_influence(directory, config, prompt, matters):
             raise SystemExit(f"{directory.name}: {field} changes logits by no more than {change:.1e}")
     for name, tensor in sorted(model.state_dict().items()):
         kept = tensor.clone()
-        tensor.copy_(torch.ones_like(kept) if "norm" in name else torch.zeros_like(kept))
+        tensor.fill_(neutral_norm(model) if "norm" in name else 0.0)
         change = (prompt_logits(model, prompt) - right).abs().max() / right.abs().max()
         tensor.copy_(kept)
         if change < INFLUENCE_MIN:
@@ -576,6 +618,7 @@ def make_case(directory, config, prompt_len=32, publish=an_expert_a_tensor, prep
 def cases():
     yield from mixtures()
     yield from dense()
+    yield from gemma3()
     yield from fp8()
 
 

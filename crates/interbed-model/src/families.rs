@@ -54,6 +54,7 @@ families!(
     hunyuan_dense,
     hunyuan_moe,
     gpt_oss,
+    gemma3,
 );
 
 /// What Interbed knows about one family of models; each file of this folder declares one.

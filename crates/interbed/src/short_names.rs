@@ -238,16 +238,18 @@ mod tests {
         let refused = |text: &str| crate::failure::message(&find(text).expect_err(text)).expect("it is said");
         assert!(refused("llama3.2:11b").contains("llama3.2:1b, llama3.2:3b"), "{}", refused("llama3.2:11b"));
         assert!(refused("llama3.2:1b-text-q8_0-x").contains("is no short name"));
+        assert_eq!(found("gemma3"), Some("unsloth/gemma-3-4b-it-GGUF:Q4_K_M".into()));
+        assert_eq!(found("gemma3:1b-it-q8_0"), Some("unsloth/gemma-3-1b-it-GGUF:Q8_0".into()));
         assert_eq!(found("qwen3:30b-a3b"), found("qwen3:30b"));
         assert_eq!(found("qwen3:30b-a3b-q8_0"), Some("unsloth/Qwen3-30B-A3B-GGUF:Q8_0".into()));
         assert_eq!(found("smollm2:135m"), Some("HuggingFaceTB/SmolLM2-135M-Instruct".into()));
         assert_eq!(found("smollm2:135m-instruct-q8_0"), Some("bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0".into()));
         assert_eq!(found("registry.ollama.ai/library/smollm2:135m"), found("smollm2:135m"));
         for (name, instead) in [
-            ("gemma3", "models of about its size are qwen3:4b and llama3.2:3b"),
-            ("gemma3:4b", "models of about its size are qwen3:4b and llama3.2:3b"),
-            ("gemma3:270m", "models of about its size are smollm2:360m and smollm2:135m"),
-            ("gemma3:27b-it-qat", "models of about its size are qwen3:30b and qwen3:32b"),
+            ("gemma2:2b", "models of about its size are "),
+            ("gemma3n", "models of about its size are "),
+            ("gemma3n:e4b", "models of about its size are "),
+            ("gemma2:27b-instruct-q8_0", "models of about its size are "),
             ("qwen2.5vl:72b", "models are computed for text alone; models of about its size are llama3."),
             ("nomic-embed-text", "Qwen/Qwen3-Embedding-0.6B"),
         ] {

@@ -3,6 +3,8 @@
 use interbed_kernels::{KvShape, RopeStyle};
 
 use super::*;
+use crate::config::ModelConfig;
+use crate::preset;
 
 const EPSILON: f32 = 1e-6;
 
@@ -117,7 +119,9 @@ fn gemma_3_27b() -> Blueprint {
         ])
     });
     let layers = layers.collect();
-    Blueprint { embedding_factor: 5376f32.sqrt(), ..model([262_208, 5376, 131_072], ropes, layers) }
+    let mut model = model([262_208, 5376, 131_072], ropes, layers);
+    (model.embedding_factor, model.head.norm.offset, model.head.is_tied) = (5376f32.sqrt(), 1.0, true);
+    model
 }
 
 #[test]
@@ -125,6 +129,8 @@ fn gemma_3_has_two_norms_a_branch_and_two_ropes() {
     let gemma = gemma_3_27b();
     assert_eq!(states(&gemma), [(kv(16, 128, Some(1024)), 52), (kv(16, 128, None), 10)]);
     assert_eq!(gemma.windows()[5], None);
+    let published = ModelConfig::from_json(&preset("gemma-3-27b").unwrap()).unwrap().blueprint;
+    assert!(Blueprint { vocab_size: 262_208, ..published } == gemma, "the published configuration says the same");
 }
 
 #[test]

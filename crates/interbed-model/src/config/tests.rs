@@ -270,6 +270,71 @@ fn windows_layer_by_layer() {
 }
 
 #[test]
+fn layers_with_a_window_may_rotate_in_a_way_of_their_own() {
+    let ropes = |model_type: &str, more: Value| {
+        let blueprint = config(with(model_type, more)).blueprint;
+        let ropes: Vec<_> = blueprint.ropes.iter().map(|rope| (rope.theta, rope.scaling.clone())).collect();
+        (ropes, blueprint.attentions().map(|attention| attention.rope.unwrap()).collect::<Vec<_>>())
+    };
+    let (plain, stretched) = (RopeScaling::Default, RopeScaling::Linear { factor: 8.0 });
+    let bases = [(1e6, stretched.clone()), (1e4, plain.clone())];
+    let old = json!({"num_hidden_layers": 7, "rope_scaling": {"rope_type": "linear", "factor": 8.0}});
+    assert_eq!(ropes("gemma3_text", old), (bases.to_vec(), vec![1, 1, 1, 1, 1, 0, 1]));
+    let old =
+        json!({"num_hidden_layers": 3, "sliding_window_pattern": 2, "rope_theta": 5e5, "rope_local_base_freq": 50});
+    assert_eq!(ropes("gemma3_text", old), (vec![(5e5, plain.clone()), (50.0, plain.clone())], vec![1, 0, 1]));
+    let kinds = ["full_attention", "sliding_attention"];
+    let full = json!({"rope_type": "linear", "factor": 8.0, "rope_theta": 300.0});
+    let new = |sliding: Value| {
+        let parameters = json!({"full_attention": full, "sliding_attention": sliding});
+        json!({"num_hidden_layers": 2, "layer_types": kinds, "rope_parameters": parameters})
+    };
+    let (both, of_layers) = ([(300.0, stretched), (20.0, plain.clone())], vec![0, 1]);
+    for family in ["gemma3_text", "olmo3"] {
+        let sliding = json!({"rope_type": "default", "rope_theta": 20.0});
+        assert_eq!(ropes(family, new(sliding)), (both.to_vec(), of_layers.clone()));
+        // What is not said of one type of layer is its family's default, not the other type's.
+        assert_eq!(ropes(family, new(Value::Null)).0[1], (if family == "olmo3" { 300.0 } else { 1e4 }, plain.clone()));
+        let mut twice = new(Value::Null);
+        twice["rope_scaling"] = json!({"rope_type": "linear", "factor": 2.0});
+        assert!(refusal(with(family, twice)).contains("remove one of both"));
+        let mut third = new(Value::Null);
+        third["rope_parameters"]["chunked_attention"] = json!({});
+        assert!(refusal(with(family, third)).contains("rope_parameters.chunked_attention"));
+        let wrong = refusal(with(family, new(json!({"rope_theta": 0.5}))));
+        assert!(wrong.contains("rope_parameters.sliding_attention.rope_theta"), "{wrong}");
+    }
+    let elsewhere = refusal(with("qwen3", new(Value::Null)));
+    assert!(elsewhere.contains("rope parameters that differ from layer to layer"), "{elsewhere}");
+}
+
+#[test]
+fn a_language_model_is_read_out_of_the_model_around_it() {
+    // As the file of the 4B size has it: the rest is what the class takes for granted.
+    let text = json!({
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    });
+    let whole = json!({"model_type": "gemma3", "eos_token_id": [1, 106], "text_config": text});
+    let read = config(whole.clone());
+    let published = ModelConfig::from_json(&crate::families::preset("gemma-3-4b").unwrap()).unwrap();
+    assert_eq!(read.blueprint, Blueprint { vocab_size: 262_208, ..published.blueprint });
+    assert_eq!((read.ends.bos_token_id, read.ends.eos_token_ids), (Some(2), vec![1, 106]));
+    let mut other = whole;
+    other["text_config"] = llama(json!({}));
+    let message = refusal(other);
+    assert!(message.contains("text_config.model_type") && message.contains("Llama"), "{message}");
+    for (key, value) in [
+        ("attn_logit_softcapping", json!(50.0)),
+        ("final_logit_softcapping", json!(30.0)),
+        ("use_bidirectional_attention", json!(true)),
+    ] {
+        let message = refusal(with("gemma3_text", json!({key: value})));
+        assert!(message.contains(key), "{message}");
+    }
+}
+
+#[test]
 fn biases_follow_the_keys_that_each_class_reads() {
     let biases = |model_type: &str| {
         let config = config(with(model_type, json!({"attention_bias": true, "mlp_bias": true})));
@@ -306,11 +371,12 @@ fn activations_by_every_name() {
         ("gelu", Activation::Gelu),
         ("gelu_pytorch_tanh", Activation::GeluTanh),
         ("gelu_new", Activation::GeluTanh),
+        ("relu2", Activation::SquaredRelu),
     ] {
         assert_eq!(config(llama(json!({"hidden_act": name}))).blueprint.activations().next(), Some(activation));
         assert_eq!(config(llama(json!({"hidden_activation": name}))).blueprint.activations().next(), Some(activation));
     }
-    assert!(refusal(llama(json!({"hidden_act": "relu2"}))).contains("relu2"));
+    assert!(refusal(llama(json!({"hidden_act": "relu6"}))).contains("relu6"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use interbed_kernels::{DType, KvDType, Level, Matrix, RopeStyle};
-use interbed_model::blueprint::{Part, RopeScaling};
+use interbed_model::blueprint::{Part, Passage, RopeScaling};
 use interbed_model::config::ModelConfig;
 use interbed_model::gguf::GgufModel;
 use interbed_model::synth::{SynthSpec, synthesize};
@@ -77,7 +77,8 @@ fn configurations_are_those_of_the_directories() {
         let catalog = Catalog::open(&path).unwrap();
         let got = GgufModel::of(&catalog).unwrap().config().unwrap();
         let want = ModelConfig::from_dir(fixtures().join(&name)).unwrap();
-        // Weights lie in another order, factors went through a shorter type, and what scaling gives may be stored.
+        // Weights lie in another order, factors went through a shorter type, what scaling gives may be stored, and what
+        // is added to norms' weights has been added.
         let alike = |config: &ModelConfig| {
             let mut blueprint = config.blueprint.clone();
             for rope in &mut blueprint.ropes {
@@ -85,11 +86,19 @@ fn configurations_are_those_of_the_directories() {
                 rope.theta = f64::from(rope.theta as f32);
             }
             blueprint.embedding_factor = 1.0;
-            blueprint.head.divisor = 1.0;
+            (blueprint.head.divisor, blueprint.head.norm.offset) = (1.0, 0.0);
             for branch in blueprint.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
                 branch.factor = 1.0;
+                for passage in [&mut branch.enter, &mut branch.leave] {
+                    if let Passage::Norm(norm) = passage {
+                        norm.offset = 0.0;
+                    }
+                }
                 if let Part::Attention(attention) = &mut branch.part {
                     attention.scale = 1.0;
+                    if let Some(norms) = &mut attention.norms {
+                        norms.offset = 0.0;
+                    }
                     if let Some(growth) = &mut attention.growth {
                         growth.beta = f64::from(growth.beta as f32);
                     }
