@@ -87,8 +87,8 @@ pub enum DirectoryError {
     },
 }
 
-/// A directory that this process alone uses, and to which no other user can write. Its files can be read by their owner
-/// only.
+/// A directory that this process alone uses, and to which no other user can write. The directory's files can be read by
+/// their owner only.
 #[derive(Debug)]
 pub struct Directory {
     folder: PrivateFolder,

@@ -29,7 +29,8 @@ pub(crate) struct WriteJob {
 pub(crate) struct Expected {
     pub(crate) index: u16,
     pub(crate) key: BlockKey,
-    /// Name of the content before it, and its tokens; `None` if the name alone decides.
+    /// Key of the block before this one in its chain, and the tokens of this block; `None` if the block's key alone
+    /// decides.
     pub(crate) content: Option<(BlockKey, Box<[TokenId]>)>,
 }
 
@@ -46,9 +47,9 @@ pub(crate) struct ReadJob {
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) record: RecordPlace,
-    /// Blocks of the piece: their indices in the record, and what they must be.
+    /// Blocks of the piece, with their indices in the record and their expected contents.
     pub(crate) expected: Vec<Expected>,
-    /// Hashes of the record's runs, once its header was read and found to be the expected one.
+    /// Hashes of the record's runs, once the record's header was read and found to be the expected one.
     pub(crate) sums: OnceLock<Box<[u64]>>,
 }
 

@@ -66,7 +66,7 @@ pub struct SwapSpace {
     done: Receiver<PartDone>,
     sender: Sender<PartDone>,
     threads: KvThreads,
-    /// Threads of this swap space, if it does not share those of a store.
+    /// Threads of this swap space; `None` if a store's threads do the work.
     own: Option<Workers>,
     trial: SwapTrial,
 }

@@ -112,8 +112,8 @@ impl FaultySegments {
         survivor
     }
 
-    /// Lets `change` alter the bytes of all segments. Its arguments are the number of a segment and the segment's
-    /// bytes.
+    /// Lets `change` alter the bytes of all segments. It is called for each segment, with the number of the segment and
+    /// the segment's bytes.
     pub fn tamper(&self, mut change: impl FnMut(u32, &mut Vec<u8>)) {
         let segments = lock(&self.segments);
         let mut numbers: Vec<_> = segments.keys().copied().collect();

@@ -61,7 +61,8 @@ impl KvThreads {
     }
 }
 
-/// Starts the threads of a store, and gives them jobs. Dropping it waits for the jobs that were submitted.
+/// Starts the threads of a store, and gives them jobs. The threads finish the jobs that were submitted before this
+/// value is dropped.
 pub(crate) struct Workers {
     queues: KvThreads,
     done: Receiver<Done>,

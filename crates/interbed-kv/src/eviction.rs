@@ -16,10 +16,10 @@ use crate::owners::OwnerId;
 
 pub use adaptive::Adaptive;
 
-/// What a policy is told about a content when it becomes findable.
+/// Facts that a policy is told about a content when the content becomes findable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
-    /// Identifies the content and everything before it in its chain; two contents may have the same hash.
+    /// Hash of the content and of everything before it in its chain; two contents may have the same hash.
     pub hash: BlockHash,
     /// Published block that the content continues; `None` for the first content of a chain.
     pub parent: Option<BlockId>,
@@ -100,8 +100,8 @@ impl EvictionKind {
     /// Default policy of the server, which [`Adaptive`] explains.
     pub const ADAPTIVE: Self = Self::new("adaptive", |num_blocks| Box::new(Adaptive::new(num_blocks)));
 
-    /// Names a policy. `name` must be unique, and `build` makes the policy for block ids below the number that it is
-    /// given.
+    /// Creates a policy with a name, which must be unique. `build` makes the policy for block ids below the number that
+    /// it is given.
     pub const fn new(name: &'static str, build: fn(usize) -> Box<dyn EvictionPolicy>) -> Self {
         Self { name, build }
     }

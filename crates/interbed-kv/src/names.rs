@@ -23,9 +23,9 @@ pub struct Evicted {
 /// Tells what comes before a findable content in its chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Above<'a> {
-    /// The content of this block comes before it.
+    /// The content of this block comes before the content.
     Block(BlockId),
-    /// Nothing comes before it: the content is the first of a chain.
+    /// No content comes before the content: it is the first of a chain.
     Root(&'a ChainRoot),
 }
 

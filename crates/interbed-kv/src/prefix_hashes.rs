@@ -72,8 +72,8 @@ impl PrefixHashes {
         self.blocks.get(index).copied()
     }
 
-    /// Like [`get`](Self::get), but computes a missing hash from `previous`, the hash before the block, and its
-    /// `tokens`.
+    /// Returns the hash of block number `index`. A missing hash is computed from `previous`, the hash before the block,
+    /// and the block's `tokens`.
     pub(crate) fn get_or_hash(&self, index: usize, previous: BlockHash, tokens: &[TokenId]) -> BlockHash {
         self.get(index).unwrap_or_else(|| self.hasher.block(previous, tokens))
     }

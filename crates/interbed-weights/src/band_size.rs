@@ -1,4 +1,4 @@
-//! How large the bands are that matrices are cut into.
+//! Computes how large the bands are that matrices are cut into.
 
 /// Smallest size in bytes of a band (a run of a matrix's rows that is read at once) that matrices are cut into. The
 /// least budget is computed with this size.
@@ -12,7 +12,7 @@ const BAND_SHARE: u64 = 64;
 /// bands of a given size need.
 ///
 /// # Errors
-/// The errors of `least`.
+/// Fails if `least` fails.
 pub fn band_bytes<E>(
     budget: u64,
     chunk_bytes: usize,

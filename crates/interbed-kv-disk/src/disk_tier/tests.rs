@@ -34,7 +34,7 @@ fn kv(shape: &RecordShape, key: BlockKey) -> Vec<u8> {
         .collect()
 }
 
-/// A chain of blocks: the names that they continue, their tokens, and their names.
+/// Returns a chain of blocks: for each block the key of the block before it, its tokens, and its key.
 fn chain(keys: &KeyChain, number: usize, length: usize) -> Vec<(BlockKey, Vec<TokenId>, BlockKey)> {
     let mut parent = keys.root(&ChainRoot::new(None, 0));
     let block = |index: usize| {
@@ -317,7 +317,7 @@ fn a_store_that_is_too_small_is_refused() {
     assert!(error.to_string().contains("are needed"), "{error}");
 }
 
-/// Numbers below a limit that follow from a seed.
+/// Returns a source of numbers below a limit, which follow from a seed.
 fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut rng = Rng(seed);
     move |end| rng.below(end as usize) as u64

@@ -205,7 +205,7 @@ fn a_space_that_holds_no_block_is_refused() {
     assert!(matches!(refused, Some(SwapSpaceError::TooSmall { got: 4096, slot: 8192 })), "{refused:?}");
 }
 
-/// Speed is a figure to be looked at, not to be tested: disks differ.
+/// Prints the speed of swaps, as a figure to be looked at. No test checks the speed, since disks differ.
 #[test]
 #[ignore = "a measurement: run it in release, with --nocapture, when the machine is quiet"]
 fn share_of_the_engine_thread_in_a_swap() {
