@@ -18,13 +18,13 @@ pub const OUTS_MAX: usize = 4;
 /// The most numbers that [`Command::Best`] takes of a row.
 pub const BEST_MAX: usize = 65;
 
-/// The most numbers of a row of which it takes the greatest.
+/// The most numbers that a row of [`Command::Best`] may have.
 pub const BEST_WIDTH_MAX: usize = 1 << 22;
 
 /// The most places that one command reads and writes.
 const ACCESSES_MAX: usize = 8 + 2 * PRODUCTS_MAX;
 
-/// One operation. Numbers are f32 in [`Tensor`]s; shapes follow from the lengths.
+/// One operation. All numbers are f32 in [`Tensor`]s, whose shapes follow from their lengths.
 ///
 /// A device reads everything that a command borrows before [`submit`](crate::Device::submit) returns, and copies what
 /// it needs for longer; for [`Weights`], it keeps their memory alive instead.
@@ -65,7 +65,7 @@ pub enum Command<'a> {
         width: usize,
         /// `[rows of out, places of each]`, rows of `from`
         places: &'a [u32],
-        /// Same shape as `places`.
+        /// The factors, in the shape of `places`.
         factors: &'a [f32],
         /// `[any, width]`
         out: Tensor,
@@ -78,14 +78,14 @@ pub enum Command<'a> {
         weight: &'a Weights,
         /// Added to the mean square.
         epsilon: f32,
-        /// Same shape as `x`; may be `x` itself.
+        /// The result, in the shape of `x`; may be `x` itself.
         out: Tensor,
     },
     /// `sum += branch * scale`, then writes the norm of `sum` to `out`.
     AddAndNorm {
         /// `[tokens, width]`
         sum: Tensor,
-        /// Same shape as `sum`.
+        /// The branch, in the shape of `sum`.
         branch: Tensor,
         /// 1.0 for none.
         scale: f32,
@@ -93,14 +93,14 @@ pub enum Command<'a> {
         weight: &'a Weights,
         /// Added to the mean square.
         epsilon: f32,
-        /// Same shape as `sum`.
+        /// The result, in the shape of `sum`.
         out: Tensor,
     },
     /// `sum += branch * scale`.
     Add {
         /// Any shape.
         sum: Tensor,
-        /// Same shape as `sum`.
+        /// The branch, in the shape of `sum`.
         branch: Tensor,
         /// 1.0 for none.
         scale: f32,
@@ -131,7 +131,7 @@ pub enum Command<'a> {
     Gate {
         /// `[tokens, width]`
         gate: Tensor,
-        /// Same shape as `gate`.
+        /// The factors, in the shape of `gate`.
         up: Tensor,
         /// Numbers in a row of either.
         width: usize,
@@ -142,63 +142,63 @@ pub enum Command<'a> {
     },
     /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
     StoreKv {
-        /// Where the layer lies in a block.
+        /// The place of the layer in a block.
         layer: KvLayer,
         /// The batch.
         sequences: KvSequences<'a>,
-        /// Which elements of a head form pairs.
+        /// The way in which the elements of a head form pairs.
         style: RopeStyle,
-        /// `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated
+        /// `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated.
         cos: Tensor,
-        /// Same shape as `cos`.
+        /// The sines, in the shape of `cos`.
         sin: Tensor,
         /// `[tokens, heads, head_dim]`
         q: Tensor,
         /// `[tokens, num_kv_heads, head_dim]`
         k: Tensor,
-        /// Same shape as `k`.
+        /// The values, in the shape of `k`.
         v: Tensor,
     },
-    /// Attention of every token to the KV of its own sequence, as far as that is held: see
+    /// Computes the attention of every token to the KV of the token's own sequence, as far as that KV is held: see
     /// [`attention`](interbed_kernels::attention).
     Attend {
-        /// What the layer computes.
+        /// The computation of the layer.
         layer: AttentionLayer,
-        /// Where the KV is that the sequences hold: a frame of this layer's, or, without one, the KV blocks.
+        /// The frame of this layer that holds the KV of the sequences; `None` if the KV blocks hold the KV.
         frame: Option<&'a KvFrame>,
         /// The batch, or some of it.
         sequences: KvSequences<'a>,
-        /// A score for each head that takes its share of the weights and has no value: `[heads]`, not scaled.
+        /// A score for each head that takes its share of the attention and has no value: `[heads]`, not scaled.
         sinks: Option<&'a Weights>,
         /// `[tokens, heads, head_dim]`
         q: Tensor,
         /// `[tokens, heads, ATTENTION_STATE]`, if some of a sequence is held at another time; otherwise empty.
         state: Tensor,
-        /// Same shape as `q`.
+        /// The result, in the shape of `q`.
         out: Tensor,
     },
-    /// The greatest numbers of each row, greatest first and among equals the first: pairs of their place in the row and
-    /// the number. NaN comes before all others, and -0.0 equals 0.0.
+    /// Takes the greatest numbers of each row, greatest first and among equals the first, and writes each as a pair of
+    /// the number's place in the row and the number. NaN comes before all others, and -0.0 equals 0.0.
     Best {
         /// `[rows, width]`, with at most [`BEST_WIDTH_MAX`] numbers in a row.
         x: Tensor,
         /// Numbers in a row.
         width: usize,
-        /// How many of them are wanted: at most `width` and [`BEST_MAX`].
+        /// The number of pairs wanted of each row: at most `width` and [`BEST_MAX`].
         count: usize,
         /// `[rows, count, 2]`
         out: Tensor,
     },
     /// Copies bytes of weights into the device's own memory.
     CopyWeights {
-        /// Host memory. If the device [shares](crate::Device::share) it, the bytes are read when the command is
-        /// executed, and the device keeps the memory until then.
+        /// Host memory that holds the bytes. If the device [shares](crate::Device::share) that memory, the bytes are
+        /// read when the command is executed, and the device keeps the memory until then.
         from: &'a Arc<HostBuffer>,
-        /// Which of its bytes.
+        /// The bytes of `from` that are copied.
         range: Range<usize>,
         /// Memory that [`Device::allocate`](crate::Device::allocate) gave.
         to: &'a PlacedBytes,
-        /// Where in it they go.
+        /// The byte of `to` at which the copy begins.
         at: usize,
     },
     /// Copies whole KV blocks, as pairs `(source, destination)`, one after the other.
@@ -211,7 +211,7 @@ pub enum Command<'a> {
         /// Any shape.
         tensor: Tensor,
     },
-    /// Copies a tensor to where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
+    /// Copies a tensor to host memory, where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
     Download {
         /// Any shape.
         from: Tensor,
@@ -231,12 +231,12 @@ pub struct BandProduct<'a> {
     pub out: Tensor,
 }
 
-/// Where the KV of a batch's sequences lies.
+/// The place of the KV of a batch's sequences.
 #[derive(Debug, Clone, Copy)]
 pub struct KvSequences<'a> {
     /// One span for each sequence, in the order of their rows.
     pub spans: &'a [AttentionSpan],
-    /// The block tables, of which each span names a part.
+    /// The block tables of the sequences. Each span names a part of them.
     pub tables: &'a [u32],
 }
 
@@ -260,11 +260,11 @@ pub enum Operand {
     Host(Tensor),
     /// Some bytes of weights in the device's own memory, by its number.
     Weights {
-        /// See [`PlacedBytes::number`].
+        /// The number of the memory, from [`PlacedBytes::number`].
         memory: usize,
-        /// The first of them.
+        /// The first byte of the weights.
         start: usize,
-        /// Behind the last.
+        /// The byte after the last byte of the weights.
         end: usize,
     },
 }
@@ -276,7 +276,7 @@ impl From<Tensor> for Operand {
 }
 
 impl Operand {
-    /// Whether a write to one may change what is read from the other.
+    /// Returns whether a write to one may change what is read from the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tensor(one), Self::Tensor(other)) | (Self::Host(one), Self::Host(other)) => one.overlaps(other),
@@ -299,19 +299,20 @@ impl Operand {
 pub struct Use {
     /// The place.
     pub place: Operand,
-    /// Whether the place is written; it may be read as well.
+    /// Whether the command writes the place; a written place may be read as well.
     pub writes: bool,
 }
 
 impl Use {
-    /// Whether two commands with these uses must be executed in order.
+    /// Returns whether two commands with these uses must be executed in order.
     pub fn conflicts(&self, other: &Self) -> bool {
         (self.writes || other.writes) && self.place.overlaps(&other.place)
     }
 }
 
 impl Command<'_> {
-    /// Everything that the command reads and writes, except weights in host memory: barriers are derived from it.
+    /// Returns everything that the command reads and writes, except weights in host memory. Barriers are derived from
+    /// these uses.
     pub fn uses(&self) -> ArrayVec<Use, ACCESSES_MAX> {
         let mut uses = Uses(ArrayVec::new());
         match *self {
@@ -368,12 +369,12 @@ impl Uses {
         self.add(place.into(), false)
     }
 
-    /// The place is written, and may be read as well.
+    /// Notes that the place is written, and may be read as well.
     fn writes(&mut self, place: impl Into<Operand>) -> &mut Self {
         self.add(place.into(), true)
     }
 
-    /// Weights are read, if there are any and they lie in the device's own memory.
+    /// Notes that the weights are read, if there are any and they lie in the device's own memory.
     fn reads_weights<'w>(&mut self, weights: impl Into<Option<&'w Weights>>) -> &mut Self {
         if let Some((memory, range)) = weights.into().map(Weights::place)
             && let Some(memory) = memory.number()
@@ -393,8 +394,8 @@ impl Uses {
     }
 }
 
-/// What [`Command::Best`] leaves of one row, into `out` `[count, 2]`: in one look at the row, each number put in its
-/// place among those that are kept.
+/// Writes the result of [`Command::Best`] for one row to `out` `[count, 2]`. The row is read once, and each number is
+/// put in its place among the numbers that are kept.
 pub(crate) fn best_of_row(row: &[f32], out: &mut [f32]) {
     let (out, _) = out.as_chunks_mut::<2>();
     let is_before = |one: f32, other: f32| one > other || one.is_nan() && !other.is_nan();

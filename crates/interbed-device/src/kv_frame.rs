@@ -1,4 +1,4 @@
-//! Keys and values that are in memory only while they are being looked at.
+//! Keys and values that are in memory only while attention reads them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ pub struct KvFrame {
 }
 
 impl KvFrame {
-    /// The first `len` bytes of `memory`.
+    /// Creates a frame of the first `len` bytes of `memory`.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// Panics if `memory` has fewer bytes.
     pub fn new(memory: Arc<dyn AsRef<[u8]> + Send + Sync>, len: usize) -> Self {
         assert!(len <= (*memory).as_ref().len(), "a frame is longer than its memory");
         Self { memory, len }
     }
 
-    /// The bytes, as kernels read them.
+    /// Returns the bytes in the form in which kernels read them.
     pub fn bytes(&self) -> &[u8] {
         &(*self.memory).as_ref()[..self.len]
     }

@@ -25,7 +25,7 @@ const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
 /// Number of the tile data component in that request.
 const XFEATURE_XTILEDATA: usize = 18;
 
-/// Whether this process may use AMX tiles of bf16 and int8. The first call asks the system for permission.
+/// Returns whether this process may use AMX tiles of bf16 and int8. The first call asks the system for permission.
 pub(crate) fn enable() -> bool {
     static ENABLED: OnceLock<bool> = OnceLock::new();
     *ENABLED.get_or_init(|| cfg!(target_os = "linux") && is_present() && is_saved_by_system() && request())

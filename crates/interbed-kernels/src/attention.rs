@@ -70,7 +70,7 @@ pub struct AttentionSpan {
 }
 
 impl AttentionSpan {
-    /// A span whose keys and values are all in memory.
+    /// Creates a span whose keys and values are all in memory.
     pub fn new(first_position: usize, tokens: usize, place: impl Into<KvPlace>) -> Self {
         let held = 0..first_position.saturating_add(tokens);
         Self { first_position, tokens, held, place: place.into() }
@@ -89,19 +89,19 @@ impl AttentionSpan {
         view.starting_at(self.held.start)
     }
 
-    /// Whether this call completes the attention of the span, so that no later call continues it.
+    /// Returns whether this call completes the attention of the span, so that no later call continues it.
     fn is_last(&self) -> bool {
         self.held.end >= self.positions().end
     }
 
-    /// The part of `stretches` whose keys and values are in memory.
+    /// Returns the part of `stretches` whose keys and values are in memory.
     fn held_of(&self, stretches: &Range<usize>) -> Range<usize> {
         let held = stretches_of(&self.held);
         let start = stretches.start.max(held.start);
         start..stretches.end.min(held.end).max(start)
     }
 
-    /// Whether an earlier call has processed some of the positions `seen`.
+    /// Returns whether an earlier call has processed some of the positions `seen`.
     fn is_continued(&self, seen: &Range<usize>) -> bool {
         seen.start < self.held.start
     }
@@ -151,8 +151,8 @@ pub struct AttentionLayer {
     pub window: Option<usize>,
 }
 
-/// Elements of scratch memory with which [`attention`] keeps all threads busy even for few sequences. With less, it
-/// computes the same bits more slowly.
+/// Returns the number of elements of scratch memory with which [`attention`] keeps all threads busy even for few
+/// sequences. With less, it computes the same bits more slowly.
 ///
 /// - `context`: most positions of a sequence
 pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize {
@@ -177,7 +177,7 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 /// - `out`: the shape of `q`; final for spans that hold the tokens themselves
 ///
 /// # Panics
-/// If the lengths disagree, or a block table is too short or names a block that is not in the pool.
+/// Panics if the lengths disagree, or a block table is too short or names a block that is not in the pool.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn attention(
     pool: &Pool,
@@ -299,7 +299,7 @@ impl Plan {
         span.held_of(&stretches_of(&seen_from(position, self.layer.window)))
     }
 
-    /// Number of work items for each head tile of the span.
+    /// Returns the number of work items for each head tile of the span.
     fn items_per_head(&self, span: &AttentionSpan) -> usize {
         let tiles = span.tokens.div_ceil(self.tile_tokens);
         match self.parts_per_row {
@@ -455,14 +455,14 @@ impl<'a> AttentionOperands<'a> {
         }
     }
 
-    /// Index of the part that the token at `position` gets from the first of `stretches`; `None` if the token sees
-    /// nothing of that stretch.
+    /// Returns the index of the part that the token at `position` gets from the first of `stretches`; `None` if the
+    /// token sees nothing of that stretch.
     fn part_of(&self, span: &AttentionSpan, position: usize, stretches: &Range<usize>) -> Option<usize> {
         let own = self.plan.stretches_seen(span, position);
         own.contains(&stretches.start).then(|| stretches.start - own.start)
     }
 
-    /// The first `count` parts of a row.
+    /// Returns the first `count` parts of a row.
     ///
     /// # Safety
     /// Nothing else reads or writes these parts while they are in use.

@@ -73,18 +73,18 @@ impl Level {
     /// Plain Rust, which every machine runs.
     pub(crate) const PORTABLE: Self = Self(Instructions::Portable);
 
-    /// The set of instructions. Only this module creates a `Level`, from what was detected.
+    /// Returns the set of instructions. Only this module creates a `Level`, from what was detected.
     #[inline(always)]
     pub(crate) const fn instructions(self) -> Instructions {
         self.0
     }
 
-    /// Whether there are 32 vector registers of 16 lanes.
+    /// Returns whether there are 32 vector registers of 16 lanes.
     pub(crate) fn has_many_registers(self) -> bool {
         self.0 >= Instructions::Avx512
     }
 
-    /// The name that `INTERBED_CPU` accepts.
+    /// Returns the name that `INTERBED_CPU` accepts.
     pub const fn name(self) -> &'static str {
         match self.0 {
             Instructions::Portable => "portable",

@@ -52,7 +52,7 @@ struct SharedJob(*const Job<'static>);
 unsafe impl Send for SharedJob {}
 
 impl Pool {
-    /// A pool of `threads` threads, including the caller's.
+    /// Creates a pool of `threads` threads, including the caller's.
     pub fn new(threads: NonZeroUsize) -> Self {
         let signal = Arc::new(Signal::new());
         let workers = (1..threads.get())
@@ -67,7 +67,7 @@ impl Pool {
         Self { signal, workers, turn: Mutex::new(()) }
     }
 
-    /// Number of threads in the pool.
+    /// Returns the number of threads in the pool.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -75,7 +75,7 @@ impl Pool {
     /// Calls `job(thread)` once for each thread of the pool, and returns when all calls have returned.
     ///
     /// # Panics
-    /// If the job panics on any thread.
+    /// Panics if the job panics on any thread.
     pub fn run(&self, job: impl Fn(usize) + Sync) {
         if self.workers.is_empty() {
             return job(0);

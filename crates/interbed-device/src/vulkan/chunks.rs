@@ -27,7 +27,7 @@ impl Chunks {
     /// Takes `len` bytes of device memory.
     ///
     /// # Errors
-    /// When the budget, or the GPU, has no such memory.
+    /// Fails if the budget, or the GPU, has no such memory.
     pub fn take(&mut self, gpu: &Arc<Gpu>, len: usize) -> Result<GpuBuffer, GpuError> {
         let [_, budget] = gpu.used();
         let chunk = usize::try_from((budget.0 / BUDGET_SHARE).min(CHUNK_MAX)).unwrap_or(usize::MAX);

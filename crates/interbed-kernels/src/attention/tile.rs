@@ -19,7 +19,7 @@ const SUMS: usize = 16 << 10;
 /// Tiles with at least this many rows widen values once for all rows rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
 
-/// Maximum number of rows of a tile for heads of `head_dim` elements.
+/// Returns the maximum number of rows of a tile for heads of `head_dim` elements.
 pub(super) const fn rows_max(head_dim: usize) -> usize {
     let fitting = SUMS / head_dim;
     if fitting < ROWS { fitting } else { ROWS }
@@ -165,7 +165,7 @@ pub(super) unsafe fn attend(
     }
 }
 
-/// The `count` elements at `first` as a slice.
+/// Returns the `count` elements at `first` as a slice.
 ///
 /// # Safety
 /// The elements are writable, and nothing else touches them while they are in use.
@@ -260,8 +260,8 @@ unsafe fn attend_run(
     }
 }
 
-/// The slots of a run's keys. Keys that the tile does not see get the slot of one that it does, which is readable and
-/// has no effect. Prefetches the values, which are needed after the keys.
+/// Returns the slots of a run's keys. Keys that the tile does not see get the slot of one that it does, which is
+/// readable and has no effect. Prefetches the values, which are needed after the keys.
 fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
     let (bytes, offset) = (tile.layer.slot_bytes(), tile.layer.value_offset());
     let mut slots = [std::ptr::null::<u8>(); RUN];

@@ -38,7 +38,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The form that products with weights of `dtype` read.
+    /// Returns the form that products with weights of `dtype` read.
     pub(crate) fn of(level: Level, dtype: DType) -> Self {
         // The form does not depend on the number of tokens.
         Kernel::of(level, dtype, 1).form()
@@ -63,7 +63,7 @@ pub(crate) enum Kernel {
 }
 
 impl Kernel {
-    /// The kernel for products of `tokens` tokens with weights of this type.
+    /// Returns the kernel for products of `tokens` tokens with weights of this type.
     pub fn of(level: Level, weights: DType, tokens: usize) -> Self {
         let many = tokens >= panel::tokens_min(level, weights.is_decoded());
         match weights.decoded() {
@@ -76,7 +76,7 @@ impl Kernel {
         }
     }
 
-    /// The form in which the kernel reads activations.
+    /// Returns the form in which the kernel reads activations.
     pub fn form(self) -> Form {
         match self {
             Self::Rows | Self::Panels => Form::Plain,
@@ -86,18 +86,18 @@ impl Kernel {
         }
     }
 
-    /// Whether the kernel reads coded weights directly; for other kernels they are decoded first.
+    /// Returns whether the kernel reads coded weights directly; for other kernels they are decoded first.
     pub fn decodes(self) -> bool {
         matches!(self, Self::Panels | Self::DotPanels)
     }
 
-    /// Number of rows of `row_bytes` bytes that a thread computes at a time.
+    /// Returns the number of rows of `row_bytes` bytes that a thread computes at a time.
     pub fn chunk_rows(self, tokens: usize, row_bytes: usize) -> usize {
         if self.decodes() || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
     }
 
-    /// Number of rows of `cols` weights, stored as `weights`, to decode at a time. Weights for few tokens are used only
-    /// once, so the decoded rows should still be in the L1 cache then.
+    /// Returns the number of rows of `cols` weights, stored as `weights`, to decode at a time. Weights for few tokens
+    /// are used only once, so the decoded rows should still be in the L1 cache then.
     pub fn rows_decoded(self, weights: DType, tokens: usize, cols: usize) -> usize {
         let most = coded::panel_rows(weights);
         if tokens > vector::TILE_TOKENS || self == Self::Tiles {

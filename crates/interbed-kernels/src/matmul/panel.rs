@@ -14,8 +14,8 @@ use super::wanted::{LINE, Wanted};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
 use crate::{DType, Level, Matrix, coded, fp8};
 
-/// Number of tokens from which panels pay. With many registers and weights that need no decoding, tiles that read
-/// weights in place stay faster for longer.
+/// Returns the number of tokens from which panels pay. With many registers and weights that need no decoding, tiles
+/// that read weights in place stay faster for longer.
 pub(super) fn tokens_min(level: Level, coded: bool) -> usize {
     if level.has_many_registers() && !coded { 81 } else { 19 }
 }
@@ -110,7 +110,7 @@ impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
     /// Operands with activations `x`, which has a row of `x_cols` for each token; `work` has [`WORK_LEN`] elements.
     ///
     /// # Panics
-    /// If `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
+    /// Panics if `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
     /// [`ROWS`], or `work` is too short.
     pub fn new(
         level: Level,

@@ -78,7 +78,7 @@ pub(super) trait Unit: Copy {
     /// Stores a vector in the format that [`Unit::load`] reads, for weights that are multiplied with many tokens.
     ///
     /// # Panics
-    /// If `to` does not have [`Unit::STEP`] elements.
+    /// Panics if `to` does not have [`Unit::STEP`] elements.
     fn store(self, v: Self::Vector, to: &mut [Self::X]);
     fn multiply_add(self, w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
     /// Writes the sum of each vector to `to`, or adds it if `added`.
@@ -238,12 +238,12 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &RowOperands<U::X, U::W>, fir
     }
 }
 
-/// Whether `asked` is the number of rows to prefetch for a single tile of tokens.
+/// Returns whether `asked` is the number of rows to prefetch for a single tile of tokens.
 const fn is_alone(asked: usize) -> bool {
     matches!(asked, TILE_ROWS | STREAMS)
 }
 
-/// The rows ahead that tile `tile` of `tiles` tiles of tokens prefetches.
+/// Returns the rows ahead that tile `tile` of `tiles` tiles of tokens prefetches.
 fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
     match (many_registers, tiles) {
         (_, 1) => 0..TILE_ROWS,

@@ -29,7 +29,7 @@ pub(super) fn half_power(scale: u8) -> f32 {
 /// Bits of a NaN.
 pub(super) const NAN_BITS: u32 = 0x7fc0_0000;
 
-/// The eight scales and eight minima, 6 bits each, of a block of Q4_K or Q5_K:
+/// Returns the eight scales and eight minima, 6 bits each, of a block of Q4_K or Q5_K:
 ///
 /// ```text
 /// byte  0 .. 4    scale 0 .. 4 in bits 0 .. 6, upper two bits of scale 4 .. 8 in bits 6 .. 8
@@ -50,7 +50,7 @@ pub(super) fn scales_and_minima(packed: &[u8; 12]) -> [u32; 4] {
     ]
 }
 
-/// The sixteen scales of a block of Q3_K, still with their offset of 32:
+/// Returns the sixteen scales of a block of Q3_K, still with their offset of 32:
 ///
 /// ```text
 /// byte  0 .. 8    lower four bits of scale 0 .. 8 in bits 0 .. 4, of scale 8 .. 16 in bits 4 .. 8

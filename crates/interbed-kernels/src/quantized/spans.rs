@@ -63,19 +63,19 @@ impl<'a, F: Format> Spans<'a, F> {
         Self { first: bytes.as_ptr(), stride, spans: PhantomData }
     }
 
-    /// The span of row `row`, modulo sixteen, so that it always exists and needs no test.
+    /// Returns the span of row `row`, modulo sixteen, so that it always exists and needs no test.
     #[inline(always)]
     pub fn row(self, row: usize) -> Span<'a, F> {
         Span { at: self.first.wrapping_add(row % ROWS * self.stride), bytes: PhantomData }
     }
 
-    /// The spans of rows `4 quad .. 4 quad + 4`, modulo sixteen.
+    /// Returns the spans of rows `4 quad .. 4 quad + 4`, modulo sixteen.
     #[inline(always)]
     pub fn quad(self, quad: usize) -> Quad<'a, F> {
         Quad { first: self.row(4 * quad).at, stride: self.stride, spans: PhantomData }
     }
 
-    /// The spans of every fourth row from row `row` on.
+    /// Returns the spans of every fourth row from row `row` on.
     #[inline(always)]
     pub fn fourth(self, row: usize) -> [Span<'a, F>; 4] {
         [self.row(row), self.row(row + 4), self.row(row + 8), self.row(row + 12)]
@@ -83,7 +83,7 @@ impl<'a, F: Format> Spans<'a, F> {
 }
 
 impl<'a, F: Format> Quad<'a, F> {
-    /// The span of row `row`, modulo four.
+    /// Returns the span of row `row`, modulo four.
     #[inline(always)]
     pub fn row(self, row: usize) -> Span<'a, F> {
         Span { at: self.first.wrapping_add(row % 4 * self.stride), bytes: PhantomData }
@@ -101,7 +101,7 @@ impl<'a, F: Format> Span<'a, F> {
     /// `N` bytes from byte `at` on.
     ///
     /// # Panics
-    /// If they exceed the span.
+    /// Panics if they exceed the span.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::SPAN_BYTES && at <= F::SPAN_BYTES - N);
@@ -116,7 +116,7 @@ impl<'a, F: Format> Span<'a, F> {
         unsafe { std::slice::from_raw_parts(self.at, F::SPAN_BYTES) }
     }
 
-    /// Address of the span, for prefetching.
+    /// Returns the address of the span, for prefetching.
     #[inline(always)]
     pub fn as_ptr(self) -> *const u8 {
         self.at
@@ -127,7 +127,7 @@ impl<'a, F: Format> Block<'a, F> {
     /// `N` bytes from byte `at` on.
     ///
     /// # Panics
-    /// If they exceed the block.
+    /// Panics if they exceed the block.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::BYTES && at <= F::BYTES - N);
