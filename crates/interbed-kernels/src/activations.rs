@@ -20,8 +20,8 @@ pub struct PreparedForm {
     form: Form,
 }
 
-/// The activations of some tokens, `[tokens, cols]`. Several products read them; they are converted to the form that
-/// weights require once for all consecutive products that require the same form.
+/// The activations of some tokens, `[tokens, cols]`, which several products read. The activations are converted to the
+/// form that weights require once for all consecutive products that require the same form.
 pub struct Activations<'a> {
     x: &'a [f32],
     cols: usize,
@@ -83,7 +83,7 @@ impl<'a> Activations<'a> {
         self.x.len() / self.cols
     }
 
-    /// Converts the activations to `form`, unless they are in it already, and splits off the threads' work areas.
+    /// Converts the activations to `form`, unless they have that form already, and splits off the threads' work areas.
     pub(crate) fn prepare(
         &mut self,
         pool: &Pool,

@@ -11,7 +11,7 @@ pub(crate) struct CacheSizes {
     pub second: usize,
 }
 
-/// Sizes that are assumed if the machine does not report its caches.
+/// Cache sizes that are assumed if the machine does not report its caches.
 const USUAL: CacheSizes = CacheSizes { first: 32 << 10, second: 512 << 10 };
 
 /// Returns the sizes of this machine's caches, detected once.

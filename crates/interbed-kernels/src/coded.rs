@@ -58,7 +58,7 @@ pub(crate) fn bytes_of(columns: Range<usize>, patches: u16) -> Range<usize> {
     start..at(columns.end)
 }
 
-/// Index in the block of the number that byte `j`, and bit `j` of each plane, belong to.
+/// Returns the index in the block of the number that byte `j`, and bit `j` of each plane, belong to.
 const fn number_at(j: usize) -> usize {
     // Of every 16 bytes, the first 8 belong to the first half of the block.
     j / 16 * 8 + j % 8 + j % 16 / 8 * (BLOCK / 2)
@@ -72,7 +72,7 @@ const fn exponent(bits: u16) -> u8 {
 /// The code of one row: its table of exponents.
 struct RowCode {
     table: [u8; TABLE],
-    /// For each exponent, its index in the table, if it is there.
+    /// The index in the table of each exponent; `None` if the exponent is not in the table.
     codes: [Option<u8>; 256],
 }
 
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::Level;
 
-    /// Random rows that resemble those of a trained model, with arbitrary bits in some places.
+    /// Generates random rows that resemble the rows of a trained model, with arbitrary bits in some places.
     fn rows() -> impl Strategy<Value = Vec<u16>> {
         let number = prop_oneof![
             60 => (-1.0f32..1.0, -6i32..2).prop_map(|(x, scale)| half::bf16::from_f32(x * 2f32.powi(scale)).to_bits()),

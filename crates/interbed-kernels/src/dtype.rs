@@ -40,7 +40,8 @@ pub enum DType {
     Mxfp4,
     /// 8-bit floats (E4M3) of checkpoints, where each row carries its scales: one f32 for each 128 numbers.
     Fp8,
-    /// bf16 that is coded losslessly in about 11.3 bits per number. Products and results are those of [`DType::BF16`].
+    /// bf16 that is coded losslessly in about 11.3 bits per number. Products and results are equal to those of
+    /// [`DType::BF16`].
     CodedBf16 {
         /// Number of patches in each row, for numbers with a rare exponent.
         patches: u16,
@@ -119,8 +120,8 @@ impl DType {
         }
     }
 
-    /// Returns whether the numbers are decoded before they are multiplied, instead of being multiplied as they are
-    /// stored.
+    /// Returns whether the numbers are decoded before they are multiplied; numbers of other types are multiplied in the
+    /// form in which they are stored.
     pub fn is_decoded(self) -> bool {
         self.decoded() != self
     }
@@ -130,7 +131,7 @@ impl DType {
         self.block_len() == 1
     }
 
-    /// Returns the type's name in safetensors headers and GGUF tools, where it has one there.
+    /// Returns the type's name in safetensors headers and GGUF tools, if the type has a name there.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",

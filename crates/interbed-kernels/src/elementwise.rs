@@ -14,8 +14,8 @@ pub enum Activation {
     Gelu,
     /// Gaussian error linear unit in its tanh approximation.
     GeluTanh,
-    /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, times 1 plus the other
-    /// product, which is limited to -7 ..= 7.
+    /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, multiplied by 1 plus the
+    /// other product, which is limited to -7 ..= 7.
     ClampedSwish,
 }
 
@@ -162,7 +162,8 @@ fn silu_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     gated(s, gate, up, s.splat(0.0), s.splat(1.0));
 }
 
-/// Tanh-approximated GELU, where `0.5 (1 + tanh u)` equals `sigmoid(2u)`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+/// Computes tanh-approximated GELU, where `0.5 (1 + tanh u)` equals `sigmoid(2u)`, with
+/// `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
 #[inline(always)]
 fn gelu_tanh_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     const TWICE_ROOT: f32 = 1.595_769;
@@ -182,7 +183,7 @@ fn clamped_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Clamped swish of one vector. NaN stays NaN, as it is the second operand of each comparison.
+/// Computes clamped swish of one vector. NaN stays NaN, because it is the second operand of each comparison.
 #[inline(always)]
 fn clamped_lanes<S: Simd>(s: S, x: S::V, up: S::V) -> S::V {
     let limit = s.splat(Activation::CLAMPED_LIMIT);

@@ -41,7 +41,7 @@ pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
     start..codes_at(cols) + columns.end
 }
 
-/// Moves the codes of a matrix's rows to their places, and writes each row's scales before them.
+/// Moves the codes of a matrix's rows to their final places, and writes each row's scales before the row's codes.
 ///
 /// - `matrix`: whole rows of a matrix of [`DType::Fp8`](crate::DType::Fp8) with `cols` columns; the codes lie at its
 ///   end, row after row, as in a file, and the bytes before them are unspecified
@@ -49,7 +49,7 @@ pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
 /// - `scales`: scales of the whole matrix, one row of them for each 128 rows
 ///
 /// # Panics
-/// Panics if these are not whole rows, or there are no such scales.
+/// Panics if the matrix is not made of whole rows, or there are no such scales.
 pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f32]) {
     let row_bytes = row_bytes(cols).expect("a row that can be addressed");
     assert!(cols > 0 && matrix.len().is_multiple_of(row_bytes));
@@ -67,10 +67,10 @@ pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f
     }
 }
 
-/// Decodes `columns` of a row of `cols`, from the start of a block on, and fills the rest of `out` with zeros.
+/// Decodes `columns` of a row of `cols` numbers, from the start of a block on, and fills the rest of `out` with zeros.
 ///
 /// # Panics
-/// Panics if the bytes are not those of a row of `cols`, or `out` is too short.
+/// Panics if the bytes are not a row of `cols` numbers, or `out` is too short.
 pub(crate) fn decode_columns(level: Level, row: &[u8], cols: usize, columns: Range<usize>, out: &mut [f32]) {
     assert!(row_bytes(cols) == Some(row.len()) && columns.start.is_multiple_of(BLOCK) && columns.end <= cols);
     let (scales, codes) = row.split_at(codes_at(cols));
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Rows of codes with their scales.
+    /// Returns rows of codes with their scales.
     fn joined(codes: &[u8], cols: usize, scales: &[f32]) -> Vec<u8> {
         let mut bytes = vec![0xa5; codes.len() / cols * row_bytes(cols).unwrap()];
         let at = bytes.len() - codes.len();

@@ -74,7 +74,7 @@ pub struct KvShape {
 /// Memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
 /// copy moves a block in one piece.
 ///
-/// Only layers that store keys and values have a part; each may have its own number and size of heads.
+/// Only layers that store keys and values have a part; each layer may have its own number and size of heads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvLayout {
     block_size: usize,
@@ -165,7 +165,8 @@ impl KvLayout {
     }
 }
 
-/// One layer's part of every block. Only a [`KvLayout`] creates it, so kernels trust that it lies within a block.
+/// One layer's part of every block. Only a [`KvLayout`] creates a `KvLayer`, so kernels trust that the part lies within
+/// a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayer {
     shape: KvShape,
@@ -198,7 +199,7 @@ impl KvLayer {
         self.dtype
     }
 
-    /// Returns the number of bytes from the start of one block to that of the next.
+    /// Returns the number of bytes from the start of one block to the start of the next block.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }

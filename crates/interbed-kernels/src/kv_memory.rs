@@ -1,4 +1,4 @@
-//! The memory of KV blocks as kernels access it; parts of its address range may have no memory.
+//! The memory of KV blocks in the form in which kernels access it. Parts of its address range may have no memory.
 
 use std::marker::PhantomData;
 

@@ -59,12 +59,12 @@ pub struct KvRun {
 }
 
 impl<'a> KvView<'a> {
-    /// Blocks anywhere in the pool: `block_table` has the physical block of each logical block.
+    /// Creates a place of blocks anywhere in the pool: `block_table` has the physical block of each logical block.
     pub fn paged(block_table: &'a [u32]) -> Self {
         Self { blocks: Blocks::Listed(block_table), first: 0 }
     }
 
-    /// Adjacent blocks, from block `first` of the pool on.
+    /// Creates a place of adjacent blocks, from block `first` of the pool on.
     pub fn contiguous(first: u32) -> Self {
         Self { blocks: Blocks::From(first), first: 0 }
     }
@@ -77,7 +77,7 @@ impl<'a> KvView<'a> {
     /// Splits `positions` into the runs that they form in `layer`, in ascending order.
     ///
     /// # Panics
-    /// Panics if the positions begin before the blocks do. The iterator panics if the block table ends before the
+    /// Panics if the positions begin before the blocks do. Iterating panics if the block table ends before the
     /// positions.
     pub fn runs(self, layer: &KvLayer, positions: Range<usize>) -> impl Iterator<Item = KvRun> + use<'a> {
         let (block_size, block_bytes, slot_bytes) = (layer.block_size(), layer.block_bytes(), layer.slot_bytes());

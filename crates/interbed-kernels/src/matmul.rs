@@ -37,7 +37,7 @@ const ROW_GRANULE: usize = 32;
 // A chunk of rows is at most a panel.
 const _: () = assert!(panel::ROWS.is_multiple_of(ROW_GRANULE) && GATED_ROWS <= panel::ROWS);
 
-/// Outputs that a gate is applied to at a time, while they are still in the cache.
+/// Number of outputs that a gate is applied to at a time, while the outputs are still in the cache.
 const GATED_ROWS: usize = panel::ROWS;
 
 /// One product of the activations, with a whole matrix or with a band of its rows.
@@ -103,7 +103,7 @@ pub fn matmul_gated<'p>(
     }
 }
 
-/// Computes [`matmul_gated`] for a pair of weights that need different forms of activations: one product after the
+/// Computes [`matmul_gated`] for a pair of weights that need different forms of activations, one product after the
 /// other.
 fn gate_apart(pool: &Pool, level: Level, activation: Activation, x: &mut Activations<'_>, pair: [Product<'_>; 2]) {
     let [rows, up_rows] = pair.each_ref().map(|product| product.weights.rows());
@@ -191,7 +191,7 @@ impl Chunks {
     }
 }
 
-/// A product whose output its threads write together.
+/// A product whose output is written by all threads together.
 struct SweptProduct<'a> {
     kernel: Kernel,
     weights: Matrix<'a>,

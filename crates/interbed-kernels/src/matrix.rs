@@ -1,4 +1,4 @@
-//! Weight matrices as they are in files: row-major bytes of any alignment, read in place.
+//! Weight matrices in the form that they have in files: row-major bytes of any alignment, read in place.
 
 use std::ops::Range;
 
@@ -61,7 +61,7 @@ impl<'a> Matrix<'a> {
         &self.bytes[row * self.row_bytes()..][..self.row_bytes()]
     }
 
-    /// Some columns of a vector of a plain type.
+    /// Returns some columns of a vector of a plain type.
     ///
     /// # Panics
     /// Panics if the matrix has more than one row, is quantized, or has no such columns.
@@ -71,7 +71,7 @@ impl<'a> Matrix<'a> {
         Self::new(self.dtype, 1, columns.len(), &self.bytes[columns.start * size..columns.end * size])
     }
 
-    /// One element of a vector of a plain type.
+    /// Returns one element of a vector of a plain type.
     ///
     /// # Panics
     /// Panics if the matrix has more than one row, is quantized, or has no such element.

@@ -1,7 +1,8 @@
 //! A small barrier pool: every thread runs the same job on its own share, and the caller waits for all.
 //!
-//! A decode pass is hundreds of products of some tens of microseconds each, so waking a thread through the kernel for
-//! each would cost more than the work (`lessons.md`, candle#3134). Workers spin briefly for the next job, then park.
+//! A decode pass consists of hundreds of products of some tens of microseconds each, so waking a thread through the
+//! operating system for each product would cost more than the product. Workers spin briefly for the next job, then
+//! park.
 
 mod signal;
 
@@ -13,8 +14,8 @@ use std::thread::JoinHandle;
 
 use signal::{Signal, lock};
 
-/// The primitives of the signal between threads. A test that includes the signal's file replaces them with those of a
-/// model checker.
+/// The primitives of the signal between threads. A test that includes the signal's file replaces these primitives with
+/// a model checker's.
 mod sync {
     pub(super) use std::hint::spin_loop;
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -26,7 +26,7 @@ const SUBGROUP_MAX: usize = 128;
 pub struct SubgroupOrder {
     /// Threads of a subgroup: a power of two of at most 128.
     pub threads: usize,
-    /// Whether a product and the addition to its sum are rounded once. Drivers may do either.
+    /// Whether a product and its addition to a sum are rounded once. Drivers may round once or twice.
     pub fused: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct SubgroupActivations {
     tokens: usize,
     /// `[tokens, cols]` in the order of [`turn`].
     turned: Vec<f32>,
-    /// For each thread, a row of weights as it is, and transposed.
+    /// A row of weights for each thread, unchanged and transposed.
     work: Vec<f32>,
 }
 
@@ -175,7 +175,7 @@ lanes!(Lanes16, 16);
 lanes!(Lanes32, 32);
 lanes!(Lanes64, 64);
 
-/// How a product is added to a sum: with one rounding or two.
+/// The rounding of the addition of a product to a sum: once or twice.
 trait Rounding: Copy {
     fn add_product(a: f32, b: f32, sum: f32) -> f32;
 }

@@ -1,5 +1,5 @@
-//! The kernels: SPIR-V that was compiled from GLSL in this directory, specialised for types and sizes when they are
-//! first used.
+//! The kernels: SPIR-V that was compiled from the GLSL files in `shaders`, specialised for types and sizes when the
+//! kernels are first used.
 
 use std::collections::HashMap;
 use std::io::Cursor;

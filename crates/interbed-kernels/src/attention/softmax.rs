@@ -6,13 +6,14 @@ use super::RUN;
 use crate::Level;
 use crate::simd::{LANES, Simd, dispatch, exp, load_few, store_few};
 
-/// The softmax state of a row. Its sum of weighted values is stored elsewhere, relative to the same greatest score.
+/// The softmax state of a row. The row's sum of weighted values is stored elsewhere, relative to the same greatest
+/// score.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// The greatest score so far.
     pub greatest: f32,
-    /// The sum of `e^(score - greatest)`. It is NaN once a score was not finite, since an overflow must show and the
-    /// weights alone would hide it.
+    /// The sum of `e^(score - greatest)`. The sum is NaN once a score was not finite, because an overflow must show and
+    /// the weights alone would hide it.
     pub total: f32,
 }
 
@@ -43,7 +44,7 @@ pub(super) unsafe fn weigh_rows(
     ));
 }
 
-/// Merges the state `from` with its sums `others` into `into` with its `sums`.
+/// Merges the state `from` and its sums `others` into the state `into` and its sums `sums`.
 ///
 /// # Panics
 /// Panics if the lengths differ.

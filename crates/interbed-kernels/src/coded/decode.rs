@@ -12,16 +12,16 @@ const REST: u16 = 0x807f;
 /// Decodes a coded row to f32.
 ///
 /// # Panics
-/// Panics if the bytes are not those of a row as long as `out`.
+/// Panics if the bytes are not a row as long as `out`.
 pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
     let row = CodedRow::new(row, patches, out.len());
     row.decode(Level::PORTABLE, &mut Progress::default(), out);
 }
 
-/// Decodes the next columns of a coded row of `cols`: whole blocks, from where `progress` stands.
+/// Decodes the next columns of a coded row of `cols` numbers: whole blocks, from the place of `progress` on.
 ///
 /// # Panics
-/// Panics if the bytes are not those of a row of `cols`, or fewer columns are left.
+/// Panics if the bytes are not a row of `cols` numbers, or fewer columns are left.
 pub(crate) fn decode_columns<N: Number>(
     level: Level,
     row: &[u8],

@@ -36,7 +36,7 @@ impl<'a> Panel<'a> {
         Self { numbers: &mut bytemuck::cast_slice_mut(area)[..PANEL_ROWS * cols], cols }
     }
 
-    /// Decodes `rows` of `weights`, at most [`panel_rows`] of them.
+    /// Decodes `rows` of `weights`, which must be at most [`panel_rows`] rows.
     pub(crate) fn decode(&mut self, level: Level, weights: Matrix<'_>, rows: Range<usize>) -> Matrix<'_> {
         let count = rows.len();
         if weights.dtype() == DType::Fp8 {

@@ -14,12 +14,13 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// For weights that are read in place; [`Ahead::further`] then sets the first row to prefetch.
+    /// Creates a prefetch of weights that are read in place; [`Ahead::further`] then sets the first row to prefetch.
     pub fn in_place(w: Matrix<'_>) -> Self {
         Self { in_place: true, ..Self::decoded_next(w, 0) }
     }
 
-    /// For weights that are decoded first: the rows from `row` on are decoded next, which may not exist.
+    /// Creates a prefetch for weights that are decoded before use: the rows from `row` on, which may not exist, are
+    /// decoded next.
     pub fn decoded_next(w: Matrix<'_>, row: usize) -> Self {
         let row_bytes = w.row_bytes();
         let first = w.bytes().as_ptr().wrapping_add(row * row_bytes);

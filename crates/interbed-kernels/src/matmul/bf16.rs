@@ -1,7 +1,7 @@
 //! Products of bf16 weights with activations rounded to bf16, by AVX-512's dot products of pairs.
 //!
-//! The order of sums is that of [`super::vector`], where a lane adds up pairs of `k`. Activations are rounded once per
-//! operation. Weights are read in place or, for many tokens, a panel at a time.
+//! The order of sums is the order of [`super::vector`], where a lane adds up pairs of `k`. Activations are rounded once
+//! per operation. Weights are read in place or, for many tokens, a panel at a time.
 
 use std::ops::Range;
 

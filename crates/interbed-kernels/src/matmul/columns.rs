@@ -14,7 +14,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// All columns of `out`, `[tokens, columns]`.
+    /// Creates the columns of all of `out`, `[tokens, columns]`.
     ///
     /// # Panics
     /// Panics if `out` is not whole rows.
@@ -24,7 +24,7 @@ impl<'a> Columns<'a> {
         Self { first: out.as_mut_ptr(), tokens, columns, stride: columns, buffer: PhantomData }
     }
 
-    /// Splits off the first `count` columns; returns them and the rest.
+    /// Splits off the first `count` columns; returns these columns and the rest.
     ///
     /// # Panics
     /// Panics if there are fewer columns.
@@ -49,7 +49,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Results that several threads write: each writes different columns, those of its rows of the weights.
+/// Results that several threads write. Each thread writes different columns: the columns of its rows of the weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Output {
     first: *mut f32,

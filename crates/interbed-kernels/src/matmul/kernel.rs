@@ -18,10 +18,10 @@ use crate::{DType, Level, cache, coded};
 /// Number of tokens from which a product is limited by arithmetic rather than by reading weights.
 const MANY_TOKENS: usize = 64;
 
-/// Rows of a chunk of work for many tokens, so that its outputs stay in the cache.
+/// Number of rows of a chunk of work for many tokens, such that the outputs of a chunk stay in the cache.
 const CHUNK_ROWS: usize = panel::ROWS;
 
-/// Bytes of weights in a chunk of work for few tokens: enough to be read at full speed.
+/// Bytes of weights in a chunk of work for few tokens, which are enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Form of the activations that a kernel reads.
@@ -31,9 +31,9 @@ pub(crate) enum Form {
     Plain,
     /// Rounded to bf16, `[tokens, cols]` with rows padded with zeros.
     Bf16,
-    /// Rounded to bf16, in the order in which AMX reads its second operand.
+    /// Rounded to bf16, in the order in which AMX reads the second operand of a product.
     Tiles,
-    /// Rounded to bytes, with a scale for each 32.
+    /// Rounded to bytes, with a scale for each 32 activations.
     Bytes,
 }
 
@@ -45,20 +45,20 @@ impl Form {
     }
 }
 
-/// How a product is computed.
+/// The way in which a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kernel {
-    /// A few rows of weights with a few tokens at a time, in f32.
+    /// Multiplies a few rows of weights with a few tokens at a time, in f32.
     Rows,
-    /// Panels of weights that are widened once for all tokens, in f32.
+    /// Multiplies panels of weights that are widened once for all tokens, in f32.
     Panels,
-    /// Like [`Kernel::Rows`], with dot products of pairs of bf16.
+    /// Multiplies like [`Kernel::Rows`], with dot products of pairs of bf16.
     DotRows,
-    /// Like [`Kernel::Panels`], with dot products of pairs of bf16.
+    /// Multiplies like [`Kernel::Panels`], with dot products of pairs of bf16.
     DotPanels,
-    /// AMX tiles of bf16.
+    /// Multiplies AMX tiles of bf16.
     Tiles,
-    /// Dot products of bytes.
+    /// Computes dot products of bytes.
     Bytes(Layout),
 }
 
@@ -86,7 +86,7 @@ impl Kernel {
         }
     }
 
-    /// Returns whether the kernel reads coded weights directly; for other kernels they are decoded first.
+    /// Returns whether the kernel reads coded weights directly; for other kernels the weights are decoded first.
     pub fn decodes(self) -> bool {
         matches!(self, Self::Panels | Self::DotPanels)
     }

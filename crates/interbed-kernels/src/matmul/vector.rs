@@ -40,7 +40,7 @@ const FOLLOWED_TOKENS: usize = 2;
 /// Bytes that streams are prefetched ahead.
 const STREAM_AHEAD: usize = 4096;
 
-/// How vectors of weights and activations are loaded, multiplied and summed at one level.
+/// The loads, products and sums of vectors of weights and activations at one level.
 pub(super) trait Unit: Copy {
     /// Types of an activation and of a weight in memory.
     type X: Copy;
@@ -81,7 +81,7 @@ pub(super) trait Unit: Copy {
     /// Panics if `to` does not have [`Unit::STEP`] elements.
     fn store(self, v: Self::Vector, to: &mut [Self::X]);
     fn multiply_add(self, w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
-    /// Writes the sum of each vector to `to`, or adds it if `added`.
+    /// Writes the sum of each vector to `to`, or adds the sum to `to` if `added`.
     fn put_sums<const R: usize>(self, sums: [Self::Sums; R], to: &mut [f32; R], added: bool);
     /// Prefetches the cache line at `from`, which need not be readable.
     fn prefetch(self, from: *const u8);

@@ -8,7 +8,7 @@ use crate::{DType, Matrix, coded, fp8};
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// The cache lines of a panel that is read soon. They need not be readable.
+/// The cache lines of a panel that is read soon. The lines need not be readable.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub first: *const u8,
@@ -19,7 +19,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Returns the panel of `rows`, as far as they exist, from `column` on.
+    /// Returns the cache lines of the panel of `rows`, as far as these rows exist, from `column` on.
     #[inline(always)]
     pub fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
         let columns = column..(column + U::CHAIN).min(weights.cols());

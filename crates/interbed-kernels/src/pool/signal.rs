@@ -1,5 +1,5 @@
-//! How a caller hands a job to workers, and learns that all are done with it. This file does not know threads, so that
-//! a model checker can explore the orders in which they may run (`tests/it/pool.rs`).
+//! The way in which a caller hands a job to workers, and learns that all workers are done with the job. This file does
+//! not use threads, so that a model checker can explore the orders in which threads may run (`tests/it/pool.rs`).
 
 use std::sync::PoisonError;
 

@@ -3,7 +3,7 @@
 use crate::level::Instructions;
 use crate::{DType, Level};
 
-/// An arithmetic unit, named after what it multiplies.
+/// An arithmetic unit, named after the numbers that the unit multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// Multiply-adds of f32 lanes.

@@ -25,8 +25,8 @@ pub(super) const TILE: usize = 16;
 #[cfg(target_arch = "x86_64")]
 pub(super) const ROW_TOKENS: usize = 3;
 
-/// Minimum number of tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for the
-/// scaling after the product, while vectors cost the same for each token. Estimated, not measured.
+/// Minimum number of tokens for which AMX pays: a tile costs as much for one token as for sixteen, most of it for the
+/// scaling after the product, while vectors have a cost for each token. This number was estimated, not measured.
 #[cfg(target_arch = "x86_64")]
 const TILE_TOKENS_MIN: usize = TILE / 2 + 1;
 
@@ -338,7 +338,7 @@ impl Encode for Avx512 {
     }
 }
 
-/// Encodes a block with unusual numbers. Not inlined, so that the code of the common case stays small.
+/// Encodes a block with unusual numbers. This function is not inlined, so that the code of the common case stays small.
 #[cold]
 #[inline(never)]
 fn encode_rare(x: &[f32; BLOCK]) -> Encoded {

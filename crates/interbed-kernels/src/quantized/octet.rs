@@ -1,4 +1,4 @@
-//! Eight rows as AVX2 multiplies them: a row in each lane, four of its columns at a time.
+//! Eight rows in the form in which AVX2 multiplies them: a row in each lane, four of the row's columns at a time.
 
 use std::arch::x86_64::*;
 
@@ -280,7 +280,7 @@ mod tests {
     use crate::quantized::header::SPAN_BLOCKS;
     use crate::{DType, Level};
 
-    /// Checks that fields and codes equal those of the portable code, on sixteen spans of random bytes.
+    /// Checks that fields and codes equal those of the portable code, for sixteen spans of random bytes.
     fn check<F: Octet>(s: Avx2, bytes: &[u8]) {
         let spans = Spans::<F>::every(F::SPAN_BYTES, bytes);
         let (mut want, mut got) = (Fields::ZERO, Fields::ZERO);

@@ -9,8 +9,8 @@ use crate::Level;
 use crate::level::Instructions;
 use crate::probe::Unit;
 
-/// Returns the loop for `unit`, if this architecture has instructions for it at the level. `None` for f32, whose loop
-/// all architectures share.
+/// Returns the loop for `unit`, if this architecture has instructions for that unit at the level. Returns `None` for
+/// f32, whose loop all architectures share.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     // In each SAFETY comment below: a `Level` proves that its instructions exist.
     Some(match unit {

@@ -20,11 +20,11 @@ const VECTORS: usize = 2;
 
 const PANEL_ROWS: usize = VECTORS * ROWS;
 
-/// Tokens that share the unpacking: their codes of a span and their sums fit into the L2 cache.
+/// Number of tokens that share the unpacking: their codes of a span and their sums fit into the L2 cache.
 const TOKENS: usize = 128;
 
-/// Tokens whose sums are in registers at the same time, with as many dot products. (If halves have factors, some are
-/// spilled; with four tokens none would be, but that is not faster.)
+/// Number of tokens whose sums are in registers at the same time, with as many dot products. (If halves have factors,
+/// some sums are spilled; with four tokens none would be, but that is not faster.)
 const SET: usize = 6;
 
 /// Number of times that four columns fit into a block.
