@@ -14,10 +14,11 @@ use thiserror::Error;
 /// Bytes of a huge page.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// Buffers of at least this size ask for huge pages, which give fewer TLB misses when a pass walks through all of the
-/// buffer, and split direct reads into few pieces (some disks take their time for each). A buffer smaller than a huge
-/// page shares one with neighbouring mappings, since the system maps it beside them. (After unmapping it no longer
-/// counts; the system splits the huge page when memory is short.)
+/// Minimum size in bytes of a buffer that asks for huge pages, which give fewer TLB misses when a pass walks through
+/// all of the buffer, and split direct reads into few pieces (some disks take a fixed time for each piece). A buffer
+/// smaller than a huge page shares that page with neighbouring mappings, because the system maps the buffer beside
+/// them. (After unmapping, the buffer's part of the page no longer counts as used; the system splits the huge page when
+/// memory is short.)
 const HUGE_FROM: usize = 256 << 10;
 
 /// The operating system refused memory.
@@ -63,8 +64,8 @@ impl HostBuffer {
         Self::map(len, 0, MapFlags::PRIVATE, advice)
     }
 
-    /// Maps `count` buffers of `len` bytes each. If `len` is a multiple of the page size, they lie side by side and use
-    /// huge pages even if one buffer is smaller than such a page. Each buffer is unmapped separately.
+    /// Maps `count` buffers of `len` bytes each. If `len` is a multiple of the page size, the buffers lie side by side
+    /// and use huge pages even if one buffer is smaller than a huge page. Each buffer is unmapped separately.
     ///
     /// # Errors
     /// Fails if the system does not have that much address space or memory left.
@@ -82,7 +83,8 @@ impl HostBuffer {
     }
 
     /// Maps `len` bytes, many of which may never be written, or may be [given back](Self::give_back). The system does
-    /// not reserve memory for them, and uses no huge pages, as one written byte would make a whole huge page resident.
+    /// not reserve memory for these bytes, and uses no huge pages, because one written byte would make a whole huge
+    /// page resident.
     ///
     /// # Errors
     /// Fails if the system does not have that much address space left.

@@ -11,7 +11,7 @@ use crate::{HostBuffer, KvFrame, PlacedBytes, Tensor, Weights};
 /// The most products in one [`Command::Products`], and so the most bands of weights that one command can use.
 pub const PRODUCTS_MAX: usize = 16;
 
-/// The most results of one command's products. Each is the result of a whole matrix, of which a command may have
+/// The most results of one command's products. Each result belongs to a whole matrix, of which a command may have
 /// several bands.
 pub const OUTS_MAX: usize = 4;
 
@@ -126,14 +126,15 @@ pub enum Command<'a> {
         /// The activation of a gated network.
         gate: Option<Activation>,
     },
-    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or what [`Activation`] says), for some columns `c`: what
-    /// [`Products`](Self::Products) does with its `gate`, where the products of a pair were computed apart.
+    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or the formula of [`Activation`]), for some columns `c`.
+    /// [`Products`](Self::Products) with a `gate` does the same; this command serves pairs whose products were computed
+    /// apart.
     Gate {
         /// `[tokens, width]`
         gate: Tensor,
         /// The factors, in the shape of `gate`.
         up: Tensor,
-        /// Numbers in a row of either.
+        /// Numbers in a row of `gate` or `up`.
         width: usize,
         /// The columns.
         columns: Range<usize>,
@@ -172,7 +173,7 @@ pub enum Command<'a> {
         sinks: Option<&'a Weights>,
         /// `[tokens, heads, head_dim]`
         q: Tensor,
-        /// `[tokens, heads, ATTENTION_STATE]`, if some of a sequence is held at another time; otherwise empty.
+        /// `[tokens, heads, ATTENTION_STATE]` if part of a sequence is held at another time; otherwise empty.
         state: Tensor,
         /// The result, in the shape of `q`.
         out: Tensor,
@@ -276,7 +277,7 @@ impl From<Tensor> for Operand {
 }
 
 impl Operand {
-    /// Returns whether a write to one may change what is read from the other.
+    /// Returns whether a write to one of the two places may change what is read from the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tensor(one), Self::Tensor(other)) | (Self::Host(one), Self::Host(other)) => one.overlaps(other),

@@ -38,13 +38,13 @@ pub struct PassNeeds {
     pub tensors: TensorArea,
     /// Rows of activations.
     pub tokens: usize,
-    /// Numbers in a row of activations that is multiplied; the largest.
+    /// The most numbers in a row of activations that is multiplied.
     pub product_cols: usize,
-    /// Numbers in the weights of a norm; the largest.
+    /// The most numbers in the weights of a norm.
     pub norm_cols: usize,
     /// Numbers of scratch memory that attention takes: see [`interbed_kernels::attention_scratch`].
     pub attention_scratch: usize,
-    /// Numbers in a row of which the [greatest](Command::Best) are taken; the largest.
+    /// The most numbers in a row of which the [greatest](Command::Best) are taken.
     pub best_width: usize,
 }
 

@@ -1,4 +1,5 @@
-//! The interface between the forward pass and what computes: a processor, a GPU, or a device that tests ordering.
+//! The interface between the forward pass and the device that computes: a processor, a GPU, or a device that tests
+//! ordering.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub enum Queue {
     /// Copies from the device to the host.
     Download,
     /// [Products](Command::Products) with weights in host memory, which the host's processor computes beside the other
-    /// queues. A device of which the host is no part [does not have it](Device::computes_on_host).
+    /// queues. A device that does not use the host's processor [has no such queue](Device::computes_on_host).
     Host,
 }
 
@@ -37,10 +38,12 @@ pub enum DeviceError {
     /// The tensors of a pass do not fit into the device's memory.
     #[error(transparent)]
     OutOfTensors(#[from] OutOfTensors),
-    /// Weights were released that the device has yet to read. Only weight sources that reuse their memory report this.
+    /// Weights were released that the device has yet to read. This error comes only with weight sources that reuse
+    /// their memory.
     #[error("weights were released while the device still uses them")]
     WeightsInUse,
-    /// Two submissions use the same memory without an order between them. Only devices that check for it report this.
+    /// Two submissions use the same memory without an order between them. Only devices that check the order report this
+    /// error.
     #[error("submission {second} does not wait for submission {first}, which uses the same memory")]
     Unordered {
         /// The submission that came first.
@@ -48,7 +51,7 @@ pub enum DeviceError {
         /// The submission that should have waited.
         second: u64,
     },
-    /// The host reads a tensor before its download is complete. Only devices that check for it report this.
+    /// The host reads a tensor before its download is complete. Only devices that check the order report this error.
     #[error("the host reads a tensor that submission {writer} has not written yet")]
     ReadTooEarly {
         /// The submission that writes the tensor.

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// One layer's parts of consecutive blocks, side by side: `[block, k|v, kv_head, slot, head_dim]`, as
-/// [`KvLayer::alone`](interbed_kernels::KvLayer::alone) says. It keeps its memory alive, so that an operation that a
-/// device executes later still finds it.
+/// One layer's parts of consecutive blocks, side by side: `[block, k|v, kv_head, slot, head_dim]`, in the layout of
+/// [`KvLayer::alone`](interbed_kernels::KvLayer::alone). A frame keeps its memory alive, so that an operation that a
+/// device executes later still finds the KV.
 #[derive(Clone)]
 pub struct KvFrame {
     memory: Arc<dyn AsRef<[u8]> + Send + Sync>,

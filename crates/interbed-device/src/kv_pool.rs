@@ -8,7 +8,8 @@ use interbed_kernels::{AttentionSpan, KvBytes, KvBytesMut, KvLayout, KvPlace};
 use crate::buffer::{HUGE_PAGE, page_size};
 use crate::{AllocError, Bytes, HostBuffer, KvSequences, KvStrips, SharedMemory, StripShape, StripStats};
 
-/// `num_blocks` blocks of `[layer, k|v, kv_head, slot, head_dim]`, side by side; the layers are those that keep KV.
+/// KV blocks of `[layer, k|v, kv_head, slot, head_dim]` in host memory, side by side. The layers are the layers that
+/// keep KV.
 #[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
@@ -167,15 +168,15 @@ impl KvPool {
         Ok(())
     }
 
-    /// Returns the number of bytes of memory that giving back a block of this layout is sure to free, whatever happens
-    /// to its neighbours: the whole block if it is made of whole pages.
+    /// Returns the number of bytes of memory that giving back one block of this layout is sure to free, even if the
+    /// neighbouring blocks stay: the whole block if the block is made of whole pages.
     pub fn returnable_bytes(layout: &KvLayout) -> usize {
         let (page, bytes) = (page_size(), layout.block_bytes());
         if bytes.is_multiple_of(page) { bytes } else { (bytes / page).saturating_sub(1) * page }
     }
 
-    /// Copies whole blocks within the pool, as pairs `(source, destination)`, one after the other: for copy-on-write,
-    /// and for moves that compact the pool.
+    /// Copies whole blocks within the pool, as pairs `(source, destination)`, one after the other. Copy-on-write needs
+    /// such copies, and so do moves that compact the pool.
     ///
     /// # Panics
     /// Panics if a block does not exist.
@@ -258,8 +259,8 @@ impl KvPool {
         }
     }
 
-    /// Checks that all blocks of `sequences` are mapped. `written` says how many positions after those below memory
-    /// come before the first that is written.
+    /// Checks that all blocks of `sequences` are mapped. `written` returns how many positions of a span, from the first
+    /// position in memory on, come before the first that is written.
     fn check(&self, strips: &KvStrips, sequences: KvSequences<'_>, written: impl Fn(&AttentionSpan) -> usize) {
         let block_size = self.layout.block_size();
         for span in sequences.spans {

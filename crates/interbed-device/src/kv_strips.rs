@@ -1,5 +1,5 @@
-//! Strips: ranges of addresses in which the blocks of one sequence lie side by side, wherever their memory is. Which
-//! blocks, is for a planner to say; here it is carried out, at once or beside the passes.
+//! Strips: ranges of addresses in which the blocks of one sequence lie side by side, wherever the blocks' memory is. A
+//! planner decides which blocks lie in a strip; this module carries the decisions out, at once or beside the passes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +20,7 @@ pub struct StripShape {
     pub blocks: usize,
 }
 
-/// A change of what lies in a strip.
+/// A change of the content of a strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StripChange {
     /// The strip.
@@ -98,8 +98,8 @@ struct Queue {
     is_closed: bool,
 }
 
-/// The part of a strip that a pass may use: the blocks from `first` to `end` may be read, those from `written` on also
-/// written.
+/// The part of a strip that a pass may use: the pass may read the blocks from `first` to `end`, and also write the
+/// blocks from `written` on.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pinned {
     first: usize,
@@ -107,7 +107,8 @@ struct Pinned {
     end: usize,
 }
 
-/// The strips behind a pool's blocks. Blocks of strips have numbers too, from the pool's number on, strip after strip.
+/// The strips behind a pool's blocks. The blocks of strips have numbers too, which begin after the numbers of the
+/// pool's blocks and go on strip after strip.
 pub struct KvStrips {
     shared: Arc<Shared>,
     /// The part of each strip that a pass may use.
@@ -180,7 +181,7 @@ impl KvStrips {
         self.shared.queue().done
     }
 
-    /// Waits until the first `number` changes beside passes have been made, and takes those that were refused.
+    /// Waits until the first `number` changes beside passes have been made, and takes the changes that were refused.
     pub fn wait_for(&mut self, number: u64) -> Vec<StripChange> {
         let mut queue = self.shared.queue();
         if queue.done < number {
@@ -204,7 +205,7 @@ impl KvStrips {
         outcome
     }
 
-    /// Ends a pass's use of the strips: nothing is used of any strip between passes.
+    /// Ends a pass's use of the strips. Between passes nothing is used of any strip.
     pub fn unpin(&mut self) {
         for (strip, pinned) in self.pinned.iter_mut().enumerate().filter(|(_, pinned)| pinned.end > 0) {
             *pinned = Pinned::default();
@@ -212,7 +213,7 @@ impl KvStrips {
         }
     }
 
-    /// Notes that the next pass uses these `blocks` of a strip, and writes those from `written` on.
+    /// Notes that the next pass uses these `blocks` of a strip, and writes the blocks from `written` on.
     ///
     /// # Panics
     /// Panics if some of the blocks have no memory, or if blocks that are written may only be read.
@@ -227,10 +228,10 @@ impl KvStrips {
         self.pinned[strip as usize] = Pinned { first: blocks.start, written, end: blocks.end };
     }
 
-    /// Checks that a pass may read the blocks with these numbers, and write those from `written` on.
+    /// Checks that a pass may read the blocks with these numbers, and write the blocks from `written` on.
     ///
     /// # Panics
-    /// Panics if it may not: they belong to no strip, or are not pinned.
+    /// Panics if a block belongs to no strip, is not pinned, or may not be used in that way.
     pub(crate) fn check(&self, blocks: Range<usize>, written: usize) {
         let shape = self.shared.shape;
         if blocks.is_empty() {
@@ -342,7 +343,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Notes what is mapped, and refuses what it is told to.
+    /// Notes what is mapped, and refuses mappings while `refuse` is set.
     #[derive(Default)]
     struct Noted {
         calls: Mutex<Vec<String>>,

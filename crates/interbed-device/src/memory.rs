@@ -53,8 +53,8 @@ pub fn peak_resident() -> u64 {
     kib_field(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmHWM:")
 }
 
-/// Gives memory back to the system that was freed but kept for later, as allocators do: after something large has been
-/// taken apart that is hundreds of unused megabytes. Does nothing where the C library has no way to.
+/// Gives memory back to the system that was freed but that the allocator kept for later. After a large structure has
+/// been freed, that is hundreds of megabytes. Does nothing where the C library has no such function.
 pub fn give_back_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointer and touches only what is free, under the allocator's own locks.
@@ -77,8 +77,8 @@ pub fn share_heaps() {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const HEAPS: libc::c_int = 4;
 
-/// Returns whether the system takes huge pages for any memory, unasked: what was given back in small pieces may then
-/// come back behind a process's back, when pages between which it lies are joined into one.
+/// Returns whether the system takes huge pages for any memory without being asked. Memory that was given back in small
+/// pieces may then become resident again, when the system joins the pages around it into a huge page.
 pub fn huge_pages_unasked() -> bool {
     is_always(&fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default())
 }

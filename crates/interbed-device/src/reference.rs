@@ -86,7 +86,7 @@ impl ReferenceDevice {
         true
     }
 
-    /// Returns whether nothing is pending that the command must come after.
+    /// Returns whether all commands that the command must come after have been executed.
     fn is_ready(&self, index: usize) -> bool {
         let command = &self.pending[index];
         self.pending[..index].iter().all(|earlier| {

@@ -22,8 +22,8 @@ pub enum PageAccess {
     Write,
 }
 
-/// A reserved range of addresses, and memory whose pieces appear at some of them. Both are counted from 0, in bytes;
-/// pieces are whole pages. The threads that map may be others than those that use what is mapped.
+/// A reserved range of addresses, and memory whose pieces appear at some of these addresses. Addresses and memory are
+/// counted from 0, in bytes; pieces are whole pages. One thread may map memory that other threads use.
 pub trait VirtualMemory: Send + Sync {
     /// Returns the number of bytes of a page: the smallest piece.
     fn page_size(&self) -> usize;
@@ -35,7 +35,7 @@ pub trait VirtualMemory: Send + Sync {
     /// Fails if the system refuses; the former memory of the addresses may then be gone.
     ///
     /// # Panics
-    /// Panics if these are not whole pages of the range and of the memory.
+    /// Panics if `at` and `from` are not whole pages of the range and of the memory.
     fn map(&self, at: Range<usize>, from: usize, access: PageAccess) -> io::Result<()>;
 
     /// Changes the accesses that the memory at `at`, all of which is mapped, allows.
@@ -44,7 +44,7 @@ pub trait VirtualMemory: Send + Sync {
     /// Fails if the system refuses.
     ///
     /// # Panics
-    /// Panics if these are not whole pages of the range.
+    /// Panics if `at` is not whole pages of the range.
     fn protect(&self, at: Range<usize>, access: PageAccess) -> io::Result<()>;
 
     /// Takes the memory away from the addresses `at`; the memory keeps its content.
@@ -53,12 +53,12 @@ pub trait VirtualMemory: Send + Sync {
     /// Fails if the system refuses.
     ///
     /// # Panics
-    /// Panics if these are not whole pages of the range.
+    /// Panics if `at` is not whole pages of the range.
     fn unmap(&self, at: Range<usize>) -> io::Result<()>;
 }
 
-/// Memory of a file without a name, which is gone with the process, and a range of addresses. All of the memory appears
-/// at the beginning of the range, for good.
+/// Memory of a file without a name, which is gone with the process, and a range of addresses. All of the memory stays
+/// mapped at the beginning of the range.
 #[derive(Debug)]
 pub struct SharedMemory {
     file: OwnedFd,

@@ -1,9 +1,9 @@
-//! A GPU as a device, by Vulkan: tensors, KV blocks and kernels on it; commands are recorded, and handed over some at a
-//! time.
+//! A GPU as a device, through Vulkan. Tensors, KV blocks and kernels are on the GPU; commands are recorded, and handed
+//! over some at a time.
 //!
-//! Everything that a command borrows is copied when it is submitted: small things into a ring of host memory that
-//! kernels read, weights in host memory too. So weights may lie anywhere; what is used often belongs on the GPU
-//! ([`Device::place`]).
+//! Everything that a command borrows is copied when the command is submitted, also weights in host memory: all of this
+//! goes into a ring of host memory that kernels read. So weights may lie anywhere; weights that are used often belong
+//! on the GPU ([`Device::place`]).
 
 mod agreement;
 mod arguments;
@@ -149,9 +149,9 @@ impl VulkanDevice {
         })
     }
 
-    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if the processor gives products with
-    /// weights of these `dtypes` the same bits as the GPU, which is tried. Returns whether it does. Must be called
-    /// before the first pass.
+    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if trials show that the processor
+    /// gives products with weights of these `dtypes` the same bits as the GPU. Returns whether the processor will
+    /// compute them. Must be called before the first pass.
     ///
     /// # Errors
     /// Fails if the GPU or its driver fails.
@@ -220,13 +220,13 @@ impl VulkanDevice {
         &self.gpu
     }
 
-    /// Copies what a KV block holds to the host, once everything submitted before is done.
+    /// Copies the content of a KV block to the host, once everything submitted before is done.
     ///
     /// # Errors
-    /// Fails if the GPU fails; what is in `into` then means nothing.
+    /// Fails if the GPU fails; the content of `into` is then unspecified.
     ///
     /// # Panics
-    /// Panics if there is no such block, or `into` is longer.
+    /// Panics if there is no such block, or `into` is longer than a block.
     pub fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
         let room = match self.block_room.take() {
             Some(room) => room,
@@ -247,7 +247,7 @@ impl VulkanDevice {
     /// Fails if the GPU fails, or has no memory.
     ///
     /// # Panics
-    /// Panics if there is no such block, or `len` is more than it has.
+    /// Panics if there is no such block, or `len` is more than the bytes of a block.
     pub fn write_block(&mut self, block: u32, len: usize, write: impl FnOnce(&mut [u8])) -> Result<(), DeviceError> {
         self.make_room()?;
         let submission = (COMPUTE, self.submitted + 1);

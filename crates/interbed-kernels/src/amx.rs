@@ -1,7 +1,7 @@
 //! AMX: tiles of up to 16 rows of 64 bytes, and their products.
 //!
-//! Rust has neither stable intrinsics nor stable detection of AMX, so both are written by hand (`lessons.md`). The
-//! compiler knows tile registers only as clobbers, so code that uses them between loading and storing has to be a
+//! Rust has neither stable intrinsics nor stable detection of AMX, so this module writes both by hand. The compiler
+//! knows tile registers only as clobbers, so code that uses tile registers between loading and storing has to be a
 //! single block of assembly.
 
 use std::arch::asm;

@@ -29,7 +29,8 @@ impl Activation {
 /// Cost of an exponential and a division, in multiply-adds.
 const ELEMENT_COST: usize = 16;
 
-/// Elements of a thread's smallest share: small enough to balance, large enough that starting it costs nothing.
+/// Elements of a thread's smallest share: few enough for an even division, and so many that starting a share costs
+/// nothing.
 const GRANULE: usize = 4096;
 
 /// Computes `gate[i] = activation(gate[i]) * up[i]`, or the corresponding formula of [`Activation::ClampedSwish`].

@@ -51,7 +51,7 @@ impl<'a> From<&'a [u8]> for KvBytes<'a> {
     }
 }
 
-/// KV blocks to write; otherwise like [`KvBytes`].
+/// KV blocks that are written, where [`KvBytes`] are blocks that are read.
 pub struct KvBytesMut<'a> {
     start: *mut u8,
     len: usize,

@@ -95,8 +95,8 @@ impl Pool {
     }
 
     /// Splits `0 .. items` into one contiguous share per thread, each but the last a multiple of `granule`, and calls
-    /// `job(share)` for those that are not empty. `item_cost` is the approximate number of multiply-adds of an item:
-    /// work that is cheaper than a barrier stays on the calling thread.
+    /// `job(share)` for each share that is not empty. `item_cost` is the approximate number of multiply-adds of an
+    /// item: work that is cheaper than a barrier stays on the calling thread.
     pub fn split(&self, items: usize, granule: usize, item_cost: usize, job: impl Fn(std::ops::Range<usize>) + Sync) {
         let granules = items.div_ceil(granule.max(1));
         let threads = self.threads();

@@ -8,7 +8,7 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
 
-/// Bytes of the ring: what some passes need, so that the host can be ahead.
+/// Bytes of the ring, which suffice for some passes, so that the host can be ahead of the GPU.
 const RING: usize = 32 << 20;
 
 /// The most bytes that are put in the ring; longer data gets memory of its own.
@@ -88,7 +88,7 @@ impl Arguments {
         self.head - self.tail > RING / 2
     }
 
-    /// Returns the submission that has what was put first, if anything is in use.
+    /// Returns the submission whose piece was put first among the pieces in use; `None` if no piece is in use.
     pub fn oldest(&self) -> Option<(usize, u64)> {
         self.pieces.front().map(|piece| (piece.gpu_queue, piece.number))
     }

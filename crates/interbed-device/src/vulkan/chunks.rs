@@ -6,8 +6,8 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
 
-/// The most bytes of a chunk, and the share of the budget that it has otherwise: what the last of them leaves empty is
-/// little.
+/// The most bytes of a chunk. A smaller budget has chunks of one part in [`BUDGET_SHARE`] of the budget, so that the
+/// last chunk leaves little of it empty.
 const CHUNK_MAX: u64 = 256 << 20;
 const BUDGET_SHARE: u64 = 64;
 

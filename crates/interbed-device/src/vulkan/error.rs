@@ -52,7 +52,7 @@ pub enum GpuError {
     /// A pass of more tokens than kernels take.
     #[error("a pass has more tokens than a GPU's kernels take at once; lower --max-num-batched-tokens")]
     TooManyTokens,
-    /// The GPU's memory is too small, or what Interbed may use of it.
+    /// The GPU's memory, or the part of it that Interbed may use, is too small.
     #[error(
         "the GPU has no {wanted} left of the {budget} that it may use, and {used} are in use; raise --gpu-memory, or \
              lower --max-model-len, --max-num-batched-tokens or --kv-memory"
@@ -65,7 +65,7 @@ pub enum GpuError {
         /// The bytes that are in use.
         used: Bytes,
     },
-    /// The driver has no memory of the GPU's left, whatever Interbed may use of it.
+    /// The driver has no memory of the GPU's left, although Interbed's budget is not used up.
     #[error(
         "the GPU's driver could not {what}, for the GPU has no memory left; end other programs that use it, or lower \
              --gpu-memory"
@@ -89,7 +89,7 @@ pub enum GpuError {
     /// The driver refused an earlier submission, which therefore never ends.
     #[error("the GPU's driver refused what this depends on; the system's log may say why. Start Interbed again")]
     Dropped,
-    /// The system has no memory left for what the host brings to the GPU.
+    /// The system has no memory left for the host memory that the GPU uses.
     #[error(transparent)]
     Host(#[from] Arc<AllocError>),
     /// Products that the host was to compute for the GPU.

@@ -140,7 +140,8 @@ impl Gpu {
         usize::try_from(self.allocation_max).unwrap_or(usize::MAX)
     }
 
-    /// Returns the bits of the times that queues for copies, or those for kernels, note; 0 if they note none.
+    /// Returns the number of bits of the times that queues for copies, or queues for kernels, note; 0 if such queues
+    /// note no times.
     pub(super) fn tick_bits(&self, for_copies: bool) -> u32 {
         self.tick_bits[usize::from(for_copies)]
     }
@@ -229,7 +230,7 @@ impl Gpu {
     }
 }
 
-/// Starts the GPU with one queue of each of these families, and with what kernels need.
+/// Starts the GPU with one queue of each of these families, and with the features that kernels need.
 fn start(
     instance: &ash::Instance,
     gpu: vk::PhysicalDevice,

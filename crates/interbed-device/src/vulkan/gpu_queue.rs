@@ -12,7 +12,7 @@ use super::memory::GpuBuffer;
 use super::timestamps::{self, Timed, Timestamps};
 use crate::{HostBuffer, Queue, Use};
 
-/// Operations after which what was recorded is handed over, so that the GPU computes while the host records.
+/// Number of recorded operations after which a batch is handed over, so that the GPU computes while the host records.
 const OPERATIONS_MAX: usize = 96;
 
 /// The multiply-adds after which a batch is handed over: drivers treat a GPU as hung if one batch takes some seconds. A
@@ -132,8 +132,8 @@ impl GpuQueue {
         Ok(())
     }
 
-    /// Returns the commands of the open batch, for an operation with these `uses`: after those before it that it
-    /// depends on.
+    /// Returns the commands of the open batch, for an operation with these `uses`. Records a barrier first if the
+    /// operation depends on an earlier operation.
     pub fn operation(&mut self, uses: &[Use]) -> vk::CommandBuffer {
         let batch = self.open.as_mut().expect("a submission has begun");
         let depends = batch.uses.iter().any(|earlier| uses.iter().any(|used| used.conflicts(earlier)));
@@ -152,7 +152,7 @@ impl GpuQueue {
         batch.multiply_adds = batch.multiply_adds.saturating_add(count);
     }
 
-    /// Orders what follows after everything that was recorded.
+    /// Records a barrier: later commands come after everything that was recorded.
     pub fn barrier(&mut self) {
         let batch = self.open.as_mut().expect("a submission has begun");
         barrier(&self.gpu, batch.commands);
@@ -182,7 +182,7 @@ impl GpuQueue {
         }
     }
 
-    /// Hands over what was recorded. If that fails, so does everything from then on.
+    /// Hands over the open batch. If that fails, everything after it fails too.
     pub fn hand_over(&mut self) -> Result<(), GpuError> {
         self.check()?;
         let handed = self.try_hand_over();

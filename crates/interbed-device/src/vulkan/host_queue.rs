@@ -1,5 +1,6 @@
 //! Products that the host computes between a GPU's queues: a thread waits for the activations, computes, and signals.
-//! So the thread that submits waits for neither, and no GPU queue waits for that thread.
+//! The thread that submits need not wait for the activations or the results, and no GPU queue waits for the thread that
+//! submits.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -49,7 +50,7 @@ pub(super) struct Input {
     number: u64,
 }
 
-/// Results of a submission, for the GPU to copy once that is done.
+/// Results of a submission, which the GPU copies once the submission is done.
 pub(super) struct HostResults {
     number: u64,
     pub buffer: Arc<GpuBuffer>,
@@ -132,8 +133,8 @@ impl HostQueue {
         self.input.insert(Input { tensor, buffer, copied, number: self.inputs_made }).clone()
     }
 
-    /// Forgets activations that a command with these `uses` changes, and results in whose place it writes: nobody has
-    /// waited for those, since their pass failed, and the place may be another tensor's now.
+    /// Forgets activations that a command with these `uses` changes, and results in whose place the command writes.
+    /// Nobody has waited for such results, because their pass failed, and their place may now belong to another tensor.
     pub fn forget(&mut self, uses: &[Use]) {
         for results in &mut self.results {
             results.products.retain(|result| {
@@ -251,7 +252,7 @@ fn wait(gpu: &Gpu, (semaphore, value): Signal) -> Result<(), GpuError> {
     unsafe { gpu.device().wait_semaphores(&wait, u64::MAX) }.map_err(GpuError::of("compute"))
 }
 
-/// Computes jobs in order, and signals each one, failed or not: what waits for it must go on.
+/// Computes jobs in order, and signals each job even if it failed, because whoever waits for the signal must go on.
 fn work(
     gpu: &Gpu,
     timeline: vk::Semaphore,

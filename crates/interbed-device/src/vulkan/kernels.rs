@@ -12,7 +12,7 @@ use interbed_kernels::{Activation, DType, KvDType, RopeStyle};
 use super::error::GpuError;
 use super::gpu::Gpu;
 
-/// The most bytes that a kernel is given directly; every driver takes as many.
+/// The most bytes of arguments that a kernel is given directly; every driver supports this many.
 const PUSH_MAX: u32 = 128;
 
 /// Threads of kernels that take any number.
@@ -339,7 +339,7 @@ impl Kernels {
         THREADS as usize
     }
 
-    /// Records that `groups` workgroups of `kernel` run, with what `push` says.
+    /// Records a run of `groups` workgroups of `kernel`, with the arguments `push`.
     pub fn run<P: Pod>(
         &mut self,
         commands: vk::CommandBuffer,

@@ -9,7 +9,7 @@ use super::gpu_queue::GpuQueue;
 use super::memory::{GpuBuffer, Heap};
 use super::record::copy;
 
-/// Copies in one measurement, side by side with nothing else.
+/// Copies in one measurement, while nothing else runs.
 const COPIES: usize = 8;
 
 /// Measurements of each rate; the best counts, because other work of the machine only makes copies slower.

@@ -28,7 +28,7 @@ use crate::{BandProduct, Command, HostBuffer, KvSequences, PlacedBytes, Tensor, 
 
 pub(super) use best::room_bytes;
 
-/// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
+/// The most workgroups in a row, which every driver supports. Kernels with more workgroups have several rows of them.
 const GROUPS_MAX: usize = 32_768;
 
 /// Bytes of a number in tensors.
@@ -477,7 +477,7 @@ pub(super) fn copy(
     copy_pieces(gpu, commands, from, to, [Piece { from: source, to: destination, len }]);
 }
 
-/// Some bytes to be copied: their place in either buffer, and their number.
+/// Some bytes to be copied: their places in the two buffers, and their number.
 struct Piece {
     from: usize,
     to: usize,

@@ -105,9 +105,8 @@ unsafe fn weigh_kernel<S: Simd>(
 /// Turns the products of one row with a run's keys into weights relative to the greatest score so far, and returns the
 /// factor by which earlier sums have to be multiplied. Keys outside `keys` get weight zero.
 ///
-/// # Safety
-/// [`RUN`] elements are writable at `scores`; those that `keys` names hold products; `keys` is not empty and ends
-/// within the run.
+/// [`RUN`] elements are writable at `scores`, and the elements that `keys` names hold products. `keys` is not empty and
+/// ends within the run.
 #[inline(always)]
 unsafe fn weigh_row<S: Simd>(s: S, scores: *mut f32, keys: &Range<usize>, scale: f32, seen: &mut Seen) -> f32 {
     let vectors = keys.start / LANES * LANES..keys.end.next_multiple_of(LANES);

@@ -54,7 +54,7 @@ impl Tile<'_> {
         self.tokens * self.heads
     }
 
-    /// Positions that one token of the tile sees.
+    /// Returns the positions that one token of the tile sees.
     fn seen_by(&self, token: usize) -> Range<usize> {
         seen_from(self.first_position + token, self.window)
     }
@@ -175,8 +175,8 @@ unsafe fn numbers<'a>(first: *mut f32, count: usize) -> &'a mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(first, count) }
 }
 
-/// Computes attention over one stretch of [`STRETCH`] positions; writes zeros and [`Seen::NOTHING`] for rows that see
-/// nothing of it.
+/// Computes attention over one stretch of [`STRETCH`] positions. Writes zeros and [`Seen::NOTHING`] for rows that see
+/// nothing of the stretch.
 ///
 /// # Safety
 /// The conditions of [`attend`] hold.
@@ -261,8 +261,8 @@ unsafe fn attend_run(
     }
 }
 
-/// Returns the slots of a run's keys. Keys that the tile does not see get the slot of one that it does, which is
-/// readable and has no effect. Prefetches the values, which are needed after the keys.
+/// Returns the slots of a run's keys. A key that the tile does not see gets the slot of a key that the tile sees, which
+/// is readable and has no effect. Prefetches the values, which are needed after the keys.
 fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
     let (bytes, offset) = (tile.layer.slot_bytes(), tile.layer.value_offset());
     let mut slots = [std::ptr::null::<u8>(); RUN];

@@ -41,7 +41,7 @@ pub(crate) fn widened(bits: u16) -> f32 {
 /// Decodes a whole row to bf16.
 ///
 /// # Panics
-/// Panics if the bytes are not those of a row as long as `out`.
+/// Panics if the bytes are not a row as long as `out`.
 pub(super) fn decode_row(level: Level, row: &[u8], patches: u16, out: &mut [u16]) {
     CodedRow::new(row, patches, out.len()).decode(level, &mut Progress::default(), out);
 }
@@ -68,7 +68,7 @@ impl<'a> CodedRow<'a> {
     /// Splits a coded row into its parts.
     ///
     /// # Panics
-    /// Panics if the bytes are not those of a row of `cols`.
+    /// Panics if the bytes are not a row of `cols` numbers.
     fn new(row: &'a [u8], patches: u16, cols: usize) -> Self {
         assert_eq!(row_bytes(cols, patches), Some(row.len()), "{cols} numbers, {patches} patches");
         let (exponents, rest) = row.split_at(TABLE);

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-/// Destination of a product's results, `[tokens, columns]`: all columns of a buffer, or those that a band of the
+/// Destination of a product's results, `[tokens, columns]`: all columns of a buffer, or the columns that a band of the
 /// weights' rows computes.
 #[derive(Debug)]
 pub struct Columns<'a> {

@@ -20,7 +20,7 @@ use crate::{DType, Level, Matrix};
 /// Columns of one chain of sums in f32; longer rows have several chains, whose sums are added up in order.
 pub(super) const CHAIN: usize = 512;
 
-/// Weight rows of a tile: as many load streams as a core follows with ease.
+/// Weight rows of a tile; a core follows this many load streams with ease.
 pub(super) const TILE_ROWS: usize = 4;
 
 /// Token columns of a tile with many registers: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
@@ -45,7 +45,7 @@ pub(super) trait Unit: Copy {
     /// Types of an activation and of a weight in memory.
     type X: Copy;
     type W: Copy;
-    /// Types of a vector of either, and of a vector of sums.
+    /// Types of a vector of activations or weights, and of a vector of sums.
     type Vector: Copy;
     type Sums: Copy;
     /// Columns of a vector.
@@ -63,7 +63,7 @@ pub(super) trait Unit: Copy {
     /// Loads `count` activations; the other lanes are zero.
     ///
     /// # Safety
-    /// `count` activations are readable, or a whole vector where rows of activations are padded to whole ones.
+    /// `count` activations are readable, or a whole vector if rows of activations are padded to whole vectors.
     unsafe fn load_part(self, from: *const Self::X, count: usize) -> Self::Vector;
     /// Loads a vector of weights.
     ///

@@ -88,7 +88,7 @@ pub fn attend(
 /// A token of the batch, and the block table of its sequence.
 struct BatchToken {
     position: usize,
-    /// Positions of the sequence whose KV is at hand.
+    /// Positions of the sequence whose KV is in memory.
     held: Range<usize>,
     blocks: TokenBlocks,
 }
