@@ -41,7 +41,7 @@ const GATHER: Duration = Duration::from_millis(200);
 /// Time between two searches for records that are too old.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Shortest and longest pause in which nothing is stored after a write has failed.
+/// Shortest and longest pause after a failed write, in which nothing is stored.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
 /// Minimum time between two warnings of failed writes.
@@ -392,8 +392,8 @@ impl DiskTier {
         self.settle_fetch(id);
     }
 
-    /// Keeps these blocks, as many as a frame has, as the next frame of `owner`. Returns `false`, and keeps nothing, if
-    /// the store does not have one of them.
+    /// Keeps the blocks with these contents, as many as a frame has, as the next frame of `owner`. Returns `false`, and
+    /// keeps nothing, if the store lacks one of the blocks.
     pub fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool {
         debug_assert_eq!(contents.len(), self.frames.blocks);
         let mut pieces: Vec<Piece> = Vec::new();
@@ -431,7 +431,7 @@ impl DiskTier {
         self.read_frames();
     }
 
-    /// Waits for the next frame and returns it. The frame's memory is used again when nobody has it any more.
+    /// Waits for the next frame and returns it. The frame's memory is used again when nobody holds the frame any more.
     ///
     /// # Errors
     /// Fails if the frame could not be read, or is not what was written; the blocks to blame are forgotten.

@@ -1,4 +1,4 @@
-//! Orders the reads that wait, by who waits for them.
+//! Orders the reads that wait by their users: passes first, then sequences that wait.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ pub(crate) struct ReadQueue {
     queues: Mutex<Queues>,
     /// Signal that a read was added, or that the queue was closed.
     added: Condvar,
-    /// Turns at the disk, which say what other users of the disk wait for.
+    /// Turns at the disk, which tell what other users of the disk wait for.
     pub(crate) turns: Arc<DiskTurns>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct SwapPart {
     pub(crate) direction: SwapDirection,
     /// Transfers in ascending order of slots, which is also the order in the buffer.
     pub(crate) transfers: Vec<BlockSwap>,
-    /// Checksums of the blocks: of what is written, or those that are expected of what is read.
+    /// Checksums of the blocks that are written, or expected checksums of the blocks that are read.
     pub(crate) sums: Vec<u64>,
 }
 

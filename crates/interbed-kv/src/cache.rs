@@ -550,8 +550,8 @@ impl Cache {
         block
     }
 
-    /// Evicts the content that the policy picks, for a taker or, if that is `None`, for a smaller pool or a move; the
-    /// block is then in no list. The content ends, unless it lies in a slot as well.
+    /// Evicts the content that the policy picks for `taker`; if `taker` is `None`, the block is for a smaller pool or a
+    /// move. The block is in no list afterwards. The content ends, unless it lies in a slot as well.
     fn evict(&mut self, taker: Option<Taker>) -> BlockId {
         let loser = self.owners.loser(taker.map(|taker| taker.tenant), self.blocks.usable());
         let victim = self.policy.victim(loser).expect("a block is taken only when one is available");

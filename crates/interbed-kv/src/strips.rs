@@ -113,7 +113,7 @@ pub enum StripPlace {
 pub struct StripPlan {
     /// Places of each sequence's blocks, in the order of the uses.
     pub places: Vec<StripPlace>,
-    /// Number of the change beside passes that has to be made before this pass.
+    /// Number of the change beside passes that must be made before this pass begins.
     pub after: u64,
     /// Changes that must be made before the pass.
     pub now: Vec<Mapping>,
@@ -340,8 +340,8 @@ impl StripMapper {
         }
     }
 
-    /// Returns the strip without an owner that has most of these blocks in their places; of several, the one with the
-    /// least in it, and of these the one that was used longest ago.
+    /// Returns the strip without an owner that has most of these blocks in their places. Of several such strips,
+    /// returns the one that holds the fewest blocks, and of these the one that was used longest ago.
     fn best_for(&self, below: usize, table: &[BlockId]) -> Option<u32> {
         let fit = |strip: &Strip| {
             let pairs = (below..).zip(table);

@@ -14,14 +14,15 @@ use crate::{
 
 /// Table of one sequence, which also says how much of the sequence others can find.
 ///
-/// Blocks are in logical order. Blocks up to the last token are full, except that the last of these may be partial;
-/// blocks after it were reserved ahead and are empty.
+/// Blocks are in logical order. Blocks up to the last token are full, except that the block of the last token may be
+/// partial; later blocks were reserved ahead and are empty.
 #[derive(Debug)]
 pub(crate) struct Table {
     state: SequenceState,
     /// Number of leading blocks whose KV is in a tier below memory.
     below: usize,
-    /// Blocks in memory, which follow the leading `below` blocks. [logical block - below]
+    /// Blocks in memory, which follow the leading `below` blocks. The index is the number of the logical block, less
+    /// `below`.
     blocks: Vec<BlockId>,
     /// Slots of the blocks with computed tokens; empty while resident. [logical block]
     slots: Vec<SwapSlot>,

@@ -4,7 +4,7 @@
 /// least budget is computed with this size.
 pub const BAND_LEAST: usize = 256 << 10;
 
-/// The memory buffers that bands are read into should together take no more than one part in this many of the budget.
+/// The inverse of the share of the budget that the memory buffers for reading bands should take at most.
 const BAND_SHARE: u64 = 64;
 
 /// Returns the size in bytes of a band, a run of a matrix's rows that is read at once. It is the best size for a read,

@@ -44,9 +44,9 @@ pub const GGUF_HEADER_BYTES_MAX: u64 = 256 << 20;
 
 /// The first bytes of a file.
 const MAGIC: &[u8; 4] = b"GGUF";
-/// The version that is written; 2 differs in nothing that concerns reading.
+/// The version that is written. Version 2 is read in the same way.
 const VERSION: u32 = 3;
-/// Most key and value pairs. Real files have some fifty.
+/// Maximum number of key and value pairs. Real files have some fifty.
 const PAIRS_MAX: u64 = 1 << 16;
 /// Most tensors of a file: more than the most layers have.
 const TENSORS_MAX: u64 = 1 << 18;

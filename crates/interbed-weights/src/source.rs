@@ -114,7 +114,7 @@ pub trait WeightSource: Send {
     ) -> Result<(), DeviceError>;
 
     /// Returns whether it is worth the work to guess which experts of `group` the pass will need; `group` comes behind
-    /// the one that is visited.
+    /// the group that is visited.
     fn looks_ahead(&mut self, _group: usize) -> bool {
         false
     }
@@ -142,8 +142,8 @@ pub trait WeightSource: Send {
         None
     }
 
-    /// Publishes where the weights are to those who watch their [`StreamMonitor`](crate::StreamMonitor). It is called
-    /// when there is no pass; passes publish it themselves from time to time.
+    /// Publishes where the weights are, for watchers with a [`StreamMonitor`](crate::StreamMonitor). This is called
+    /// when there is no pass; passes publish by themselves from time to time.
     fn show(&mut self) {}
 }
 
@@ -152,8 +152,8 @@ pub trait ElasticWeights {
     /// Takes in the reads that have ended, and returns how much memory the weights take.
     fn memory(&mut self) -> StreamMemory;
 
-    /// Changes how many bytes of memory the weights may take in all. Memory that is not in use is given back before
-    /// this returns; see [`StreamMemory::held`] for the rest.
+    /// Changes how many bytes of memory the weights may take in all. Memory that is not in use is given back before the
+    /// call returns; [`StreamMemory::held`] tells how much is still held.
     ///
     /// # Errors
     /// Fails if `bytes` is less than the least with which passes can be computed; nothing has changed then.

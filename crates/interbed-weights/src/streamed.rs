@@ -317,7 +317,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
         self.monitor.publish(recorder.stats, recorder.take_events());
     }
 
-    /// Shows where each band is to watchers, if any watch and the last showing is long enough ago. The call costs
+    /// Publishes the place of each band, if anybody watches and the last publication is long enough ago. The call costs
     /// nothing while nobody watches.
     fn show_in_passing(&mut self) {
         if self.monitor.is_watched() && self.pace.is_due(Instant::now()) {

@@ -11,7 +11,7 @@ use super::memory::{GpuBuffer, Heap};
 const CHUNK_MAX: u64 = 256 << 20;
 const BUDGET_SHARE: u64 = 64;
 
-/// Pieces larger than one part in this many of a chunk have allocations of their own.
+/// Multiple of bytes at which pieces begin.
 const PIECES: usize = 8;
 
 /// Pieces begin at multiples of this.

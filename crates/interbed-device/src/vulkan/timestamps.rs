@@ -1,8 +1,9 @@
 //! The times at which batches ran on a GPU, in the host's time.
 //!
-//! The clocks of both are compared by the batches themselves: none begins before it was handed over, and one that finds
-//! nothing to wait for begins right then. So the GPU's clock is as far behind as the batch shows that began soonest;
-//! what is wrong is no more than the time from its handing over to its beginning.
+//! The batches themselves compare the clocks of the host and the GPU: no batch begins before it was handed over, and a
+//! batch that finds nothing to wait for begins at once. So the batch that began soonest after its handing over shows
+//! how far the GPU's clock is behind. The error is no more than the time from that batch's handing over to its
+//! beginning.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -116,15 +117,15 @@ impl Drop for Timestamps {
     }
 }
 
-/// A GPU's clock beside the host's. All queues have the same.
+/// A GPU's clock, related to the host's clock. All queues have the same clock.
 pub(super) struct Clock {
     /// Nanoseconds of a tick, and the bits of ticks that do not count.
     nanoseconds: f64,
     unused_bits: u32,
-    /// The host's times count from here, and the GPU's from the first that it noted.
+    /// The origin of the host's times; the GPU's times count from the first time that the GPU noted.
     origin: Instant,
     first_tick: Option<u64>,
-    /// Nanoseconds from the origin to that first time, at the least.
+    /// Lower bound of the nanoseconds from the origin to the first time that the GPU noted.
     first: Option<f64>,
 }
 

@@ -14,10 +14,11 @@ use crate::record::unpack;
 use crate::shape::RecordShape;
 use crate::swap_store::{SwapEnded, SwapTook};
 
-/// One in this many of the store's segments may be held for slots; the other segments can still be emptied.
+/// The inverse of the share of the store's segments that may be held for slots; the other segments can still be
+/// emptied.
 const SEGMENTS_SHARE: u32 = 4;
 
-/// One part in this many of the memory for buffers may be taken by what is kept for slots, or the room for
+/// The inverse of the share of the memory for buffers that kept slots may take. They may take the room for
 /// [`SLOTS_MIN`] slots if that is more.
 const MEMORY_SHARE: usize = 32;
 const SLOTS_MIN: usize = 64;

@@ -17,7 +17,8 @@ use past::Past;
 use rates::Rates;
 
 const NONE: u32 = u32::MAX;
-/// Number of leaves that are compared at a time: all leaves of a small pool, a random sample of them in a large one.
+/// Number of leaves that are compared at a time: all leaves of a small pool, or a random sample of the leaves of a
+/// large pool.
 const COMPARED: usize = 64;
 /// Number of the compared leaves that are evicted before leaves are compared again. A parent that becomes a leaf is
 /// evicted with its children if it is worth no more than they are.

@@ -123,8 +123,8 @@ fn tenants_that_come_one_after_the_other_are_one_at_a_time() {
     }
 }
 
-/// Whatever happens, counts are right, and a tenant within an equal share loses nothing to a tenant that is above its
-/// share and has something to lose.
+/// Checks after random operations that counts are right, and that a tenant within an equal share loses nothing to a
+/// tenant that is above its share and has something to lose.
 #[test]
 fn nobody_within_its_share_loses_to_one_above_it() {
     for seed in 0..60 {

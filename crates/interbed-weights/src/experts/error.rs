@@ -24,7 +24,7 @@ pub enum ArenaError {
         /// Values that are possible.
         expected: &'static str,
     },
-    /// The counts are those of another model, or damaged.
+    /// The counts belong to another model, or are damaged.
     #[error("counts of uses do not fit: {what}")]
     Counts {
         /// Description of what does not agree.

@@ -11,7 +11,7 @@ const AGE: f64 = 8.0;
 /// Average number of uses of a layer's experts at which the layer's counts are halved: some thousands of tokens.
 const HALVED_AT: f64 = 128.0;
 
-/// Maximum average number of uses of an expert after a warm start. Earlier requests say where to begin, no more.
+/// Maximum average number of uses of an expert after a warm start, so that earlier requests only choose where to begin.
 const WARM_MAX: f64 = 16.0;
 
 /// Counts of how often slabs were used, with which an arena can begin after a restart.

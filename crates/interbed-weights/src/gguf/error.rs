@@ -43,7 +43,7 @@ pub enum GgufProblem {
         /// Number of bytes that are left in the file.
         left: u64,
     },
-    /// The header is longer than that of any real file.
+    /// The header is longer than any real file's.
     #[error("{what} at byte {at} needs {wanted} bytes, which makes the header longer than the limit of {limit}")]
     HeaderOverLimit {
         /// Description of what was being read.
@@ -58,7 +58,7 @@ pub enum GgufProblem {
     /// A count is above that of any real file.
     #[error("it claims {count} {what}, the limit is {limit}: the file is damaged, fetch it again")]
     TooMany {
-        /// Description of what there is too much of.
+        /// Name of the items of which there are too many.
         what: &'static str,
         /// Number that the file claims.
         count: u64,
@@ -232,7 +232,7 @@ pub enum GgufProblem {
         /// Offset in the file of the first byte of the second tensor.
         second_begin: u64,
     },
-    /// The name of a part of a set does not say which part it is.
+    /// The name of one file of a set does not tell which part of the set the file is.
     #[error(
         "it is one of {count} parts, so its name must end in -00001-of-{count:05}.gguf; rename it as it was published"
     )]

@@ -43,8 +43,8 @@ const VECTORS: [(&str, &str); 2] =
 /// Names of the matrices of one expert, as files had them before all experts of a layer became one tensor.
 const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
 
-/// Returns `model.layers.3.self_attn.q_proj.weight` for `blk.3.attn_q.weight`, and `None` for names that mean nothing
-/// to us.
+/// Returns `model.layers.3.self_attn.q_proj.weight` for `blk.3.attn_q.weight`, and `None` for names without a known
+/// meaning.
 pub fn hugging_face_name(name: &str) -> Option<String> {
     if let Some((_, known)) = OUTSIDE.iter().find(|(gguf, _)| *gguf == name) {
         return Some((*known).to_owned());

@@ -16,7 +16,7 @@ const KEY_BYTES_MAX: u64 = (1 << 16) - 1;
 const NAME_BYTES_MAX: u64 = 1024;
 /// Longest single text, in bytes. Chat templates and licences have some 20 KiB.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
-/// Most entries of a list: as many as the largest vocabulary that is run.
+/// Maximum number of entries of a list, which is the size of the largest vocabulary that is supported.
 const ENTRIES_MAX: u64 = 1 << 24;
 /// The format's numbers of the kinds that are not numbers.
 pub(super) const BOOL: u32 = 7;

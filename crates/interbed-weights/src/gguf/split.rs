@@ -87,7 +87,7 @@ pub fn model_name(path: &Path) -> Option<String> {
 pub(crate) struct FilesOfDir<'a> {
     /// Files that begin a model.
     pub(crate) models: Vec<&'a PathBuf>,
-    /// Files that lie beside a model and are none, such as what reads pictures for it.
+    /// Files that lie beside a model and are no language models, such as a vision part.
     pub(crate) others: Vec<&'a PathBuf>,
 }
 
@@ -106,7 +106,8 @@ pub(crate) fn models_in(paths: &[PathBuf]) -> FilesOfDir<'_> {
     }
 }
 
-/// Returns whether a file says of itself that it is no language model. A file that cannot be read says nothing.
+/// Returns whether a file's header tells that the file is no language model. Returns false for a file that cannot be
+/// read.
 fn is_no_model(path: &Path) -> bool {
     let Ok((_, header)) = open(path) else { return false };
     let text = |key| header.metadata.text(key).ok().flatten();

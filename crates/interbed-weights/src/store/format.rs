@@ -33,7 +33,8 @@ const UNFINISHED_MAGIC: [u8; 8] = *b"\x89INTPART";
 /// Offset of the checksum in the header, behind all header bytes that it covers.
 const CHECKSUM_AT: usize = PAGE_BYTES as usize - 16;
 
-/// Content of a store: what it holds, and where. Offsets and lengths are in bytes, offsets from the start of the store.
+/// Manifest of a store: the contents of the store, and their places. Offsets and lengths are in bytes; offsets count
+/// from the start of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Name of the model, which is that of its directory or file.

@@ -22,7 +22,7 @@ static NUMBERS: [u32; ROWS] = {
     numbers
 };
 
-/// Number of threads that read rows. Rows are small, so what counts is how many reads are in flight at once.
+/// Number of threads that read rows. Rows are small, so the number of reads in flight decides how fast rows come.
 const READERS: usize = 4;
 
 /// Maximum number of times that the read of a row is tried.

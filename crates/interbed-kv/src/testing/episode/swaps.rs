@@ -96,8 +96,8 @@ impl Episode {
         assert!(self.manager.finish_swap(swap, outcome).is_empty());
     }
 
-    /// Returns some sequences in ascending order, without duplicates; now and then one of them may not be in this
-    /// state.
+    /// Returns some sequences in ascending order, without duplicates. Now and then one of the sequences may not be in
+    /// the wanted state.
     fn group(&mut self, state: SequenceState) -> Vec<u64> {
         let mut group: Vec<_> = self.running.keys().copied().filter(|&id| self.state(id) == state).collect();
         while !group.is_empty() && (group.len() > 3 || self.rng.once_in(2)) {
