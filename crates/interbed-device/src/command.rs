@@ -31,131 +31,131 @@ const ACCESSES_MAX: usize = 8 + 2 * PRODUCTS_MAX;
 pub enum Command<'a> {
     /// Writes numbers from the host: `values` is called once, with a slice as long as `out`.
     Fill {
-        /// Any shape.
+        /// The tensor to fill, of any shape.
         out: Tensor,
-        /// Writes the whole slice.
+        /// Writes all numbers of the slice.
         values: &'a dyn Fn(&mut [f32]),
     },
-    /// `out[i] = table[rows[i]] * multiplier`.
+    /// Computes `out[i] = table[rows[i]] * multiplier`, for rows of a table.
     Gather {
-        /// `[any, width]`
+        /// The table, `[any, width]`.
         table: &'a Weights,
-        /// `[tokens]`
+        /// The numbers of the rows to gather, `[tokens]`.
         rows: &'a [u32],
-        /// 1.0 for none.
+        /// The factor of all numbers; 1.0 changes nothing.
         multiplier: f32,
-        /// `[tokens, width]`
+        /// The result, `[tokens, width]`.
         out: Tensor,
     },
     /// Moves some rows, in ascending order, to the front of a tensor.
     KeepRows {
-        /// `[tokens, width]`
+        /// The rows, `[tokens, width]`.
         tensor: Tensor,
-        /// Numbers in a row.
+        /// The width of a row, in numbers.
         width: usize,
-        /// The rows to keep.
+        /// The numbers of the rows to keep.
         rows: &'a [u32],
     },
-    /// `out[t] = sum over s of factors[t][s] * from[places[t][s]]`, of rows; the sum is made in the order of `s`. With
-    /// one place for each and a factor of 1, it gathers rows.
+    /// Computes `out[t] = sum over s of factors[t][s] * from[places[t][s]]` for rows, in the order of `s`. With one
+    /// place for each row of `out`, and factors of 1, this command gathers rows.
     Combine {
-        /// `[any, width]`
+        /// The rows to combine, `[any, width]`.
         from: Tensor,
         /// Numbers in a row.
         width: usize,
-        /// `[rows of out, places of each]`, rows of `from`
+        /// The numbers of the rows of `from`, `[rows of out, places of each]`.
         places: &'a [u32],
         /// The factors, in the shape of `places`.
         factors: &'a [f32],
-        /// `[any, width]`
+        /// The result, `[any, width]`.
         out: Tensor,
     },
-    /// `out = x / rms(x) * weight`, for each row.
+    /// Computes `out = x / rms(x) * weight`, for each row.
     Norm {
-        /// `[tokens, width]`
+        /// The rows, `[tokens, width]`.
         x: Tensor,
-        /// `[width]`
+        /// The weights of the norm, `[width]`.
         weight: &'a Weights,
-        /// Added to the mean square.
+        /// The number that is added to the mean square.
         epsilon: f32,
         /// The result, in the shape of `x`; may be `x` itself.
         out: Tensor,
     },
-    /// `sum += branch * scale`, then writes the norm of `sum` to `out`.
+    /// Computes `sum += branch * scale`, then writes the norm of `sum` to `out`.
     AddAndNorm {
-        /// `[tokens, width]`
+        /// The sum, `[tokens, width]`, to which the branch is added.
         sum: Tensor,
         /// The branch, in the shape of `sum`.
         branch: Tensor,
-        /// 1.0 for none.
+        /// The factor of the branch; 1.0 changes nothing.
         scale: f32,
-        /// `[width]`
+        /// The weights of the norm, `[width]`.
         weight: &'a Weights,
-        /// Added to the mean square.
+        /// The number that is added to the mean square.
         epsilon: f32,
         /// The result, in the shape of `sum`.
         out: Tensor,
     },
-    /// `sum += branch * scale`.
+    /// Computes `sum += branch * scale`.
     Add {
-        /// Any shape.
+        /// The sum, of any shape, to which the branch is added.
         sum: Tensor,
         /// The branch, in the shape of `sum`.
         branch: Tensor,
-        /// 1.0 for none.
+        /// The factor of the branch; 1.0 changes nothing.
         scale: f32,
     },
-    /// `x *= by`.
+    /// Computes `x *= by`.
     Scale {
-        /// Any shape.
+        /// The numbers to scale, of any shape.
         x: Tensor,
         /// The factor.
         by: f32,
     },
-    /// `out[t][r] = sum over c of x[t][c] * weights[r][c] + bias[r]`, for each of `products`. With `gate`, products
-    /// come in pairs over the same rows; the first result of a pair becomes `gate(first) * second`, the second is
-    /// scratch.
+    /// Computes `out[t][r] = sum over c of x[t][c] * weights[r][c] + bias[r]`, for each of `products`. With `gate`,
+    /// products come in pairs over the same rows; the first result of a pair becomes `gate(first) * second`, and the
+    /// second result is scratch memory.
     Products {
-        /// `[tokens, cols]`
+        /// The activations, `[tokens, cols]`.
         x: Tensor,
         /// Numbers in a row of `x`.
         cols: usize,
         /// The bands to multiply with, in ascending order of rows for each `out`: at most [`PRODUCTS_MAX`], with at
         /// most [`OUTS_MAX`] results.
         products: &'a [BandProduct<'a>],
-        /// The activation of a gated network.
+        /// The activation function of a gated network; `None` if products do not come in pairs.
         gate: Option<Activation>,
     },
-    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or the formula of [`Activation`]), for some columns `c`.
-    /// [`Products`](Self::Products) with a `gate` does the same; this command serves pairs whose products were computed
-    /// apart.
+    /// Computes `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or the formula of [`Activation`]), for some columns
+    /// `c`. [`Products`](Self::Products) with a `gate` does the same; this command serves pairs whose products were
+    /// computed apart.
     Gate {
-        /// `[tokens, width]`
+        /// The numbers to which the activation function is applied, and the result: `[tokens, width]`.
         gate: Tensor,
         /// The factors, in the shape of `gate`.
         up: Tensor,
         /// Numbers in a row of `gate` or `up`.
         width: usize,
-        /// The columns.
+        /// The columns that are computed.
         columns: Range<usize>,
-        /// The activation.
+        /// The activation function.
         activation: Activation,
     },
     /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
     StoreKv {
         /// The place of the layer in a block.
         layer: KvLayer,
-        /// The batch.
+        /// The sequences of the batch.
         sequences: KvSequences<'a>,
         /// The way in which the elements of a head form pairs.
         style: RopeStyle,
-        /// `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated.
+        /// The cosines, `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated.
         cos: Tensor,
         /// The sines, in the shape of `cos`.
         sin: Tensor,
-        /// `[tokens, heads, head_dim]`
+        /// The queries, `[tokens, heads, head_dim]`.
         q: Tensor,
-        /// `[tokens, num_kv_heads, head_dim]`
+        /// The keys, `[tokens, num_kv_heads, head_dim]`.
         k: Tensor,
         /// The values, in the shape of `k`.
         v: Tensor,
@@ -167,13 +167,14 @@ pub enum Command<'a> {
         layer: AttentionLayer,
         /// The frame of this layer that holds the KV of the sequences; `None` if the KV blocks hold the KV.
         frame: Option<&'a KvFrame>,
-        /// The batch, or some of it.
+        /// The sequences of the batch, or some of them.
         sequences: KvSequences<'a>,
         /// A score for each head that takes its share of the attention and has no value: `[heads]`, not scaled.
         sinks: Option<&'a Weights>,
-        /// `[tokens, heads, head_dim]`
+        /// The queries, `[tokens, heads, head_dim]`.
         q: Tensor,
-        /// `[tokens, heads, ATTENTION_STATE]` if part of a sequence is held at another time; otherwise empty.
+        /// The state that is passed on from command to command, `[tokens, heads, ATTENTION_STATE]`, if part of a
+        /// sequence is held at another time; otherwise empty.
         state: Tensor,
         /// The result, in the shape of `q`.
         out: Tensor,
@@ -181,13 +182,13 @@ pub enum Command<'a> {
     /// Takes the greatest numbers of each row, greatest first and among equals the first, and writes each as a pair of
     /// the number's place in the row and the number. NaN comes before all others, and -0.0 equals 0.0.
     Best {
-        /// `[rows, width]`, with at most [`BEST_WIDTH_MAX`] numbers in a row.
+        /// The rows, `[rows, width]`, with at most [`BEST_WIDTH_MAX`] numbers in a row.
         x: Tensor,
         /// Numbers in a row.
         width: usize,
         /// The number of pairs wanted of each row: at most `width` and [`BEST_MAX`].
         count: usize,
-        /// `[rows, count, 2]`
+        /// The result, `[rows, count, 2]`.
         out: Tensor,
     },
     /// Copies bytes of weights into the device's own memory.
@@ -204,17 +205,18 @@ pub enum Command<'a> {
     },
     /// Copies whole KV blocks, as pairs `(source, destination)`, one after the other.
     CopyBlocks {
-        /// The copies.
+        /// The pairs `(source, destination)` of block numbers.
         copies: &'a [(u32, u32)],
     },
-    /// The content of a tensor is not needed any more, and is unspecified until it is written again.
+    /// Notes that the content of a tensor is not needed any more. The content is unspecified until the tensor is
+    /// written again.
     Discard {
-        /// Any shape.
+        /// The tensor, of any shape.
         tensor: Tensor,
     },
     /// Copies a tensor to host memory, where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
     Download {
-        /// Any shape.
+        /// The tensor, of any shape.
         from: Tensor,
     },
 }
@@ -222,13 +224,13 @@ pub enum Command<'a> {
 /// A product of activations with some rows of a matrix.
 #[derive(Debug, Clone)]
 pub struct BandProduct<'a> {
-    /// The weights of these rows, `[rows, cols]`.
+    /// The weights of the band's rows, `[rows, cols]`.
     pub weights: &'a Weights,
-    /// The numbers of these rows in the whole matrix.
+    /// The numbers of the band's rows in the whole matrix.
     pub rows: Range<usize>,
-    /// The whole matrix's bias.
+    /// The bias of the whole matrix.
     pub bias: Option<&'a Weights>,
-    /// The whole matrix's result, `[tokens, all rows]`.
+    /// The result of the whole matrix, `[tokens, all rows]`.
     pub out: Tensor,
 }
 
@@ -248,7 +250,7 @@ pub enum Operand {
     Tensor(Tensor),
     /// Some columns of a tensor of rows.
     Columns {
-        /// `[rows, any]`
+        /// The tensor of which the columns are a part, `[rows, any]`.
         tensor: Tensor,
         /// The first column.
         start: usize,

@@ -15,7 +15,7 @@ pub struct Evicted {
     pub block: BlockId,
     /// Label of the content: its key, the key of the block before it, its owner and its tokens.
     pub label: BlockLabel,
-    /// Number for what the eviction policy knows of the content's use; see
+    /// Class that the eviction policy gives the content for its use; see
     /// [`EvictionPolicy::class`](crate::EvictionPolicy::class).
     pub class: u8,
 }

@@ -266,7 +266,7 @@ pub(super) struct AttentionPush {
     pub parts: u64,
     pub tiles: u64,
     pub blocks: u64,
-    /// 0 for none.
+    /// The address of the sinks; 0 if there are none.
     pub sinks: u64,
     pub heads: u32,
     pub sharing: u32,
@@ -289,7 +289,7 @@ pub(super) struct MergePush {
     pub parts: u64,
     pub result: u64,
     pub counts: u64,
-    /// 0 for none.
+    /// The address of the sinks; 0 if there are none.
     pub sinks: u64,
     pub heads: u32,
     pub parts_per_row: u32,

@@ -37,7 +37,8 @@ pub(super) struct Rearranged {
     pub entry: CatalogEntry,
 }
 
-/// Matrices of equal shape that lie one after the other in the rearranged file, and where they come from.
+/// Matrices of equal shape that lie one after the other in the rearranged file, and the place of their bytes in the
+/// model's files.
 #[derive(Debug)]
 struct Part {
     /// Offset of the first matrix's first byte in the rearranged file.
