@@ -254,7 +254,7 @@ pub enum Operand {
         tensor: Tensor,
         /// The first column.
         start: usize,
-        /// Behind the last.
+        /// The column behind the last column.
         end: usize,
     },
     /// The KV blocks.
