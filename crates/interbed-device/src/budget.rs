@@ -8,7 +8,7 @@ use crate::Bytes;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{name} needs {wanted}, but {left} of the budget of {total} are left")]
 pub struct OverBudget {
-    /// What the memory was for.
+    /// The use for which the memory was asked.
     pub name: String,
     /// Bytes asked for.
     pub wanted: Bytes,
@@ -26,7 +26,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `total`, with nothing reserved.
+    /// Creates a budget of `total`, with nothing reserved.
     pub fn new(total: Bytes) -> Self {
         Self { total, entries: Vec::new() }
     }
@@ -34,7 +34,7 @@ impl Budget {
     /// Reserves `wanted` for `name`.
     ///
     /// # Errors
-    /// When less than `wanted` is left; nothing is reserved then.
+    /// Fails if less than `wanted` is left; nothing is reserved then.
     pub fn reserve(&mut self, name: &str, wanted: Bytes) -> Result<(), OverBudget> {
         if wanted > self.left() {
             return Err(OverBudget { name: name.to_owned(), wanted, left: self.left(), total: self.total });
@@ -43,17 +43,17 @@ impl Budget {
         Ok(())
     }
 
-    /// The whole budget.
+    /// Returns the whole budget.
     pub fn total(&self) -> Bytes {
         self.total
     }
 
-    /// What is not reserved.
+    /// Returns the number of bytes that are not reserved.
     pub fn left(&self) -> Bytes {
         Bytes(self.total.0 - self.entries.iter().map(|(_, bytes)| bytes.0).sum::<u64>())
     }
 
-    /// The reservations, by name, in order.
+    /// Returns the reservations, by name, in order.
     pub fn entries(&self) -> &[(String, Bytes)] {
         &self.entries
     }

@@ -14,10 +14,11 @@ use thiserror::Error;
 /// Bytes of a huge page.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// Buffers of at least this size ask for huge pages, which give fewer TLB misses when a pass walks through all of the
-/// buffer, and split direct reads into few pieces (some disks take their time for each). A buffer smaller than a huge
-/// page shares one with neighbouring mappings, since the system maps it beside them. (After unmapping it no longer
-/// counts; the system splits the huge page when memory is short.)
+/// Minimum size in bytes of a buffer that asks for huge pages, which give fewer TLB misses when a pass walks through
+/// all of the buffer, and split direct reads into few pieces (some disks take a fixed time for each piece). A buffer
+/// smaller than a huge page shares that page with neighbouring mappings, because the system maps the buffer beside
+/// them. (After unmapping, the buffer's part of the page no longer counts as used; the system splits the huge page when
+/// memory is short.)
 const HUGE_FROM: usize = 256 << 10;
 
 /// The operating system refused memory.
@@ -44,7 +45,7 @@ impl AllocError {
 pub struct HostBuffer {
     start: NonNull<u8>,
     len: usize,
-    /// The same memory as a device sees it, if one does.
+    /// A device's view of this memory, if a device has one.
     view: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -57,17 +58,17 @@ impl HostBuffer {
     /// Maps `len` bytes. A length of 0 gives an empty buffer.
     ///
     /// # Errors
-    /// When the system does not have that much address space or memory left.
+    /// Fails if the system does not have that much address space or memory left.
     pub fn new_zeroed(len: usize) -> Result<Self, AllocError> {
         let advice = (len >= HUGE_FROM).then_some(Advice::LinuxHugepage);
         Self::map(len, 0, MapFlags::PRIVATE, advice)
     }
 
-    /// Maps `count` buffers of `len` bytes each. If `len` is a multiple of the page size, they lie side by side and use
-    /// huge pages even if one buffer is smaller than such a page. Each buffer is unmapped separately.
+    /// Maps `count` buffers of `len` bytes each. If `len` is a multiple of the page size, the buffers lie side by side
+    /// and use huge pages even if one buffer is smaller than a huge page. Each buffer is unmapped separately.
     ///
     /// # Errors
-    /// When the system does not have that much address space or memory left.
+    /// Fails if the system does not have that much address space or memory left.
     pub fn new_row(len: usize, count: usize) -> Result<Vec<Self>, AllocError> {
         if !len.is_multiple_of(page_size()) {
             return (0..count).map(|_| Self::new_zeroed(len)).collect();
@@ -82,32 +83,33 @@ impl HostBuffer {
     }
 
     /// Maps `len` bytes, many of which may never be written, or may be [given back](Self::give_back). The system does
-    /// not reserve memory for them, and uses no huge pages, as one written byte would make a whole huge page resident.
+    /// not reserve memory for these bytes, and uses no huge pages, because one written byte would make a whole huge
+    /// page resident.
     ///
     /// # Errors
-    /// When the system does not have that much address space left.
+    /// Fails if the system does not have that much address space left.
     pub fn new_sparse(len: usize) -> Result<Self, AllocError> {
         Self::map(len, 0, MapFlags::PRIVATE | MapFlags::NORESERVE, Some(Advice::LinuxNoHugepage))
     }
 
-    /// Bytes in the buffer.
+    /// Returns the number of bytes in the buffer.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the buffer has no bytes.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Gives the whole pages within `range` back to the system. They are no longer resident, and read as zeros from now
-    /// on; pages that also hold bytes outside `range` stay as they are.
+    /// Gives the whole pages within `range` back to the system. The pages are no longer resident, and read as zeros
+    /// from now on; pages that also hold bytes outside `range` stay unchanged.
     ///
     /// # Errors
-    /// When the system refused, for which it has no reason; the bytes are then unchanged.
+    /// Fails if the system refused, for which it has no reason; the bytes are then unchanged.
     ///
     /// # Panics
-    /// If the range is not within the buffer.
+    /// Panics if the range is not within the buffer.
     pub fn give_back(&mut self, range: Range<usize>) -> std::io::Result<()> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} is not within {} bytes", self.len);
         let page = page_size();
@@ -126,29 +128,29 @@ impl HostBuffer {
         Ok(dropped?)
     }
 
-    /// The pages that the buffer owns: where they begin, and their bytes.
+    /// Returns the address at which the buffer's pages begin, and the number of their bytes.
     pub(crate) fn pages(&self) -> (NonNull<u8>, usize) {
         (self.start, self.len.next_multiple_of(page_size()))
     }
 
-    /// Keeps a device's view of the [pages](Self::pages), which stay mapped as they are until it is dropped. The first
-    /// one is kept.
+    /// Keeps a device's view of the [pages](Self::pages), which stay mapped until the buffer is dropped. If a view is
+    /// kept already, that view stays and the new view is dropped.
     pub(crate) fn keep_view<T: Any + Send + Sync>(&self, view: T) {
         self.view.get_or_init(|| Box::new(view));
     }
 
-    /// The view that is kept, if it is one of this type.
+    /// Returns the view that is kept, if the view has the type `T`.
     pub(crate) fn view<T: Any>(&self) -> Option<&T> {
         self.view.get()?.downcast_ref()
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the mapping is `len` bytes, initialised to zero by the kernel, and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// The bytes, to write.
+    /// Returns the bytes, to write.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, and `&mut self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
@@ -188,7 +190,7 @@ impl HostBuffer {
     }
 }
 
-/// Bytes of a page of memory.
+/// Returns the number of bytes of a page of memory.
 pub fn page_size() -> usize {
     rustix::param::page_size()
 }

@@ -11,137 +11,138 @@ use crate::{HostBuffer, KvFrame, PlacedBytes, Tensor, Weights};
 /// The most products in one [`Command::Products`], and so the most bands of weights that one command can use.
 pub const PRODUCTS_MAX: usize = 16;
 
-/// The most results of one command's products. Each is the result of a whole matrix, of which a command may have
+/// The most results of one command's products. Each result belongs to a whole matrix, of which a command may have
 /// several bands.
 pub const OUTS_MAX: usize = 4;
 
 /// The most numbers that [`Command::Best`] takes of a row.
 pub const BEST_MAX: usize = 65;
 
-/// The most numbers of a row of which it takes the greatest.
+/// The most numbers that a row of [`Command::Best`] may have.
 pub const BEST_WIDTH_MAX: usize = 1 << 22;
 
 /// The most places that one command reads and writes.
 const ACCESSES_MAX: usize = 8 + 2 * PRODUCTS_MAX;
 
-/// One operation. Numbers are f32 in [`Tensor`]s; shapes follow from the lengths.
+/// One operation. All numbers are f32 in [`Tensor`]s, whose shapes follow from their lengths.
 ///
 /// A device reads everything that a command borrows before [`submit`](crate::Device::submit) returns, and copies what
 /// it needs for longer; for [`Weights`], it keeps their memory alive instead.
 pub enum Command<'a> {
     /// Writes numbers from the host: `values` is called once, with a slice as long as `out`.
     Fill {
-        /// Any shape.
+        /// The tensor to fill, of any shape.
         out: Tensor,
-        /// Writes the whole slice.
+        /// Writes all numbers of the slice.
         values: &'a dyn Fn(&mut [f32]),
     },
-    /// `out[i] = table[rows[i]] * multiplier`.
+    /// Computes `out[i] = table[rows[i]] * multiplier`, for rows of a table.
     Gather {
-        /// `[any, width]`
+        /// The table, `[any, width]`.
         table: &'a Weights,
-        /// `[tokens]`
+        /// The numbers of the rows to gather, `[tokens]`.
         rows: &'a [u32],
-        /// 1.0 for none.
+        /// The factor of all numbers; 1.0 changes nothing.
         multiplier: f32,
-        /// `[tokens, width]`
+        /// The result, `[tokens, width]`.
         out: Tensor,
     },
     /// Moves some rows, in ascending order, to the front of a tensor.
     KeepRows {
-        /// `[tokens, width]`
+        /// The rows, `[tokens, width]`.
         tensor: Tensor,
-        /// Numbers in a row.
+        /// The width of a row, in numbers.
         width: usize,
-        /// The rows to keep.
+        /// The numbers of the rows to keep.
         rows: &'a [u32],
     },
-    /// `out[t] = sum over s of factors[t][s] * from[places[t][s]]`, of rows; the sum is made in the order of `s`. With
-    /// one place for each and a factor of 1, it gathers rows.
+    /// Computes `out[t] = sum over s of factors[t][s] * from[places[t][s]]` for rows, in the order of `s`. With one
+    /// place for each row of `out`, and factors of 1, this command gathers rows.
     Combine {
-        /// `[any, width]`
+        /// The rows to combine, `[any, width]`.
         from: Tensor,
         /// Numbers in a row.
         width: usize,
-        /// `[rows of out, places of each]`, rows of `from`
+        /// The numbers of the rows of `from`, `[rows of out, places of each]`.
         places: &'a [u32],
-        /// Same shape as `places`.
+        /// The factors, in the shape of `places`.
         factors: &'a [f32],
-        /// `[any, width]`
+        /// The result, `[any, width]`.
         out: Tensor,
     },
     /// `out = x / rms(x) * (weight + offset)`, for each row.
     Norm {
-        /// `[tokens, width]`
+        /// The rows, `[tokens, width]`.
         x: Tensor,
-        /// `[width]`
+        /// The weights of the norm, `[width]`.
         weight: &'a Weights,
         /// Added to each element of the weight.
         offset: f32,
         /// Added to the mean square.
         epsilon: f32,
-        /// Same shape as `x`; may be `x` itself.
+        /// The result, in the shape of `x`; may be `x` itself.
         out: Tensor,
     },
-    /// `sum += branch * scale`, then writes the norm of `sum` to `out`.
+    /// Computes `sum += branch * scale`, then writes the norm of `sum` to `out`.
     AddAndNorm {
-        /// `[tokens, width]`
+        /// The sum, `[tokens, width]`, to which the branch is added.
         sum: Tensor,
-        /// Same shape as `sum`.
+        /// The branch, in the shape of `sum`.
         branch: Tensor,
-        /// 1.0 for none.
+        /// The factor of the branch; 1.0 changes nothing.
         scale: f32,
-        /// `[width]`
+        /// The weights of the norm, `[width]`.
         weight: &'a Weights,
         /// Added to each element of the weight.
         offset: f32,
         /// Added to the mean square.
         epsilon: f32,
-        /// Same shape as `sum`.
+        /// The result, in the shape of `sum`.
         out: Tensor,
     },
-    /// `sum += branch * scale`.
+    /// Computes `sum += branch * scale`.
     Add {
-        /// Any shape.
+        /// The sum, of any shape, to which the branch is added.
         sum: Tensor,
-        /// Same shape as `sum`.
+        /// The branch, in the shape of `sum`.
         branch: Tensor,
-        /// 1.0 for none.
+        /// The factor of the branch; 1.0 changes nothing.
         scale: f32,
     },
-    /// `x *= by`.
+    /// Computes `x *= by`.
     Scale {
-        /// Any shape.
+        /// The numbers to scale, of any shape.
         x: Tensor,
         /// The factor.
         by: f32,
     },
-    /// `out[t][r] = sum over c of x[t][c] * weights[r][c] + bias[r]`, for each of `products`. With `gate`, products
-    /// come in pairs over the same rows; the first result of a pair becomes `gate(first) * second`, the second is
-    /// scratch.
+    /// Computes `out[t][r] = sum over c of x[t][c] * weights[r][c] + bias[r]`, for each of `products`. With `gate`,
+    /// products come in pairs over the same rows; the first result of a pair becomes `gate(first) * second`, and the
+    /// second result is scratch memory.
     Products {
-        /// `[tokens, cols]`
+        /// The activations, `[tokens, cols]`.
         x: Tensor,
         /// Numbers in a row of `x`.
         cols: usize,
         /// The bands to multiply with, in ascending order of rows for each `out`: at most [`PRODUCTS_MAX`], with at
         /// most [`OUTS_MAX`] results.
         products: &'a [BandProduct<'a>],
-        /// The activation of a gated network.
+        /// The activation function of a gated network; `None` if products do not come in pairs.
         gate: Option<Activation>,
     },
-    /// `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or what [`Activation`] says), for some columns `c`: what
-    /// [`Products`](Self::Products) does with its `gate`, where the products of a pair were computed apart.
+    /// Computes `gate[t][c] = activation(gate[t][c]) * up[t][c]` (or the formula of [`Activation`]), for some columns
+    /// `c`. [`Products`](Self::Products) with a `gate` does the same; this command serves pairs whose products were
+    /// computed apart.
     Gate {
-        /// `[tokens, width]`
+        /// The numbers to which the activation function is applied, and the result: `[tokens, width]`.
         gate: Tensor,
-        /// Same shape as `gate`.
+        /// The factors, in the shape of `gate`.
         up: Tensor,
-        /// Numbers in a row of either.
+        /// Numbers in a row of `gate` or `up`.
         width: usize,
-        /// The columns.
+        /// The columns that are computed.
         columns: Range<usize>,
-        /// The activation.
+        /// The activation function.
         activation: Activation,
     },
     /// `x = activation(x)`, for networks without a gate.
@@ -153,78 +154,80 @@ pub enum Command<'a> {
     },
     /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
     StoreKv {
-        /// Where the layer lies in a block.
+        /// The place of the layer in a block.
         layer: KvLayer,
-        /// The batch.
+        /// The sequences of the batch.
         sequences: KvSequences<'a>,
-        /// Which elements of a head form pairs.
+        /// The way in which the elements of a head form pairs.
         style: RopeStyle,
-        /// `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated
+        /// The cosines, `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated.
         cos: Tensor,
-        /// Same shape as `cos`.
+        /// The sines, in the shape of `cos`.
         sin: Tensor,
-        /// `[tokens, heads, head_dim]`
+        /// The queries, `[tokens, heads, head_dim]`.
         q: Tensor,
-        /// `[tokens, num_kv_heads, head_dim]`
+        /// The keys, `[tokens, num_kv_heads, head_dim]`.
         k: Tensor,
-        /// Same shape as `k`.
+        /// The values, in the shape of `k`.
         v: Tensor,
     },
-    /// Attention of every token to the KV of its own sequence, as far as that is held: see
+    /// Computes the attention of every token to the KV of the token's own sequence, as far as that KV is held: see
     /// [`attention`](interbed_kernels::attention).
     Attend {
-        /// What the layer computes.
+        /// The computation of the layer.
         layer: AttentionLayer,
-        /// Where the KV is that the sequences hold: a frame of this layer's, or, without one, the KV blocks.
+        /// The frame of this layer that holds the KV of the sequences; `None` if the KV blocks hold the KV.
         frame: Option<&'a KvFrame>,
-        /// The batch, or some of it.
+        /// The sequences of the batch, or some of them.
         sequences: KvSequences<'a>,
-        /// A score for each head that takes its share of the weights and has no value: `[heads]`, not scaled.
+        /// A score for each head that takes its share of the attention and has no value: `[heads]`, not scaled.
         sinks: Option<&'a Weights>,
-        /// `[tokens, heads, head_dim]`
+        /// The queries, `[tokens, heads, head_dim]`.
         q: Tensor,
-        /// `[tokens, heads, ATTENTION_STATE]`, if some of a sequence is held at another time; otherwise empty.
+        /// The state that is passed on from command to command, `[tokens, heads, ATTENTION_STATE]`, if part of a
+        /// sequence is held at another time; otherwise empty.
         state: Tensor,
-        /// Same shape as `q`.
+        /// The result, in the shape of `q`.
         out: Tensor,
     },
-    /// The greatest numbers of each row, greatest first and among equals the first: pairs of their place in the row and
-    /// the number. NaN comes before all others, and -0.0 equals 0.0.
+    /// Takes the greatest numbers of each row, greatest first and among equals the first, and writes each as a pair of
+    /// the number's place in the row and the number. NaN comes before all others, and -0.0 equals 0.0.
     Best {
-        /// `[rows, width]`, with at most [`BEST_WIDTH_MAX`] numbers in a row.
+        /// The rows, `[rows, width]`, with at most [`BEST_WIDTH_MAX`] numbers in a row.
         x: Tensor,
         /// Numbers in a row.
         width: usize,
-        /// How many of them are wanted: at most `width` and [`BEST_MAX`].
+        /// The number of pairs wanted of each row: at most `width` and [`BEST_MAX`].
         count: usize,
-        /// `[rows, count, 2]`
+        /// The result, `[rows, count, 2]`.
         out: Tensor,
     },
     /// Copies bytes of weights into the device's own memory.
     CopyWeights {
-        /// Host memory. If the device [shares](crate::Device::share) it, the bytes are read when the command is
-        /// executed, and the device keeps the memory until then.
+        /// Host memory that holds the bytes. If the device [shares](crate::Device::share) that memory, the bytes are
+        /// read when the command is executed, and the device keeps the memory until then.
         from: &'a Arc<HostBuffer>,
-        /// Which of its bytes.
+        /// The bytes of `from` that are copied.
         range: Range<usize>,
         /// Memory that [`Device::allocate`](crate::Device::allocate) gave.
         to: &'a PlacedBytes,
-        /// Where in it they go.
+        /// The byte of `to` at which the copy begins.
         at: usize,
     },
     /// Copies whole KV blocks, as pairs `(source, destination)`, one after the other.
     CopyBlocks {
-        /// The copies.
+        /// The pairs `(source, destination)` of block numbers.
         copies: &'a [(u32, u32)],
     },
-    /// The content of a tensor is not needed any more, and is unspecified until it is written again.
+    /// Notes that the content of a tensor is not needed any more. The content is unspecified until the tensor is
+    /// written again.
     Discard {
-        /// Any shape.
+        /// The tensor, of any shape.
         tensor: Tensor,
     },
-    /// Copies a tensor to where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
+    /// Copies a tensor to host memory, where the host reads it: see [`Device::downloaded`](crate::Device::downloaded).
     Download {
-        /// Any shape.
+        /// The tensor, of any shape.
         from: Tensor,
     },
 }
@@ -232,22 +235,22 @@ pub enum Command<'a> {
 /// A product of activations with some rows of a matrix.
 #[derive(Debug, Clone)]
 pub struct BandProduct<'a> {
-    /// The weights of these rows, `[rows, cols]`.
+    /// The weights of the band's rows, `[rows, cols]`.
     pub weights: &'a Weights,
-    /// The numbers of these rows in the whole matrix.
+    /// The numbers of the band's rows in the whole matrix.
     pub rows: Range<usize>,
-    /// The whole matrix's bias.
+    /// The bias of the whole matrix.
     pub bias: Option<&'a Weights>,
-    /// The whole matrix's result, `[tokens, all rows]`.
+    /// The result of the whole matrix, `[tokens, all rows]`.
     pub out: Tensor,
 }
 
-/// Where the KV of a batch's sequences lies.
+/// The place of the KV of a batch's sequences.
 #[derive(Debug, Clone, Copy)]
 pub struct KvSequences<'a> {
     /// One span for each sequence, in the order of their rows.
     pub spans: &'a [AttentionSpan],
-    /// The block tables, of which each span names a part.
+    /// The block tables of the sequences. Each span names a part of them.
     pub tables: &'a [u32],
 }
 
@@ -258,11 +261,11 @@ pub enum Operand {
     Tensor(Tensor),
     /// Some columns of a tensor of rows.
     Columns {
-        /// `[rows, any]`
+        /// The tensor of which the columns are a part, `[rows, any]`.
         tensor: Tensor,
         /// The first column.
         start: usize,
-        /// Behind the last.
+        /// The column behind the last column.
         end: usize,
     },
     /// The KV blocks.
@@ -271,11 +274,11 @@ pub enum Operand {
     Host(Tensor),
     /// Some bytes of weights in the device's own memory, by its number.
     Weights {
-        /// See [`PlacedBytes::number`].
+        /// The number of the memory, from [`PlacedBytes::number`].
         memory: usize,
-        /// The first of them.
+        /// The first byte of the weights.
         start: usize,
-        /// Behind the last.
+        /// The byte after the last byte of the weights.
         end: usize,
     },
 }
@@ -287,7 +290,7 @@ impl From<Tensor> for Operand {
 }
 
 impl Operand {
-    /// Whether a write to one may change what is read from the other.
+    /// Returns whether a write to one of the two places may change what is read from the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tensor(one), Self::Tensor(other)) | (Self::Host(one), Self::Host(other)) => one.overlaps(other),
@@ -310,19 +313,20 @@ impl Operand {
 pub struct Use {
     /// The place.
     pub place: Operand,
-    /// Whether the place is written; it may be read as well.
+    /// Whether the command writes the place; a written place may be read as well.
     pub writes: bool,
 }
 
 impl Use {
-    /// Whether two commands with these uses must be executed in order.
+    /// Returns whether two commands with these uses must be executed in order.
     pub fn conflicts(&self, other: &Self) -> bool {
         (self.writes || other.writes) && self.place.overlaps(&other.place)
     }
 }
 
 impl Command<'_> {
-    /// Everything that the command reads and writes, except weights in host memory: barriers are derived from it.
+    /// Returns everything that the command reads and writes, except weights in host memory. Barriers are derived from
+    /// these uses.
     pub fn uses(&self) -> ArrayVec<Use, ACCESSES_MAX> {
         let mut uses = Uses(ArrayVec::new());
         match *self {
@@ -379,12 +383,12 @@ impl Uses {
         self.add(place.into(), false)
     }
 
-    /// The place is written, and may be read as well.
+    /// Notes that the place is written, and may be read as well.
     fn writes(&mut self, place: impl Into<Operand>) -> &mut Self {
         self.add(place.into(), true)
     }
 
-    /// Weights are read, if there are any and they lie in the device's own memory.
+    /// Notes that the weights are read, if there are any and they lie in the device's own memory.
     fn reads_weights<'w>(&mut self, weights: impl Into<Option<&'w Weights>>) -> &mut Self {
         if let Some((memory, range)) = weights.into().map(Weights::place)
             && let Some(memory) = memory.number()
@@ -404,8 +408,8 @@ impl Uses {
     }
 }
 
-/// What [`Command::Best`] leaves of one row, into `out` `[count, 2]`: in one look at the row, each number put in its
-/// place among those that are kept.
+/// Writes the result of [`Command::Best`] for one row to `out` `[count, 2]`. The row is read once, and each number is
+/// put in its place among the numbers that are kept.
 pub(crate) fn best_of_row(row: &[f32], out: &mut [f32]) {
     let (out, _) = out.as_chunks_mut::<2>();
     let is_before = |one: f32, other: f32| one > other || one.is_nan() && !other.is_nan();

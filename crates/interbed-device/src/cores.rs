@@ -1,4 +1,4 @@
-//! How many threads compute: one for each physical core that this process may use.
+//! The number of threads that compute: one for each physical core that this process may use.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -6,11 +6,12 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// Where Linux describes the processors.
+/// The directory in which Linux describes the processors.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// Physical cores that this process may use, by affinity (which a cgroup's cpuset sets) and by the cgroup's quota. Two
-/// threads on one core share its multipliers and load units, so a second thread would only slow down the first.
+/// Returns the number of physical cores that this process may use, by affinity (which a cgroup's cpuset sets) and by
+/// the cgroup's quota. Two threads on one core share that core's multipliers and load units, so a second thread would
+/// only slow down the first.
 pub fn usable_cores() -> NonZeroUsize {
     let allowed = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     match sched_getaffinity(None) {
@@ -23,7 +24,8 @@ pub fn usable_cores() -> NonZeroUsize {
     }
 }
 
-/// The number of cores that these logical processors belong to; a processor of unknown siblings counts as a core.
+/// Returns the number of cores that these logical processors belong to; a processor of unknown siblings counts as a
+/// core.
 fn count_cores(folder: &Path, processors: impl Iterator<Item = usize>) -> usize {
     let siblings = |processor: usize| {
         let topology = folder.join(format!("cpu{processor}/topology"));

@@ -25,26 +25,26 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A pool of `threads` threads, with the best instructions that the processor has.
+    /// Creates a pool of `threads` threads, with the best instructions that the processor has.
     pub fn new(threads: NonZeroUsize) -> Self {
         Self { pool: Pool::new(threads), level: Level::detect() }
     }
 }
 
-/// What the largest pass needs from a device.
+/// The needs of the largest pass.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PassNeeds {
     /// All tensors.
     pub tensors: TensorArea,
     /// Rows of activations.
     pub tokens: usize,
-    /// Numbers in a row of activations that is multiplied; the largest.
+    /// The most numbers in a row of activations that is multiplied.
     pub product_cols: usize,
-    /// Numbers in the weights of a norm; the largest.
+    /// The most numbers in the weights of a norm.
     pub norm_cols: usize,
-    /// See [`interbed_kernels::attention_scratch`].
+    /// Numbers of scratch memory that attention takes: see [`interbed_kernels::attention_scratch`].
     pub attention_scratch: usize,
-    /// Numbers in a row of which the [greatest](Command::Best) are taken; the largest.
+    /// The most numbers in a row of which the [greatest](Command::Best) are taken.
     pub best_width: usize,
 }
 
@@ -67,9 +67,9 @@ struct Areas {
     tensors: usize,
     /// A norm's weights, widened.
     norm: usize,
-    /// See [`interbed_kernels::attention_scratch`].
+    /// Scratch memory of attention: see [`interbed_kernels::attention_scratch`].
     parts: usize,
-    /// See [`Activations::scratch_len`].
+    /// Scratch memory of products: see [`Activations::scratch_len`].
     product: usize,
 }
 
@@ -82,22 +82,22 @@ struct Parts<'a> {
 }
 
 impl CpuDevice {
-    /// A device with memory for passes of these `needs`, and with the KV blocks of `kv`.
+    /// Creates a device with memory for passes of these `needs`, and with the KV blocks of `kv`.
     ///
     /// # Errors
-    /// When the system does not have that much memory.
+    /// Fails if the system does not have that much memory.
     pub fn new(cpu: Cpu, needs: &PassNeeds, kv: KvPool) -> Result<Self, AllocError> {
         let areas = Areas::of(needs, cpu.pool.threads());
         let memory = HostBuffer::new_zeroed(areas.bytes())?;
         Ok(Self { cpu, kv, memory, areas, prepared: None, submitted: 0 })
     }
 
-    /// Bytes of memory that passes of these `needs` take on `threads` threads, without KV.
+    /// Returns the number of bytes of memory that passes of these `needs` take on `threads` threads, without KV.
     pub fn pass_bytes(needs: &PassNeeds, threads: NonZeroUsize) -> usize {
         Areas::of(needs, threads.get()).bytes()
     }
 
-    /// The threads and instructions of the device.
+    /// Returns the threads and instructions of the device.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
@@ -109,12 +109,12 @@ impl CpuDevice {
         self.prepared = None;
     }
 
-    /// The KV blocks.
+    /// Returns the KV blocks.
     pub fn kv(&self) -> &KvPool {
         &self.kv
     }
 
-    /// The KV blocks, for copying blocks and giving memory back.
+    /// Returns the KV blocks, for copying blocks and giving memory back.
     pub fn kv_mut(&mut self) -> &mut KvPool {
         &mut self.kv
     }
@@ -248,7 +248,7 @@ impl Areas {
         }
     }
 
-    /// Bytes of all parts; the largest number if they overflow.
+    /// Returns the number of bytes of all parts; the largest number if they overflow.
     fn bytes(&self) -> usize {
         let all = [self.tensors, self.norm, self.parts, self.product];
         all.into_iter().fold(0, usize::saturating_add).saturating_mul(size_of::<f32>())
@@ -275,16 +275,16 @@ fn widen<'a>(weight: Matrix<'_>, offset: f32, area: &'a mut [f32]) -> &'a [f32] 
     widened
 }
 
-/// The numbers of several tensors, which must not overlap.
+/// Returns the numbers of several tensors, which must not overlap.
 ///
 /// # Panics
-/// If they overlap.
+/// Panics if they overlap.
 fn apart<const N: usize>(numbers: &mut [f32], tensors: [Tensor; N]) -> [&mut [f32]; N] {
     let ranges = tensors.map(|tensor| tensor.range());
     numbers.get_disjoint_mut(ranges).expect("the tensors of a command lie apart, and in the memory of tensors")
 }
 
-/// Multiplies with all bands. With `gate`, they come in pairs: see [`Command::Products`].
+/// Multiplies the activations with all bands. With `gate`, the bands come in pairs: see [`Command::Products`].
 fn multiply(
     pool: &Pool,
     level: Level,
@@ -302,7 +302,7 @@ fn multiply(
     }
 }
 
-/// The activations, then each distinct result of `products`, then empty tensors.
+/// Returns the activations, then each distinct result of `products`, then empty tensors.
 fn with_outs(x: Tensor, products: &[BandProduct<'_>]) -> [Tensor; 1 + OUTS_MAX] {
     let mut tensors = [Tensor::default(); 1 + OUTS_MAX];
     tensors[0] = x;
@@ -316,7 +316,7 @@ fn with_outs(x: Tensor, products: &[BandProduct<'_>]) -> [Tensor; 1 + OUTS_MAX] 
     tensors
 }
 
-/// Each product with the columns of its result; `outs` are the results in the order of their first product.
+/// Returns each product with the columns of its result; `outs` are the results in the order of their first product.
 fn bands<'a>(
     products: &'a [BandProduct<'_>],
     outs: [&'a mut [f32]; OUTS_MAX],

@@ -1,11 +1,11 @@
-//! Keys and values that are in memory only while they are being looked at.
+//! Keys and values that are in memory only while attention reads them.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// One layer's parts of consecutive blocks, side by side: `[block, k|v, kv_head, slot, head_dim]`, as
-/// [`KvLayer::alone`](interbed_kernels::KvLayer::alone) says. It keeps its memory alive, so that an operation that a
-/// device executes later still finds it.
+/// One layer's parts of consecutive blocks, side by side: `[block, k|v, kv_head, slot, head_dim]`, in the layout of
+/// [`KvLayer::alone`](interbed_kernels::KvLayer::alone). A frame keeps its memory alive, so that an operation that a
+/// device executes later still finds the KV.
 #[derive(Clone)]
 pub struct KvFrame {
     memory: Arc<dyn AsRef<[u8]> + Send + Sync>,
@@ -13,16 +13,16 @@ pub struct KvFrame {
 }
 
 impl KvFrame {
-    /// The first `len` bytes of `memory`.
+    /// Creates a frame of the first `len` bytes of `memory`.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// Panics if `memory` has fewer bytes.
     pub fn new(memory: Arc<dyn AsRef<[u8]> + Send + Sync>, len: usize) -> Self {
         assert!(len <= (*memory).as_ref().len(), "a frame is longer than its memory");
         Self { memory, len }
     }
 
-    /// The bytes, as kernels read them.
+    /// Returns the bytes in the form in which kernels read them.
     pub fn bytes(&self) -> &[u8] {
         &(*self.memory).as_ref()[..self.len]
     }

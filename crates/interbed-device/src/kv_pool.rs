@@ -8,7 +8,8 @@ use interbed_kernels::{AttentionSpan, KvBytes, KvBytesMut, KvLayout, KvPlace};
 use crate::buffer::{HUGE_PAGE, page_size};
 use crate::{AllocError, Bytes, HostBuffer, KvSequences, KvStrips, SharedMemory, StripShape, StripStats};
 
-/// `num_blocks` blocks of `[layer, k|v, kv_head, slot, head_dim]`, side by side; the layers are those that keep KV.
+/// KV blocks of `[layer, k|v, kv_head, slot, head_dim]` in host memory, side by side. The layers are the layers that
+/// keep KV.
 #[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
@@ -30,7 +31,7 @@ impl KvPool {
     /// Reserves the blocks. Pages become resident when they are first written.
     ///
     /// # Errors
-    /// When the system does not have that much memory.
+    /// Fails if the system does not have that much memory.
     pub fn new(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
         let buffer = HostBuffer::new_zeroed(layout.block_bytes().saturating_mul(num_blocks))?;
         Ok(Self { layout, num_blocks, memory: Memory::Own(buffer) })
@@ -40,21 +41,21 @@ impl KvPool {
     /// resident from its first write until it is [given back](Self::give_back).
     ///
     /// # Errors
-    /// When the system has no address range of that size.
+    /// Fails if the system has no address range of that size.
     pub fn new_sparse(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
         let buffer = HostBuffer::new_sparse(layout.block_bytes().saturating_mul(num_blocks))?;
         Ok(Self { layout, num_blocks, memory: Memory::Own(buffer) })
     }
 
-    /// Blocks that can be mapped into strips, where those of a sequence lie side by side. As in
-    /// [`new_sparse`](Self::new_sparse), many of them may have no memory at any one time. They are in huge pages if
-    /// they are made of whole ones.
+    /// Reserves blocks that can be mapped into strips, in which the blocks of a sequence lie side by side. Not all
+    /// blocks need have memory at any one time, like those of [`new_sparse`](Self::new_sparse). The blocks are in huge
+    /// pages if a block consists of whole huge pages.
     ///
     /// # Errors
-    /// When the system has no such memory, no such range of addresses, or no thread.
+    /// Fails if the system has no such memory, no such range of addresses, or no thread.
     ///
     /// # Panics
-    /// If a block is not made of whole pages: see [`KvLayout::in_pages`].
+    /// Panics if a block is not made of whole pages: see [`KvLayout::in_pages`].
     pub fn new_in_strips(layout: KvLayout, num_blocks: usize, shape: StripShape) -> Result<Self, AllocError> {
         let bytes = |blocks: usize| layout.block_bytes().saturating_mul(blocks);
         let huge = layout.block_bytes().is_multiple_of(HUGE_PAGE);
@@ -66,7 +67,7 @@ impl KvPool {
         Ok(Self { layout, num_blocks, memory: Memory::Shared { memory, strips } })
     }
 
-    /// The strips, if blocks can be mapped into any.
+    /// Returns the strips, if blocks can be mapped into any.
     pub fn strips(&mut self) -> Option<&mut KvStrips> {
         match &mut self.memory {
             Memory::Own(_) => None,
@@ -74,7 +75,7 @@ impl KvPool {
         }
     }
 
-    /// How many strips there are, and how long, if there are any.
+    /// Returns the number of strips and their length, if there are any strips.
     pub fn strip_shape(&self) -> Option<StripShape> {
         match &self.memory {
             Memory::Own(_) => None,
@@ -82,10 +83,10 @@ impl KvPool {
         }
     }
 
-    /// The number of a strip's first block.
+    /// Returns the number of a strip's first block.
     ///
     /// # Panics
-    /// If there are no strips.
+    /// Panics if there are no strips.
     pub fn first_of_strip(&self, strip: u32) -> u32 {
         match &self.memory {
             Memory::Own(_) => panic!("blocks appear in one place only"),
@@ -93,7 +94,7 @@ impl KvPool {
         }
     }
 
-    /// What was done in strips so far.
+    /// Returns the counts of what was done in strips so far.
     pub fn strip_stats(&self) -> StripStats {
         match &self.memory {
             Memory::Own(_) => StripStats::default(),
@@ -101,8 +102,8 @@ impl KvPool {
         }
     }
 
-    /// Bytes of shared blocks that are resident, as the system counts them, wherever they are mapped; `None` for blocks
-    /// that appear in one place only.
+    /// Returns the number of bytes of shared blocks that are resident, as the system counts them, wherever they are
+    /// mapped; `None` for blocks that appear in one place only.
     pub fn resident(&self) -> Option<Bytes> {
         match &self.memory {
             Memory::Own(_) => None,
@@ -110,8 +111,9 @@ impl KvPool {
         }
     }
 
-    /// Makes the first `blocks` blocks resident now rather than when they are first written, which on some machines
-    /// takes longer than what is written takes to come. They are zero then. Shared by `threads` threads.
+    /// Makes the first `blocks` blocks resident now instead of when they are first written, which on some machines
+    /// takes longer than the data to be written takes to arrive. The blocks become zero. The work is shared by
+    /// `threads` threads.
     pub fn touch(&mut self, blocks: usize, threads: usize) {
         const PAGE: usize = 4096;
         let bytes = blocks.min(self.num_blocks) * self.layout.block_bytes();
@@ -123,29 +125,29 @@ impl KvPool {
         });
     }
 
-    /// How a block is laid out in memory.
+    /// Returns the layout of a block in memory.
     pub fn layout(&self) -> &KvLayout {
         &self.layout
     }
 
-    /// Blocks in the pool.
+    /// Returns the number of blocks in the pool.
     pub fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// Size of all blocks.
+    /// Returns the size of all blocks.
     pub fn bytes(&self) -> Bytes {
         Bytes(self.blocks().len() as u64)
     }
 
-    /// Gives the memory of `blocks` back to the system. Their content is lost, except at the ends of blocks that are
-    /// not made of whole pages: see [`returnable_bytes`](Self::returnable_bytes).
+    /// Gives the memory of `blocks` back to the system. The content of the blocks is lost, except at the ends of blocks
+    /// that are not made of whole pages: see [`returnable_bytes`](Self::returnable_bytes).
     ///
     /// # Errors
-    /// When the system refused; the blocks may then still have their memory.
+    /// Fails if the system refused; the blocks may then still have their memory.
     ///
     /// # Panics
-    /// If a block does not exist.
+    /// Panics if a block does not exist.
     pub fn give_back(&mut self, blocks: &[u32]) -> std::io::Result<()> {
         let mut sorted = blocks.to_vec();
         sorted.sort_unstable();
@@ -166,18 +168,18 @@ impl KvPool {
         Ok(())
     }
 
-    /// Bytes of memory that giving back a block of this layout is sure to free, whatever happens to its neighbours: the
-    /// whole block if it is made of whole pages.
+    /// Returns the number of bytes of memory that giving back one block of this layout is sure to free, even if the
+    /// neighbouring blocks stay: the whole block if the block is made of whole pages.
     pub fn returnable_bytes(layout: &KvLayout) -> usize {
         let (page, bytes) = (page_size(), layout.block_bytes());
         if bytes.is_multiple_of(page) { bytes } else { (bytes / page).saturating_sub(1) * page }
     }
 
-    /// Copies whole blocks within the pool, as pairs `(source, destination)`, one after the other: for copy-on-write,
-    /// and for moves that compact the pool.
+    /// Copies whole blocks within the pool, as pairs `(source, destination)`, one after the other. Copy-on-write needs
+    /// such copies, and so do moves that compact the pool.
     ///
     /// # Panics
-    /// If a block does not exist.
+    /// Panics if a block does not exist.
     pub fn copy_blocks(&mut self, copies: impl IntoIterator<Item = (u32, u32)>) {
         for (source, destination) in copies {
             let (source, destination) = (self.range(source), self.range(destination));
@@ -185,24 +187,24 @@ impl KvPool {
         }
     }
 
-    /// The bytes of one block.
+    /// Returns the bytes of one block.
     ///
     /// # Panics
-    /// If the block does not exist.
+    /// Panics if the block does not exist.
     pub fn block(&self, block: u32) -> &[u8] {
         &self.blocks()[self.range(block)]
     }
 
-    /// The bytes of one block, to write.
+    /// Returns the bytes of one block, to write.
     ///
     /// # Panics
-    /// If the block does not exist.
+    /// Panics if the block does not exist.
     pub fn block_mut(&mut self, block: u32) -> &mut [u8] {
         let range = self.range(block);
         &mut self.blocks_mut()[range]
     }
 
-    /// All blocks.
+    /// Returns the bytes of all blocks.
     pub fn blocks(&self) -> &[u8] {
         match &self.memory {
             Memory::Own(buffer) => buffer.as_slice(),
@@ -213,7 +215,7 @@ impl KvPool {
         }
     }
 
-    /// All blocks, to write.
+    /// Returns the bytes of all blocks, to be written.
     pub fn blocks_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             Memory::Own(buffer) => buffer.as_mut_slice(),
@@ -225,10 +227,10 @@ impl KvPool {
         }
     }
 
-    /// What an operation over `sequences` reads.
+    /// Returns the KV that an operation over `sequences` reads.
     ///
     /// # Panics
-    /// If a sequence has blocks of strips that are not [pinned](KvStrips::pin).
+    /// Panics if a sequence has blocks of strips that are not [pinned](KvStrips::pin).
     pub(crate) fn readable(&self, sequences: KvSequences<'_>) -> KvBytes<'_> {
         match &self.memory {
             Memory::Own(buffer) => buffer.as_slice().into(),
@@ -241,10 +243,10 @@ impl KvPool {
         }
     }
 
-    /// What an operation over `sequences` writes: the slots of their spans' tokens.
+    /// Returns the KV that an operation over `sequences` writes: the slots of the tokens in the sequences' spans.
     ///
     /// # Panics
-    /// As [`readable`](Self::readable), or if the blocks may only be read.
+    /// Panics if a sequence has blocks of strips that are not [pinned](KvStrips::pin), or that may only be read.
     pub(crate) fn writable(&mut self, sequences: KvSequences<'_>) -> KvBytesMut<'_> {
         match &self.memory {
             Memory::Own(_) => self.blocks_mut().into(),
@@ -257,8 +259,8 @@ impl KvPool {
         }
     }
 
-    /// Checks that all blocks of `sequences` are mapped. `written` says how many positions after those below memory
-    /// come before the first that is written.
+    /// Checks that all blocks of `sequences` are mapped. `written` returns how many positions of a span, from the first
+    /// position in memory on, come before the first that is written.
     fn check(&self, strips: &KvStrips, sequences: KvSequences<'_>, written: impl Fn(&AttentionSpan) -> usize) {
         let block_size = self.layout.block_size();
         for span in sequences.spans {
@@ -291,7 +293,7 @@ mod tests {
 
     use super::*;
 
-    /// A pool of blocks of `kib` KiB each, all written.
+    /// Returns a pool of blocks of `kib` KiB each, all written.
     fn written(kib: usize, num_blocks: usize) -> KvPool {
         let layout = KvLayout::new(4, KvDType::F32, [KvShape { num_kv_heads: kib, head_dim: 32 }]);
         assert_eq!(layout.block_bytes(), kib << 10);

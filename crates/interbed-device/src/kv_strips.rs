@@ -1,5 +1,5 @@
-//! Strips: ranges of addresses in which the blocks of one sequence lie side by side, wherever their memory is. Which
-//! blocks, is for a planner to say; here it is carried out, at once or beside the passes.
+//! Strips: ranges of addresses in which the blocks of one sequence lie side by side, wherever the blocks' memory is. A
+//! planner decides which blocks lie in a strip; this module carries the decisions out, at once or beside the passes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,40 +11,40 @@ use std::time::{Duration, Instant};
 
 use crate::{PageAccess, VirtualMemory};
 
-/// How many strips, and how long each is.
+/// The number of strips, and their length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StripShape {
-    /// Strips.
+    /// The number of strips.
     pub count: usize,
-    /// Blocks of each.
+    /// The number of blocks of each strip.
     pub blocks: usize,
 }
 
-/// A change of what lies in a strip.
+/// A change of the content of a strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StripChange {
     /// The strip.
     pub strip: u32,
-    /// Its first block that changes.
+    /// The first block of the strip that changes.
     pub first: u32,
-    /// How many blocks change.
+    /// The number of blocks that change.
     pub count: u32,
-    /// What becomes of them.
+    /// The new content of these blocks.
     pub to: StripContent,
 }
 
-/// What a part of a strip becomes.
+/// The new content of a part of a strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StripContent {
-    /// Blocks of the pool, side by side there too, from this one on.
+    /// Blocks of the pool that lie side by side, from the block with this number on, with this access.
     Blocks(u32, PageAccess),
-    /// The blocks that it has, but only to be read.
+    /// The blocks that the part has already, from now on only to be read.
     ReadOnly,
-    /// Nothing.
+    /// No memory.
     Nothing,
 }
 
-/// What was done in strips.
+/// Counts of what was done in strips.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StripStats {
     /// Changes that a pass waited for.
@@ -59,7 +59,7 @@ pub struct StripStats {
     pub refused: u64,
 }
 
-/// What one block of a strip is.
+/// The content of one block of a strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mapped {
     Nothing,
@@ -67,13 +67,13 @@ enum Mapped {
 }
 
 struct Strip {
-    /// Those that were ever used; behind them there is nothing.
+    /// The state of the blocks that were ever used; the blocks after these have no memory.
     mapped: Vec<Mapped>,
-    /// Blocks that a pass may use now: they stay as they are.
+    /// Blocks that a pass may use now, and that therefore must not change.
     pinned: Range<usize>,
 }
 
-/// What changes are made to, and what is left to be done beside passes.
+/// The memory that changes are made to, and the changes that are left to be made beside passes.
 struct Shared {
     memory: Arc<dyn VirtualMemory>,
     block_bytes: usize,
@@ -91,14 +91,15 @@ struct Queue {
     jobs: VecDeque<StripChange>,
     /// Jobs since the start.
     asked: u64,
-    /// Those of them that were done, or refused.
+    /// Jobs that were done or refused since the start.
     done: u64,
     refused: Vec<StripChange>,
     time: Duration,
     is_closed: bool,
 }
 
-/// What a pass may use of a strip: blocks up to `end`, to be read from `first` on, and written from `written` on.
+/// The part of a strip that a pass may use: the pass may read the blocks from `first` to `end`, and also write the
+/// blocks from `written` on.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pinned {
     first: usize,
@@ -106,23 +107,24 @@ struct Pinned {
     end: usize,
 }
 
-/// The strips behind a pool's blocks. Blocks of strips have numbers too, from the pool's number on, strip after strip.
+/// The strips behind a pool's blocks. The blocks of strips have numbers too, which begin after the numbers of the
+/// pool's blocks and go on strip after strip.
 pub struct KvStrips {
     shared: Arc<Shared>,
-    /// What a pass may use of each strip.
+    /// The part of each strip that a pass may use.
     pinned: Vec<Pinned>,
     stats: StripStats,
     worker: Option<JoinHandle<()>>,
 }
 
 impl KvStrips {
-    /// Strips of this shape behind `pool_blocks` blocks of `block_bytes`, all of them in `memory`.
+    /// Creates strips of this shape behind `pool_blocks` blocks of `block_bytes` bytes, all of them in `memory`.
     ///
     /// # Errors
-    /// The system has no thread for them.
+    /// Fails if the system has no thread for the changes.
     ///
     /// # Panics
-    /// If a block is not made of whole pages.
+    /// Panics if a block is not made of whole pages.
     pub fn new(
         memory: Arc<dyn VirtualMemory>,
         block_bytes: usize,
@@ -146,18 +148,18 @@ impl KvStrips {
         })
     }
 
-    /// How many strips, and how long.
+    /// Returns the number of strips, and their length.
     pub fn shape(&self) -> StripShape {
         self.shared.shape
     }
 
-    /// The number of a strip's first block.
+    /// Returns the number of a strip's first block.
     pub fn first_block(&self, strip: u32) -> u32 {
         (self.shared.pool_blocks + strip as usize * self.shared.shape.blocks) as u32
     }
 
-    /// Makes changes beside passes, in this order, after those that were asked for before. None may concern what a
-    /// pass uses.
+    /// Makes changes beside passes, in this order, after the changes that were asked for before. None of the changes
+    /// may concern what a pass uses.
     pub fn change_beside(&mut self, changes: impl IntoIterator<Item = StripChange>) {
         let mut queue = self.shared.queue();
         let before = queue.jobs.len();
@@ -174,12 +176,12 @@ impl KvStrips {
         drop(self.shared.wait(self.shared.queue(), |queue| queue.done < queue.asked));
     }
 
-    /// How many of the changes beside passes have been made, or refused.
+    /// Returns how many of the changes beside passes have been made or refused.
     pub fn done_beside(&self) -> u64 {
         self.shared.queue().done
     }
 
-    /// Waits until the first `number` changes beside passes have been made, and takes those that were refused.
+    /// Waits until the first `number` changes beside passes have been made, and takes the changes that were refused.
     pub fn wait_for(&mut self, number: u64) -> Vec<StripChange> {
         let mut queue = self.shared.queue();
         if queue.done < number {
@@ -193,7 +195,7 @@ impl KvStrips {
     /// Makes a change at once.
     ///
     /// # Errors
-    /// The system refused; nothing may be there now.
+    /// Fails if the system refuses; the blocks may then have no memory.
     pub fn change(&mut self, change: &StripChange) -> io::Result<()> {
         let began = Instant::now();
         let outcome = self.shared.make(change);
@@ -203,7 +205,7 @@ impl KvStrips {
         outcome
     }
 
-    /// Between passes: nothing is used of any strip.
+    /// Ends a pass's use of the strips. Between passes nothing is used of any strip.
     pub fn unpin(&mut self) {
         for (strip, pinned) in self.pinned.iter_mut().enumerate().filter(|(_, pinned)| pinned.end > 0) {
             *pinned = Pinned::default();
@@ -211,10 +213,10 @@ impl KvStrips {
         }
     }
 
-    /// The next pass uses these `blocks` of a strip, and writes those from `written` on.
+    /// Notes that the next pass uses these `blocks` of a strip, and writes the blocks from `written` on.
     ///
     /// # Panics
-    /// If some of them have no memory, or memory only to be read where it writes.
+    /// Panics if some of the blocks have no memory, or if blocks that are written may only be read.
     pub fn pin(&mut self, strip: u32, blocks: Range<usize>, written: usize) {
         let mut state = self.shared.strip(strip as usize);
         let is_there = blocks.clone().all(|index| match state.mapped.get(index) {
@@ -226,10 +228,10 @@ impl KvStrips {
         self.pinned[strip as usize] = Pinned { first: blocks.start, written, end: blocks.end };
     }
 
-    /// Checks that a pass may read the blocks with these numbers, and write those from `written` on.
+    /// Checks that a pass may read the blocks with these numbers, and write the blocks from `written` on.
     ///
     /// # Panics
-    /// If it may not: they belong to no strip, or are not pinned.
+    /// Panics if a block belongs to no strip, is not pinned, or may not be used in that way.
     pub(crate) fn check(&self, blocks: Range<usize>, written: usize) {
         let shape = self.shared.shape;
         if blocks.is_empty() {
@@ -243,7 +245,7 @@ impl KvStrips {
         assert!(may, "blocks {first} to {end} of strip {strip} are not there for this pass");
     }
 
-    /// What was done so far.
+    /// Returns the counts of what was done so far.
     pub fn stats(&self) -> StripStats {
         let queue = self.shared.queue();
         StripStats { changes_beside: queue.done, time_beside: queue.time, ..self.stats }
@@ -278,7 +280,7 @@ impl Shared {
         self.changed.wait_while(queue, |queue| condition(queue)).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread beside passes.
+    /// Makes the changes beside passes, in a thread of its own.
     fn work(&self) {
         let mut queue = self.queue();
         loop {
@@ -341,7 +343,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Notes what is mapped, and refuses what it is told to.
+    /// Notes what is mapped, and refuses mappings while `refuse` is set.
     #[derive(Default)]
     struct Noted {
         calls: Mutex<Vec<String>>,

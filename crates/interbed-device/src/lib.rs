@@ -1,5 +1,5 @@
-//! Devices and what passes are made of: commands on tensors and KV blocks; buffers, budgets, and the operating system's
-//! figures for memory and cores.
+//! Devices, and the parts of which passes are made: commands on tensors and KV blocks, buffers, budgets, and the
+//! operating system's figures for memory and cores.
 
 mod budget;
 mod buffer;

@@ -6,9 +6,9 @@ use std::path::Path;
 /// Memory of this machine and process, in bytes, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostMemory {
-    /// What a new program could use without swapping (`MemAvailable`).
+    /// Memory that a new program could use without swapping (`MemAvailable`), in bytes.
     pub available: u64,
-    /// Physical memory.
+    /// Physical memory, in bytes.
     pub total: u64,
     /// Swap space of the system, which is no memory to compute with.
     pub swap: u64,
@@ -33,28 +33,28 @@ impl HostMemory {
         }
     }
 
-    /// The most that this process can ever have in memory: the machine's, or the cgroup's limit if that is less. `None`
-    /// where the system does not say.
+    /// Returns the number of bytes that this process can have in memory at most: the machine's memory, or the cgroup's
+    /// limit if that is less. Returns `None` if the system does not say.
     pub fn most(&self) -> Option<u64> {
         let most = self.cgroup_limit.unwrap_or(u64::MAX).min(if self.total == 0 { u64::MAX } else { self.total });
         (most < u64::MAX).then_some(most)
     }
 
-    /// What this process may use in total when no budget is given: the lower of the cgroup's limit and the sum of what
-    /// is available and what the process already uses.
+    /// Returns the number of bytes that this process may use in total when no budget is given: the lower of the
+    /// cgroup's limit and the sum of the available memory and the memory that the process already uses.
     pub fn usable(&self) -> u64 {
         let available = self.available.saturating_add(self.resident);
         self.cgroup_limit.map_or(available, |limit| limit.min(available))
     }
 }
 
-/// The largest resident set that this process has had, in bytes.
+/// Returns the largest resident set that this process has had, in bytes.
 pub fn peak_resident() -> u64 {
     kib_field(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmHWM:")
 }
 
-/// Gives memory back to the system that was freed but kept for later, as allocators do: after something large has been
-/// taken apart that is hundreds of unused megabytes. Does nothing where the C library has no way to.
+/// Gives memory back to the system that was freed but that the allocator kept for later. After a large structure has
+/// been freed, that is hundreds of megabytes. Does nothing where the C library has no such function.
 pub fn give_back_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointer and touches only what is free, under the allocator's own locks.
@@ -63,8 +63,8 @@ pub fn give_back_freed() {
     }
 }
 
-/// Has threads share a few heaps, where the C library would give each its own: of what is freed in one, others use
-/// nothing. To be called before there are threads.
+/// Lets threads share a few heaps, where the C library would give each thread a heap of its own, whose freed memory
+/// other threads cannot use. Must be called before the process starts threads.
 pub fn share_heaps() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointer; sets a number that the allocator reads when it makes a heap.
@@ -77,13 +77,13 @@ pub fn share_heaps() {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const HEAPS: libc::c_int = 4;
 
-/// Whether the system takes huge pages for any memory, unasked: what was given back in small pieces may then come back
-/// behind a process's back, when pages between which it lies are joined into one.
+/// Returns whether the system takes huge pages for any memory without being asked. Memory that was given back in small
+/// pieces may then become resident again, when the system joins the pages around it into a huge page.
 pub fn huge_pages_unasked() -> bool {
     is_always(&fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default())
 }
 
-/// The setting in force stands in brackets.
+/// Returns whether the setting in force, which stands in brackets, is `always`.
 fn is_always(setting: &str) -> bool {
     setting.contains("[always]")
 }

@@ -1,5 +1,6 @@
 //! A device that finds missing waits: it executes submitted commands at random, in any legal order, and refuses
-//! submissions that use the same memory without an order between them. Plain arithmetic in f32; for tests.
+//! submissions that use the same memory without an order between them. The device computes with plain f32 arithmetic,
+//! and serves tests.
 
 mod bytes;
 mod operations;
@@ -15,10 +16,10 @@ use operations::{DeviceMemory, Operation};
 /// Number of queues, as numbered by [`index_of`].
 const QUEUES: usize = 4;
 
-/// For each queue, the number of the last submission that is known to have been executed.
+/// The number of the last submission to each queue that is known to have been executed.
 type Known = [u64; QUEUES];
 
-/// See the module's documentation.
+/// A device that executes commands in a random legal order, and finds missing waits.
 pub struct ReferenceDevice {
     memory: DeviceMemory,
     capacity: usize,
@@ -26,9 +27,10 @@ pub struct ReferenceDevice {
     pending: Vec<Pending>,
     /// Submissions that the host does not know to be complete, in the order of submission.
     open: Vec<Open>,
-    /// What the last submission to each queue had to come after; later ones must come after it too.
+    /// The submissions that the last submission to each queue had to come after; later submissions must come after them
+    /// too.
     last: [Known; QUEUES],
-    /// What the host has waited for.
+    /// The submissions that the host has waited for.
     host: Known,
     submitted: u64,
     random: u64,
@@ -54,9 +56,9 @@ struct Open {
 }
 
 impl ReferenceDevice {
-    /// A device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution. All
-    /// memory is poisoned, so that reading anything before it is written shows in the results. With an odd seed, the
-    /// device [shares](Device::share) host memory.
+    /// Creates a device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution.
+    /// All memory is poisoned, so that reading anything before it is written shows in the results. With an odd seed,
+    /// the device [shares](Device::share) host memory.
     pub fn new(needs: &PassNeeds, layout: &KvLayout, seed: u64) -> Self {
         let capacity = needs.tensors.bytes() / size_of::<f32>();
         Self {
@@ -84,7 +86,7 @@ impl ReferenceDevice {
         true
     }
 
-    /// Whether nothing is pending that the command must come after.
+    /// Returns whether all commands that the command must come after have been executed.
     fn is_ready(&self, index: usize) -> bool {
         let command = &self.pending[index];
         self.pending[..index].iter().all(|earlier| {
@@ -94,7 +96,7 @@ impl ReferenceDevice {
         })
     }
 
-    /// The next number of splitmix64.
+    /// Returns the next number of splitmix64.
     fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.random;
@@ -194,7 +196,8 @@ impl Device for ReferenceDevice {
 }
 
 impl ReferenceDevice {
-    /// What has been executed once `token` is complete: its queue up to it, and everything that this had to come after.
+    /// Returns what has been executed once `token` is complete: the submissions to its queue up to `token`, and
+    /// everything that these had to come after.
     fn last_of(&self, token: Token) -> Known {
         let mut known = self.host;
         for earlier in &self.open {

@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Tensors start on cache lines, so that no two threads write to the same line, and vector loads are aligned.
 const ALIGN: usize = 64 / size_of::<f32>();
 
-/// Some f32 numbers in a device's tensor memory. Their meaning and shape are up to the user.
+/// Some f32 numbers in a device's tensor memory. The user decides what the numbers mean, and what shape they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tensor {
     start: usize,
@@ -15,39 +15,39 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// How many numbers the tensor has.
+    /// Returns how many numbers the tensor has.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the tensor has no numbers.
+    /// Returns whether the tensor has no numbers.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first `len` numbers.
+    /// Returns a tensor of the first `len` numbers of this tensor.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// Panics if this tensor has fewer numbers.
     pub fn first(&self, len: usize) -> Self {
         self.part(0..len)
     }
 
-    /// The numbers in `range`.
+    /// Returns the numbers in `range`.
     ///
     /// # Panics
-    /// If the range is not within the tensor.
+    /// Panics if the range is not within the tensor.
     pub fn part(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of a tensor of {}", self.len);
         Self { start: self.start + range.start, len: range.len() }
     }
 
-    /// The tensor's place in the tensor memory, in numbers.
+    /// Returns the tensor's place in the tensor memory, in numbers.
     pub fn range(&self) -> Range<usize> {
         self.start..self.start + self.len
     }
 
-    /// Whether the two have a number in common.
+    /// Returns whether the two have a number in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start < other.start + other.len && other.start < self.start + self.len
     }
@@ -63,8 +63,8 @@ pub struct OutOfTensors {
     pub wanted: usize,
 }
 
-/// Allocates tensors one after the other. The same requests give the same tensors, so that a plan agrees with the pass
-/// that follows it.
+/// Allocates tensors one after the other. Equal requests in the same order give equal tensors, so that a plan agrees
+/// with the pass that follows it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TensorArea {
     used: usize,
@@ -72,7 +72,7 @@ pub struct TensorArea {
 }
 
 impl TensorArea {
-    /// A tensor of `len` numbers of unspecified content, after all others.
+    /// Returns a tensor of `len` numbers of unspecified content, after all others.
     pub fn take(&mut self, len: usize) -> Tensor {
         let tensor = Tensor { start: self.used, len };
         self.used = self.used.saturating_add(len).div_ceil(ALIGN).saturating_mul(ALIGN);
@@ -80,13 +80,13 @@ impl TensorArea {
         tensor
     }
 
-    /// An area after what has been taken so far. Its tensors may share memory with those of another such area: the
-    /// tensors of one must not be read any more once the other's are written.
+    /// Returns an area after what has been taken so far. Two such areas may share memory: the tensors of one area must
+    /// not be read any more once the tensors of the other are written.
     pub fn shared(&self) -> Self {
         Self { used: self.used, most: self.used }
     }
 
-    /// Everything after what has been taken so far, in a memory of `capacity` numbers.
+    /// Returns a tensor of everything after what has been taken so far, in a memory of `capacity` numbers.
     pub fn rest(&self, capacity: usize) -> Tensor {
         Tensor { start: self.used, len: capacity.saturating_sub(self.used) }
     }
@@ -96,7 +96,7 @@ impl TensorArea {
         self.most = self.most.max(shared.most);
     }
 
-    /// Bytes that the whole area takes.
+    /// Returns the number of bytes that the whole area takes.
     pub fn bytes(&self) -> usize {
         self.most.saturating_mul(size_of::<f32>())
     }
@@ -104,7 +104,7 @@ impl TensorArea {
     /// Checks that a memory of `capacity` numbers holds the whole area.
     ///
     /// # Errors
-    /// When it does not.
+    /// Fails if it does not.
     pub fn check(&self, capacity: usize) -> Result<(), OutOfTensors> {
         if self.most <= capacity {
             return Ok(());

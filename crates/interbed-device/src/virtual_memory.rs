@@ -1,4 +1,4 @@
-//! Addresses that get their memory piece by piece, and the same memory at several of them.
+//! Ranges of addresses that get their memory piece by piece, and can have one piece of memory at several addresses.
 
 use std::io;
 use std::ops::Range;
@@ -13,52 +13,52 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap
 use crate::buffer::{HUGE_PAGE, page_size};
 use crate::{AllocError, Bytes};
 
-/// What mapped memory may be used for.
+/// The accesses that mapped memory allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageAccess {
-    /// Reading: a write is a fault, and reaches nobody's memory.
+    /// Memory may be read: a write is a fault, and changes nobody's memory.
     Read,
-    /// Reading and writing.
+    /// Memory may be read and written.
     Write,
 }
 
-/// A reserved range of addresses, and memory whose pieces appear at some of them. Both are counted from 0, in bytes;
-/// pieces are whole pages. The threads that map may be others than those that use what is mapped.
+/// A reserved range of addresses, and memory whose pieces appear at some of these addresses. Addresses and memory are
+/// counted from 0, in bytes; pieces are whole pages. One thread may map memory that other threads use.
 pub trait VirtualMemory: Send + Sync {
-    /// Bytes of a page: the smallest piece.
+    /// Returns the number of bytes of a page: the smallest piece.
     fn page_size(&self) -> usize;
 
     /// Lets the memory from `from` on appear at the addresses `at`, in place of what was there, ready to be used
     /// without a fault.
     ///
     /// # Errors
-    /// The system refused: then what was there may be gone.
+    /// Fails if the system refuses; the former memory of the addresses may then be gone.
     ///
     /// # Panics
-    /// If these are not whole pages of the range and of the memory.
+    /// Panics if `at` and `from` are not whole pages of the range and of the memory.
     fn map(&self, at: Range<usize>, from: usize, access: PageAccess) -> io::Result<()>;
 
-    /// Changes what the memory at `at`, all of which is mapped, may be used for.
+    /// Changes the accesses that the memory at `at`, all of which is mapped, allows.
     ///
     /// # Errors
-    /// The system refused.
+    /// Fails if the system refuses.
     ///
     /// # Panics
-    /// If these are not whole pages of the range.
+    /// Panics if `at` is not whole pages of the range.
     fn protect(&self, at: Range<usize>, access: PageAccess) -> io::Result<()>;
 
-    /// Takes the memory away from the addresses `at`; it keeps its content.
+    /// Takes the memory away from the addresses `at`; the memory keeps its content.
     ///
     /// # Errors
-    /// The system refused.
+    /// Fails if the system refuses.
     ///
     /// # Panics
-    /// If these are not whole pages of the range.
+    /// Panics if `at` is not whole pages of the range.
     fn unmap(&self, at: Range<usize>) -> io::Result<()>;
 }
 
-/// Memory of a file without a name, which is gone with the process, and a range of addresses. All of the memory appears
-/// at the beginning of the range, for good.
+/// Memory of a file without a name, which is gone with the process, and a range of addresses. All of the memory stays
+/// mapped at the beginning of the range.
 #[derive(Debug)]
 pub struct SharedMemory {
     file: OwnedFd,
@@ -67,7 +67,7 @@ pub struct SharedMemory {
     len: usize,
     /// Bytes of memory.
     memory: usize,
-    /// Of each huge page of memory, whether it was asked for as one; empty if none is.
+    /// Whether each huge page of memory was asked for as one; empty if no huge pages are wanted.
     huge: Vec<AtomicBool>,
 }
 
@@ -77,12 +77,12 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// `memory` bytes, none of which is resident before it is written, in a range of `len` bytes, both rounded up to
-    /// whole pages. Where `huge`, it comes in huge pages if the system has them: for memory that is mapped, and given
-    /// back, in multiples of these.
+    /// Creates `memory` bytes, none of which is resident before it is written, in a range of `len` bytes, both rounded
+    /// up to whole pages. If `huge`, the memory comes in huge pages if the system has them; such memory should be
+    /// mapped and given back in multiples of huge pages.
     ///
     /// # Errors
-    /// When the system has no such memory, or no such range of addresses.
+    /// Fails if the system has no such memory, or no such range of addresses.
     pub fn new(memory: usize, len: usize, huge: bool) -> Result<Self, AllocError> {
         let refused = |source| AllocError::new(len, source);
         let pages = |bytes: usize| bytes.checked_next_multiple_of(page_size()).ok_or(refused(Errno::NOMEM));
@@ -112,25 +112,25 @@ impl SharedMemory {
         Ok(shared)
     }
 
-    /// All of the memory, at the beginning of the range.
+    /// Returns the address of all of the memory, which is the beginning of the range.
     pub fn memory(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Bytes of the range.
+    /// Returns the number of bytes of the range.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the range has no bytes, which it always has.
+    /// Returns whether the range has no bytes; a range always has some.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that are resident, as the system counts them.
+    /// Returns the number of bytes that are resident, as the system counts them.
     ///
     /// # Errors
-    /// The system does not say.
+    /// Fails if the system does not say.
     pub fn resident(&self) -> io::Result<Bytes> {
         Ok(Bytes(rustix::fs::fstat(&self.file)?.st_blocks as u64 * 512))
     }
@@ -139,10 +139,10 @@ impl SharedMemory {
     /// zeros from now on.
     ///
     /// # Errors
-    /// When the system refused.
+    /// Fails if the system refused.
     ///
     /// # Panics
-    /// If the range is not within the memory.
+    /// Panics if the range is not within the memory.
     pub fn give_back(&self, range: Range<usize>) -> io::Result<()> {
         assert!(range.start <= range.end && range.end <= self.memory, "{range:?} is not within {} bytes", self.memory);
         let (start, end) = (range.start.next_multiple_of(page_size()), range.end / page_size() * page_size());
@@ -154,13 +154,13 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Those of the memory's huge pages that any of `range` lies in.
+    /// Returns the huge pages of the memory in which any byte of `range` lies.
     fn huge_pages(&self, range: Range<usize>) -> &[AtomicBool] {
         let end = range.end.div_ceil(HUGE_PAGE).min(self.huge.len());
         &self.huge[(range.start / HUGE_PAGE).min(end)..end]
     }
 
-    /// Makes `range` of the memory resident, in huge pages if it may be.
+    /// Makes `range` of the memory resident, in huge pages if the system allows them.
     fn populate(&self, range: Range<usize>) {
         let first = range.start / HUGE_PAGE;
         for (page, is_huge) in (first..).zip(self.huge_pages(range.clone())) {
@@ -180,8 +180,10 @@ impl SharedMemory {
         self.start.as_ptr().wrapping_add(offset)
     }
 
+    /// Checks that `at` can be changed.
+    ///
     /// # Panics
-    /// If it is not made of whole pages of the range.
+    /// Panics if `at` is not made of whole pages of the range.
     fn check(&self, at: &Range<usize>) {
         let whole = at.start.is_multiple_of(page_size()) && at.end.is_multiple_of(page_size());
         // Where all of the memory is stays as it is.
@@ -243,10 +245,10 @@ impl Drop for SharedMemory {
     }
 }
 
-/// Most mappings that the system lets a process have, and how many it has.
+/// Returns how many mappings the system lets a process have at most, and how many this process has.
 ///
 /// # Errors
-/// The system does not say.
+/// Fails if the system does not say.
 pub fn mappings() -> io::Result<Mappings> {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count")?;
     let most = most.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -254,12 +256,12 @@ pub fn mappings() -> io::Result<Mappings> {
     Ok(Mappings { most, used })
 }
 
-/// See [`mappings`].
+/// The number of mappings of this process, and the system's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mappings {
     /// The system's limit.
     pub most: usize,
-    /// Those of this process.
+    /// The mappings of this process.
     pub used: usize,
 }
 
@@ -342,7 +344,7 @@ mod tests {
         assert_eq!(count(), 2);
     }
 
-    /// In a process of its own, which it ends.
+    /// Tests the fault in a process of its own, which the fault ends.
     #[test]
     fn a_write_to_what_is_mapped_for_reading_is_a_fault() {
         const CHILD: &str = "INTERBED_TEST_WRITES_TO_READ_ONLY";

@@ -1,9 +1,9 @@
-//! A GPU as a device, by Vulkan: tensors, KV blocks and kernels on it; commands are recorded, and handed over some at a
-//! time.
+//! A GPU as a device, through Vulkan. Tensors, KV blocks and kernels are on the GPU; commands are recorded, and handed
+//! over some at a time.
 //!
-//! Everything that a command borrows is copied when it is submitted: small things into a ring of host memory that
-//! kernels read, weights in host memory too. So weights may lie anywhere; what is used often belongs on the GPU
-//! ([`Device::place`]).
+//! Everything that a command borrows is copied when the command is submitted, also weights in host memory: all of this
+//! goes into a ring of host memory that kernels read. So weights may lie anywhere; weights that are used often belong
+//! on the GPU ([`Device::place`]).
 
 mod agreement;
 mod arguments;
@@ -54,10 +54,10 @@ pub use rates::CopyRates;
 pub use stats::DeviceStats;
 pub use timestamps::DeviceEvent;
 
-/// See the module.
+/// A GPU as a device, through Vulkan.
 pub struct VulkanDevice {
     host: Option<HostQueue>,
-    /// They wait for each other: all end their work before any of them is dropped.
+    /// The queues wait for each other: all end their work before any of them is dropped.
     queues: [GpuQueue; 3],
     kernels: Kernels,
     tensors: Arc<GpuBuffer>,
@@ -71,25 +71,25 @@ pub struct VulkanDevice {
     block_tables: BlockTables,
     chunks: Chunks,
     downloads: Downloads,
-    /// Where KV blocks come to the host.
+    /// Room on the host for KV blocks that are read.
     block_room: Option<Arc<GpuBuffer>>,
     submitted: u64,
     /// Times that the host had to wait for room in the ring of arguments.
     waits_for_room: u64,
-    /// Whether the driver has shared all host memory that it was asked to.
+    /// Whether the driver has shared all host memory that it was asked to share.
     shares: bool,
     /// Bytes to the GPU and to the host, beside arguments and downloads.
     beside: [u64; 2],
     /// The last submission of each queue that the host has waited for.
     known: [u64; 3],
     name: Arc<str>,
-    /// Set if times are noted.
+    /// The clock of the batches' times, if times are noted.
     clock: Option<Clock>,
     gpu: Arc<Gpu>,
 }
 
 impl VulkanDevice {
-    /// Bytes of GPU memory that passes of these `needs` take, without weights and KV.
+    /// Returns the number of bytes of GPU memory that passes of these `needs` take, without weights and KV.
     pub fn pass_bytes(needs: &PassNeeds, arithmetic: ProductArithmetic) -> usize {
         let scratch = needs.attention_scratch.saturating_mul(size_of::<f32>());
         needs
@@ -100,18 +100,19 @@ impl VulkanDevice {
             .saturating_add(record::room_bytes(needs))
     }
 
-    /// A device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
+    /// Creates a device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
     ///
     /// # Errors
-    /// When the GPU has no such memory, or cannot keep KV of this layout.
+    /// Fails if the GPU has no such memory, or cannot keep KV of this layout.
     pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, layout: &KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
         Self::with_products(gpu, needs, layout, num_blocks, ProductArithmetic::Float)
     }
 
-    /// The same, where products with quantised weights are computed in this arithmetic.
+    /// Creates a device in the way of [`new`](Self::new), whose products with quantised weights are computed in this
+    /// arithmetic.
     ///
     /// # Errors
-    /// As [`new`](Self::new), or when the GPU lacks that arithmetic.
+    /// Fails if the GPU has no such memory, cannot keep KV of this layout, or lacks that arithmetic.
     pub fn with_products(
         gpu: &Arc<Gpu>,
         needs: &PassNeeds,
@@ -148,11 +149,12 @@ impl VulkanDevice {
         })
     }
 
-    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if it can give those of these types
-    /// the bits that the GPU would give them, which is tried. Says whether it can. Comes before the first pass.
+    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if trials show that the processor
+    /// gives products with weights of these `dtypes` the same bits as the GPU. Returns whether the processor will
+    /// compute them. Must be called before the first pass.
     ///
     /// # Errors
-    /// When the GPU or its driver fails.
+    /// Fails if the GPU or its driver fails.
     pub fn compute_on_host(&mut self, cpu: Cpu, dtypes: &[DType]) -> Result<bool, DeviceError> {
         // The host adds up as the GPU does in f32, and has no bytes.
         let in_integers = dtypes.iter().any(|&dtype| self.integers.address(dtype).is_some());
@@ -161,13 +163,13 @@ impl VulkanDevice {
         Ok(self.host.is_some())
     }
 
-    /// How often the host has waited for the GPU although nobody asked for a result: because it was so far ahead that
-    /// there was no room for what it hands over.
+    /// Returns how often the host has waited for the GPU although nobody asked for a result: because the host was so
+    /// far ahead that there was no room for what it hands over.
     pub fn waits_for_room(&self) -> u64 {
         self.waits_for_room
     }
 
-    /// What the GPU has been used for.
+    /// Returns the memory of the GPU in use, and the bytes that went over its link.
     pub fn stats(&self) -> DeviceStats {
         let [memory_used, memory_budget] = self.gpu.used();
         DeviceStats {
@@ -183,7 +185,7 @@ impl VulkanDevice {
     /// Waits for everything that was submitted.
     ///
     /// # Errors
-    /// When the GPU fails.
+    /// Fails if the GPU fails.
     pub fn settle(&mut self) -> Result<(), GpuError> {
         self.queues.iter_mut().try_for_each(GpuQueue::settle)
     }
@@ -191,7 +193,7 @@ impl VulkanDevice {
     /// Notes from now on when batches of commands run, as far as the GPU's queues can tell.
     ///
     /// # Errors
-    /// When the GPU refuses.
+    /// Fails if the GPU refuses.
     pub fn note_times(&mut self) -> Result<(), GpuError> {
         for (own, queue) in self.queues.iter_mut().zip(QUEUES) {
             own.note_times(queue)?;
@@ -200,10 +202,10 @@ impl VulkanDevice {
         Ok(())
     }
 
-    /// The batches that were done since the last call, queue by queue, if times are noted.
+    /// Returns the batches that were done since the last call, queue by queue, if times are noted.
     ///
     /// # Errors
-    /// When the GPU fails.
+    /// Fails if the GPU fails.
     pub fn take_times(&mut self) -> Result<Vec<DeviceEvent>, GpuError> {
         let Some(clock) = &mut self.clock else { return Ok(Vec::new()) };
         let mut batches = Vec::new();
@@ -213,18 +215,18 @@ impl VulkanDevice {
         Ok(clock.events(&batches).collect())
     }
 
-    /// The GPU.
+    /// Returns the GPU.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    /// Copies what a KV block holds to the host, once everything submitted before is done.
+    /// Copies the content of a KV block to the host, once everything submitted before is done.
     ///
     /// # Errors
-    /// When the GPU fails; what is in `into` then means nothing.
+    /// Fails if the GPU fails; the content of `into` is then unspecified.
     ///
     /// # Panics
-    /// If there is no such block, or `into` is longer.
+    /// Panics if there is no such block, or `into` is longer than a block.
     pub fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
         let room = match self.block_room.take() {
             Some(room) => room,
@@ -242,10 +244,10 @@ impl VulkanDevice {
     /// Has `write` write the first `len` bytes of a KV block, before everything that is submitted later.
     ///
     /// # Errors
-    /// When the GPU fails, or has no memory.
+    /// Fails if the GPU fails, or has no memory.
     ///
     /// # Panics
-    /// If there is no such block, or `len` is more than it has.
+    /// Panics if there is no such block, or `len` is more than the bytes of a block.
     pub fn write_block(&mut self, block: u32, len: usize, write: impl FnOnce(&mut [u8])) -> Result<(), DeviceError> {
         self.make_room()?;
         let submission = (COMPUTE, self.submitted + 1);
@@ -254,7 +256,7 @@ impl VulkanDevice {
         Ok(())
     }
 
-    /// Copies a block's first bytes to `room`, or from it.
+    /// Copies the first `len` bytes of a block to `room` if `is_read`, otherwise from `room` to the block.
     fn copy_block(
         &mut self,
         block: u32,
@@ -281,7 +283,7 @@ impl VulkanDevice {
         Ok(Token { queue, number })
     }
 
-    /// Begins a submission behind `waits`, which are handed over if they have not been.
+    /// Begins a submission behind `waits`. Waits that have not been handed over yet are handed over first.
     fn begin(&mut self, gpu_queue: usize, number: u64, waits: &[Token]) -> Result<(), GpuError> {
         let mut signals = Vec::new();
         for token in waits {
@@ -298,7 +300,7 @@ impl VulkanDevice {
         self.queues[gpu_queue].begin(number, signals)
     }
 
-    /// Makes room in the ring of arguments, if much of it is in use.
+    /// Makes room in the ring of arguments, if much of the ring is in use.
     fn make_room(&mut self) -> Result<(), GpuError> {
         while let Some((gpu_queue, number)) = self.arguments.oldest() {
             let own = &mut self.queues[gpu_queue];
@@ -367,10 +369,10 @@ impl VulkanDevice {
         Ok(Token { queue, number })
     }
 
-    /// Has the host compute products, once it has their activations.
+    /// Has the host compute products, once the host has their activations.
     ///
     /// # Panics
-    /// If the commands are others, or there is no such queue.
+    /// Panics if the commands are others than one [`Command::Products`] without a gate, or there is no such queue.
     fn submit_to_host(&mut self, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, GpuError> {
         let &[Command::Products { x, cols, products, gate: None }] = commands else {
             panic!("the host computes products, one command at a time")
@@ -386,7 +388,7 @@ impl VulkanDevice {
         Ok(Token { queue: Queue::Host, number })
     }
 
-    /// Copies activations to where the host computes with them.
+    /// Copies activations to host memory, where the host computes with them.
     fn bring_to_host(&mut self, x: Tensor, waits: &[Token]) -> Result<Input, GpuError> {
         let number = self.submitted + 1;
         self.begin(COMPUTE, number, waits)?;
@@ -501,10 +503,10 @@ impl Device for VulkanDevice {
 /// The GPU's queues, in their order.
 const QUEUES: [Queue; 3] = [Queue::Compute, Queue::Upload, Queue::Download];
 
-/// The queue of kernels, among them.
+/// The place of the queue of kernels in [`QUEUES`].
 const COMPUTE: usize = 0;
 
-/// A queue's place among them; `None` for the host's.
+/// Returns a queue's place in [`QUEUES`]; `None` for the host's queue.
 fn index_of(queue: Queue) -> Option<usize> {
     match queue {
         Queue::Compute => Some(COMPUTE),

@@ -19,7 +19,7 @@ pub enum PlacedBytes {
 }
 
 impl PlacedBytes {
-    /// Bytes in the memory.
+    /// Returns the number of bytes in the memory.
     pub fn len(&self) -> usize {
         match self {
             Self::Host(buffer) => buffer.len(),
@@ -28,12 +28,12 @@ impl PlacedBytes {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What tells this memory from all others, if it is a device's own, which commands write.
+    /// Returns a number that tells this memory from all others, if the memory is a device's own, which commands write.
     pub fn number(&self) -> Option<usize> {
         match self {
             Self::Host(_) => None,
@@ -61,10 +61,10 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// The bytes of `memory` in `range`, as `[rows, cols]` elements of `dtype`.
+    /// Creates weights of the bytes of `memory` in `range`, which are `[rows, cols]` elements of `dtype`.
     ///
     /// # Panics
-    /// If the bytes are not exactly as many as the elements take, or lie beyond the memory.
+    /// Panics if the bytes are not exactly as many as the elements take, or lie beyond the memory.
     pub fn new(dtype: DType, rows: usize, cols: usize, memory: impl Into<PlacedBytes>, range: Range<usize>) -> Self {
         let memory = memory.into();
         let expected = dtype.row_bytes(cols).and_then(|row| row.checked_mul(rows));
@@ -73,10 +73,10 @@ impl Weights {
         Self { dtype, rows, cols, memory, range }
     }
 
-    /// Some columns of a vector of a plain type.
+    /// Returns some columns of a vector of a plain type.
     ///
     /// # Panics
-    /// If it has more than one row, is quantised, or has no such columns.
+    /// Panics if the matrix has more than one row, is quantised, or has no such columns.
     pub fn columns(&self, columns: Range<usize>) -> Self {
         assert!(self.rows == 1 && self.dtype.is_plain() && columns.end <= self.cols);
         let (start, size) = (self.range.start, self.dtype.block_bytes());
@@ -84,25 +84,25 @@ impl Weights {
         Self { cols: columns.len(), range, memory: self.memory.clone(), ..*self }
     }
 
-    /// How the elements are stored.
+    /// Returns the type in which the elements are stored.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// The matrix as kernels of the processor read it.
+    /// Returns the matrix in the form in which kernels of the processor read it.
     ///
     /// # Panics
-    /// If it is in a device's own memory.
+    /// Panics if the matrix is in a device's own memory.
     pub fn matrix(&self) -> Matrix<'_> {
         match &self.memory {
             PlacedBytes::Host(buffer) => {
@@ -112,7 +112,7 @@ impl Weights {
         }
     }
 
-    /// Where the matrix lies.
+    /// Returns the memory in which the matrix lies, and the range of its bytes there.
     pub fn place(&self) -> (&PlacedBytes, Range<usize>) {
         (&self.memory, self.range.clone())
     }

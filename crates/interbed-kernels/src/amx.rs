@@ -1,7 +1,7 @@
 //! AMX: tiles of up to 16 rows of 64 bytes, and their products.
 //!
-//! Rust has neither stable intrinsics nor stable detection of AMX, so both are written by hand (`lessons.md`). The
-//! compiler knows tile registers only as clobbers, so code that uses them between loading and storing has to be a
+//! Rust has neither stable intrinsics nor stable detection of AMX, so this module writes both by hand. The compiler
+//! knows tile registers only as clobbers, so code that uses tile registers between loading and storing has to be a
 //! single block of assembly.
 
 use std::arch::asm;
@@ -25,7 +25,7 @@ const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
 /// Number of the tile data component in that request.
 const XFEATURE_XTILEDATA: usize = 18;
 
-/// Whether this process may use AMX tiles of bf16 and int8. The first call asks the system for permission.
+/// Returns whether this process may use AMX tiles of bf16 and int8. The first call asks the system for permission.
 pub(crate) fn enable() -> bool {
     static ENABLED: OnceLock<bool> = OnceLock::new();
     *ENABLED.get_or_init(|| cfg!(target_os = "linux") && is_present() && is_saved_by_system() && request())
@@ -75,9 +75,9 @@ pub(crate) struct TileConfig {
 }
 
 impl TileConfig {
-    /// Configuration for products of one or two tiles of weights, of `heights` rows, with one or two groups of
-    /// `members` tokens; 0 means that there is no second one. Registers 0 to 3 hold sums (of weights 0 with groups 0
-    /// and 1, then of weights 1), 4 and 5 weights, 6 and 7 activations.
+    /// Creates a configuration for products of one or two tiles of weights, of `heights` rows, with one or two groups
+    /// of `members` tokens; 0 means that there is no second tile or group. Registers 0 to 3 hold sums (of weights 0
+    /// with groups 0 and 1, then of weights 1), registers 4 and 5 hold weights, and registers 6 and 7 hold activations.
     pub(crate) fn new(heights: [usize; 2], members: [usize; 2]) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
         let mut set = |register: usize, rows: usize, row_bytes: usize| {
@@ -97,8 +97,8 @@ impl TileConfig {
 }
 
 impl TileConfig {
-    /// Configuration for products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`. Registers 0 and 1
-    /// hold sums, 4 and 5 the first operand, 6 and 7 the second.
+    /// Creates a configuration for products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`.
+    /// Registers 0 and 1 hold sums, registers 4 and 5 the first operand, and registers 6 and 7 the second operand.
     pub(crate) fn for_bytes(rows: usize, columns: usize, tokens: usize) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
         let shapes = [(rows, 4 * tokens), (rows, columns), (columns / 4, 4 * tokens)];
@@ -121,9 +121,9 @@ pub(crate) unsafe fn configure(config: &TileConfig) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
 }
 
-/// Computes `count` adjacent products of unsigned by signed bytes. Product `i` takes `columns` bytes from byte `columns
-/// * i` of each of 16 rows of `a` (`a_stride` bytes apart), and `columns / 4` rows of 64 bytes of `b` that follow those
-/// of product `i - 1`; it writes `[row 16][token 16]` to `c[i]`.
+/// Computes `count` adjacent products of unsigned by signed bytes. Product `i` takes `columns` bytes from byte
+/// `columns * i` of each of 16 rows of `a` (`a_stride` bytes apart), and `columns / 4` rows of 64 bytes of `b`, which
+/// follow the rows of product `i - 1`. Product `i` writes `[row 16][token 16]` to `c[i]`.
 ///
 /// # Safety
 /// [`TileConfig::for_bytes`] of 16 rows, `columns` and 16 tokens is loaded; all that memory is readable, `c` writable.
@@ -223,8 +223,8 @@ pub(crate) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nomem, nostack)) };
 }
 
-/// Macros for what each shape does with its sums: those of the first tile of rows are at `rax`, those of the second at
-/// `rcx`, with `rdx` bytes between rows.
+/// Macros for the operations of each shape on its sums. The sums of the first tile of rows are at `rax`, the sums of
+/// the second tile at `rcx`, with `rdx` bytes between rows.
 macro_rules! zero {
     (row_tile) => {
         "tilezero tmm0"

@@ -37,16 +37,17 @@ use crate::{KvBytes, KvLayer, KvPlace, KvView, Level, Matrix};
 /// Positions whose scores are held at a time.
 pub const RUN: usize = 64;
 
-/// Positions that are summed by themselves before their sum is merged with those of earlier positions.
+/// Number of positions in a stretch, whose sum is computed on its own before it is merged with the sum of earlier
+/// stretches.
 pub const STRETCH: usize = 1024;
 
-/// Elements of a head that are widened at a time.
+/// Number of elements of a head that are widened at a time.
 const CHUNK: usize = 64;
 
-/// With fewer tiles per thread than this, tiles are split into stretches too.
+/// Number of tiles per thread below which tiles are split into stretches too.
 const TILES_A_THREAD: usize = 4;
 
-/// Elements before a part's sums: its greatest score and its total.
+/// Number of elements before a part's sums: the part's greatest score and its total.
 const PART_HEAD: usize = 2;
 
 /// Maximum number of elements that [`attention_scratch`] asks for.
@@ -60,17 +61,17 @@ const SCRATCH_SEQUENCES: usize = 4;
 pub struct AttentionSpan {
     /// Position of the first token.
     pub first_position: usize,
-    /// Number of tokens. Their rows follow those of the previous span.
+    /// Number of tokens. The rows of these tokens follow the rows of the previous span.
     pub tokens: usize,
-    /// Positions whose keys and values are in memory, in whole stretches: from a multiple of [`STRETCH`] and of the
-    /// block size, to another such multiple or the end of the tokens.
+    /// Positions whose keys and values are in memory, in whole stretches: the range begins at a multiple of [`STRETCH`]
+    /// and of the block size, and ends at another such multiple or at the end of the tokens.
     pub held: Range<usize>,
     /// The blocks of the positions in `held`.
     pub place: KvPlace,
 }
 
 impl AttentionSpan {
-    /// A span whose keys and values are all in memory.
+    /// Creates a span whose keys and values are all in memory.
     pub fn new(first_position: usize, tokens: usize, place: impl Into<KvPlace>) -> Self {
         let held = 0..first_position.saturating_add(tokens);
         Self { first_position, tokens, held, place: place.into() }
@@ -89,19 +90,19 @@ impl AttentionSpan {
         view.starting_at(self.held.start)
     }
 
-    /// Whether this call completes the attention of the span, so that no later call continues it.
+    /// Returns whether this call completes the attention of the span, so that no later call continues it.
     fn is_last(&self) -> bool {
         self.held.end >= self.positions().end
     }
 
-    /// The part of `stretches` whose keys and values are in memory.
+    /// Returns the part of `stretches` whose keys and values are in memory.
     fn held_of(&self, stretches: &Range<usize>) -> Range<usize> {
         let held = stretches_of(&self.held);
         let start = stretches.start.max(held.start);
         start..stretches.end.min(held.end).max(start)
     }
 
-    /// Whether an earlier call has processed some of the positions `seen`.
+    /// Returns whether an earlier call has processed some of the positions `seen`.
     fn is_continued(&self, seen: &Range<usize>) -> bool {
         seen.start < self.held.start
     }
@@ -147,12 +148,12 @@ pub struct AttentionLayer {
     pub heads: usize,
     /// Factor for the products of queries and keys.
     pub scale: f32,
-    /// Sliding window: the number of positions that a token sees, including its own; `None` is unlimited.
+    /// Sliding window: the number of positions that a token sees, including the token's own; `None` is unlimited.
     pub window: Option<usize>,
 }
 
-/// Elements of scratch memory with which [`attention`] keeps all threads busy even for few sequences. With less, it
-/// computes the same bits more slowly.
+/// Returns the number of elements of scratch memory with which [`attention`] keeps all threads busy even for few
+/// sequences. With less, it computes the same bits more slowly.
 ///
 /// - `context`: most positions of a sequence
 pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize {
@@ -164,7 +165,8 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
     parts.saturating_mul(head_dim.saturating_add(PART_HEAD)).min(SCRATCH_MAX)
 }
 
-/// Computes the attention of every token of the batch to its own sequence, as far as its keys and values are in memory.
+/// Computes the attention of every token of the batch to the token's own sequence, as far as the sequence's keys and
+/// values are in memory.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, with the keys and values of all positions in
 ///   the spans' `held`
@@ -177,7 +179,7 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 /// - `out`: the shape of `q`; final for spans that hold the tokens themselves
 ///
 /// # Panics
-/// If the lengths disagree, or a block table is too short or names a block that is not in the pool.
+/// Panics if the lengths disagree, or a block table is too short or names a block that is not in the pool.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn attention(
     pool: &Pool,
@@ -246,10 +248,10 @@ pub fn attention(
     }
 }
 
-/// How a batch is split into work items.
+/// The work items into which a batch is split.
 struct Plan {
     layer: AttentionLayer,
-    /// Query heads of a tile: those that share a KV head, or some of them if they are too many for a tile.
+    /// Query heads of a tile: the heads that share a KV head, or some of these heads if there are too many for a tile.
     tile_heads: usize,
     /// Number of tiles for the query heads of one KV head.
     tiles_per_kv_head: usize,
@@ -259,7 +261,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Plans the tiles; splits them into stretches too if there are few tiles and the parts fit into the scratch
+    /// Plans the tiles. Also splits tiles into stretches if there are few tiles and the parts fit into the scratch
     /// memory.
     fn new(layer: AttentionLayer, threads: usize, spans: &[AttentionSpan], tokens: usize, room: usize) -> Self {
         let (sharing, head_dim) = (layer.heads / layer.kv.num_kv_heads(), layer.kv.head_dim());
@@ -299,7 +301,7 @@ impl Plan {
         span.held_of(&stretches_of(&seen_from(position, self.layer.window)))
     }
 
-    /// Number of work items for each head tile of the span.
+    /// Returns the number of work items for each head tile of the span.
     fn items_per_head(&self, span: &AttentionSpan) -> usize {
         let tiles = span.tokens.div_ceil(self.tile_tokens);
         match self.parts_per_row {
@@ -319,14 +321,14 @@ struct Item<'a> {
     /// Row of the span's first token.
     first_row: usize,
     kv_head: usize,
-    /// Index of the tile among those of the KV head's query heads.
+    /// Index of the tile among the tiles of the KV head's query heads.
     head_tile: usize,
     token_tile: usize,
     /// All stretches that the tile sees, or a single one.
     stretches: Range<usize>,
 }
 
-/// Finds work items by their numbers, which have to ascend.
+/// Finds work items by their numbers, which have to be asked for in ascending order.
 #[derive(Default)]
 struct Cursor {
     span: usize,
@@ -455,14 +457,14 @@ impl<'a> AttentionOperands<'a> {
         }
     }
 
-    /// Index of the part that the token at `position` gets from the first of `stretches`; `None` if the token sees
-    /// nothing of that stretch.
+    /// Returns the index of the part that the token at `position` gets from the first of `stretches`; `None` if the
+    /// token sees nothing of that stretch.
     fn part_of(&self, span: &AttentionSpan, position: usize, stretches: &Range<usize>) -> Option<usize> {
         let own = self.plan.stretches_seen(span, position);
         own.contains(&stretches.start).then(|| stretches.start - own.start)
     }
 
-    /// The first `count` parts of a row.
+    /// Returns the first `count` parts of a row.
     ///
     /// # Safety
     /// Nothing else reads or writes these parts while they are in use.
@@ -473,7 +475,7 @@ impl<'a> AttentionOperands<'a> {
         unsafe { self.parts.slice(row * self.plan.parts_per_row * len, count * len) }
     }
 
-    /// One part of a row: its head and its sums.
+    /// Returns one part of a row: the part's greatest score and total, and then its sums.
     ///
     /// # Safety
     /// Nothing else reads or writes this part while it is in use.

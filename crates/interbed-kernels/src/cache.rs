@@ -11,10 +11,10 @@ pub(crate) struct CacheSizes {
     pub second: usize,
 }
 
-/// Sizes that are assumed if the machine does not report its caches.
+/// Cache sizes that are assumed if the machine does not report its caches.
 const USUAL: CacheSizes = CacheSizes { first: 32 << 10, second: 512 << 10 };
 
-/// Sizes of this machine's caches, detected once.
+/// Returns the sizes of this machine's caches, detected once.
 pub(crate) fn sizes() -> CacheSizes {
     static SIZES: OnceLock<CacheSizes> = OnceLock::new();
     *SIZES.get_or_init(|| {
@@ -23,8 +23,8 @@ pub(crate) fn sizes() -> CacheSizes {
     })
 }
 
-/// Size in bytes of the data or unified cache of one level, from the processor's list of caches: CPUID leaf 4 on Intel,
-/// the same table at leaf 0x8000001D on AMD.
+/// Returns the size in bytes of the data or unified cache of one level, from the processor's list of caches: CPUID leaf
+/// 4 on Intel, the same table at leaf 0x8000001D on AMD.
 #[cfg(target_arch = "x86_64")]
 fn size_of_level(level: u32) -> Option<usize> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

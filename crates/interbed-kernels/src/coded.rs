@@ -38,7 +38,8 @@ const TABLE: usize = 1 << PLANES;
 /// Bytes of a patch.
 const PATCH: usize = 2;
 
-/// Bytes of a row with room for `patches` patches; `None` if `cols` is not whole blocks, or on overflow.
+/// Returns the number of bytes of a row with room for `patches` patches; `None` if `cols` is not whole blocks, or on
+/// overflow.
 pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     match cols.is_multiple_of(BLOCK) {
         true => match (cols / BLOCK).checked_mul(BLOCK_BYTES) {
@@ -49,20 +50,21 @@ pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     }
 }
 
-/// The bytes of a row that hold `columns`, which are whole blocks; for the first block also the header before it.
+/// Returns the bytes of a row that hold `columns`, which are whole blocks; for the first block also the header before
+/// it.
 pub(crate) fn bytes_of(columns: Range<usize>, patches: u16) -> Range<usize> {
     let at = |column: usize| TABLE + PATCH * usize::from(patches) + column / BLOCK * BLOCK_BYTES;
     let start = if columns.start == 0 { 0 } else { at(columns.start) };
     start..at(columns.end)
 }
 
-/// Index in the block of the number that byte `j`, and bit `j` of each plane, belong to.
+/// Returns the index in the block of the number that byte `j`, and bit `j` of each plane, belong to.
 const fn number_at(j: usize) -> usize {
     // Of every 16 bytes, the first 8 belong to the first half of the block.
     j / 16 * 8 + j % 8 + j % 16 / 8 * (BLOCK / 2)
 }
 
-/// The exponent of a bf16 number.
+/// Returns the exponent of a bf16 number.
 const fn exponent(bits: u16) -> u8 {
     (bits >> 7) as u8
 }
@@ -70,7 +72,7 @@ const fn exponent(bits: u16) -> u8 {
 /// The code of one row: its table of exponents.
 struct RowCode {
     table: [u8; TABLE],
-    /// For each exponent, its index in the table, if it is there.
+    /// The index in the table of each exponent; `None` if the exponent is not in the table.
     codes: [Option<u8>; 256],
 }
 
@@ -106,7 +108,7 @@ impl RowCode {
     }
 }
 
-/// Number of patches that a row of bf16 numbers needs.
+/// Returns the number of patches that a row of bf16 numbers needs.
 pub fn patches_of(row: &[u16]) -> usize {
     RowCode::of(row).patches(row).count()
 }
@@ -115,7 +117,7 @@ pub fn patches_of(row: &[u16]) -> usize {
 /// Returns false if the row needs more patches ([`patches_of`]).
 ///
 /// # Panics
-/// If the row is not whole blocks, or `out` has another length.
+/// Panics if the row is not whole blocks, or `out` has another length.
 #[must_use]
 pub fn encode_row(row: &[u16], patches: u16, out: &mut [u8]) -> bool {
     assert_eq!(row_bytes(row.len(), patches), Some(out.len()), "{} numbers, {patches} patches", row.len());
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
     use crate::Level;
 
-    /// Random rows that resemble those of a trained model, with arbitrary bits in some places.
+    /// Generates random rows that resemble the rows of a trained model, with arbitrary bits in some places.
     fn rows() -> impl Strategy<Value = Vec<u16>> {
         let number = prop_oneof![
             60 => (-1.0f32..1.0, -6i32..2).prop_map(|(x, scale)| half::bf16::from_f32(x * 2f32.powi(scale)).to_bits()),

@@ -40,7 +40,8 @@ pub enum DType {
     Mxfp4,
     /// 8-bit floats (E4M3) of checkpoints, where each row carries its scales: one f32 for each 128 numbers.
     Fp8,
-    /// bf16 that is coded losslessly in about 11.3 bits per number. Products and results are those of [`DType::BF16`].
+    /// bf16 that is coded losslessly in about 11.3 bits per number. Products and results are equal to those of
+    /// [`DType::BF16`].
     CodedBf16 {
         /// Number of patches in each row, for numbers with a rare exponent.
         patches: u16,
@@ -67,7 +68,7 @@ impl DType {
         Self::Mxfp4,
     ];
 
-    /// Numbers of one block.
+    /// Returns how many numbers one block has.
     pub const fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
@@ -78,8 +79,8 @@ impl DType {
         }
     }
 
-    /// Bytes of one block. A coded row has a header before its blocks; a row of FP8 stores its scales apart and may end
-    /// within a block.
+    /// Returns the number of bytes of one block. A coded row has a header before its blocks; a row of FP8 stores its
+    /// scales apart and may end within a block.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -100,7 +101,7 @@ impl DType {
         }
     }
 
-    /// Bytes of a row of `cols` numbers; `None` if they are not whole blocks, or on overflow.
+    /// Returns the number of bytes of a row of `cols` numbers; `None` if they are not whole blocks, or on overflow.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         match self {
             Self::CodedBf16 { patches } => coded::row_bytes(cols, patches),
@@ -110,7 +111,7 @@ impl DType {
         }
     }
 
-    /// Type of the numbers after decoding, which products depend on.
+    /// Returns the type of the numbers after decoding, which products depend on.
     pub const fn decoded(self) -> Self {
         match self {
             Self::CodedBf16 { .. } => Self::BF16,
@@ -119,17 +120,18 @@ impl DType {
         }
     }
 
-    /// Whether the numbers are decoded before they are multiplied, instead of being multiplied as they are stored.
+    /// Returns whether the numbers are decoded before they are multiplied; numbers of other types are multiplied in the
+    /// form in which they are stored.
     pub fn is_decoded(self) -> bool {
         self.decoded() != self
     }
 
-    /// Whether numbers are stored one by one, not in blocks.
+    /// Returns whether numbers are stored one by one, not in blocks.
     pub const fn is_plain(self) -> bool {
         self.block_len() == 1
     }
 
-    /// The type's name in safetensors headers and GGUF tools, where it has one there.
+    /// Returns the type's name in safetensors headers and GGUF tools, if the type has a name there.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",

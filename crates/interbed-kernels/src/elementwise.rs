@@ -14,8 +14,8 @@ pub enum Activation {
     Gelu,
     /// Gaussian error linear unit in its tanh approximation.
     GeluTanh,
-    /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, times 1 plus the other
-    /// product, which is limited to -7 ..= 7.
+    /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, multiplied by 1 plus the
+    /// other product, which is limited to -7 ..= 7.
     ClampedSwish,
     /// `max(x, 0)^2`.
     SquaredRelu,
@@ -31,13 +31,14 @@ impl Activation {
 /// Cost of an exponential and a division, in multiply-adds.
 const ELEMENT_COST: usize = 16;
 
-/// Elements of a thread's smallest share: small enough to balance, large enough that starting it costs nothing.
+/// Elements of a thread's smallest share: few enough for an even division, and so many that starting a share costs
+/// nothing.
 const GRANULE: usize = 4096;
 
 /// Computes `gate[i] = activation(gate[i]) * up[i]`, or the corresponding formula of [`Activation::ClampedSwish`].
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
     let count = gate.len();
@@ -64,7 +65,7 @@ pub fn activate(pool: &Pool, level: Level, activation: Activation, x: &mut [f32]
 /// Computes [`gated_activation`] on the calling thread.
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
     match activation {
@@ -83,7 +84,7 @@ pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32],
 /// Computes `sum[i] += branch[i] * scale`.
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub fn add_scaled(pool: &Pool, level: Level, sum: &mut [f32], branch: &[f32], scale: f32) {
     assert_eq!(sum.len(), branch.len());
     let count = sum.len();
@@ -102,7 +103,7 @@ pub fn add_scaled(pool: &Pool, level: Level, sum: &mut [f32], branch: &[f32], sc
 /// - `places`, `factors`: `[rows of out, places of each]`
 ///
 /// # Panics
-/// If `from` has no such row, or the lengths disagree.
+/// Panics if `from` has no such row, or the lengths disagree.
 pub fn combine_rows(
     pool: &Pool,
     level: Level,
@@ -134,7 +135,7 @@ pub fn combine_rows(
 /// Computes `out[row] = matrix[row_at(row)] * multiplier` for each row of `matrix.cols()` elements.
 ///
 /// # Panics
-/// If the matrix has no such row, or `out` is no whole number of rows.
+/// Panics if the matrix has no such row, or `out` is no whole number of rows.
 pub fn gather_rows(
     pool: &Pool,
     matrix: Matrix<'_>,
@@ -177,7 +178,8 @@ fn silu_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     gated(s, gate, up, s.splat(0.0), s.splat(1.0));
 }
 
-/// Tanh-approximated GELU, where `0.5 (1 + tanh u)` equals `sigmoid(2u)`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+/// Computes tanh-approximated GELU, where `0.5 (1 + tanh u)` equals `sigmoid(2u)`, with
+/// `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
 #[inline(always)]
 fn gelu_tanh_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     const TWICE_ROOT: f32 = 1.595_769;
@@ -206,7 +208,7 @@ fn clamped_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Clamped swish of one vector. NaN stays NaN, as it is the second operand of each comparison.
+/// Computes clamped swish of one vector. NaN stays NaN, because it is the second operand of each comparison.
 #[inline(always)]
 fn clamped_lanes<S: Simd>(s: S, x: S::V, up: S::V) -> S::V {
     let limit = s.splat(Activation::CLAMPED_LIMIT);

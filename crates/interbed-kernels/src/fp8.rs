@@ -22,7 +22,7 @@ pub(crate) const BLOCK: usize = 128;
 /// Bytes of a scale; rows are a multiple of this size.
 const SCALE: usize = size_of::<f32>();
 
-/// Bytes of a row; `None` on overflow.
+/// Returns the number of bytes of a row; `None` on overflow.
 pub(crate) const fn row_bytes(cols: usize) -> Option<usize> {
     match codes_at(cols).checked_add(cols) {
         Some(bytes) => bytes.checked_next_multiple_of(SCALE),
@@ -30,18 +30,18 @@ pub(crate) const fn row_bytes(cols: usize) -> Option<usize> {
     }
 }
 
-/// Offset of the codes in a row.
+/// Returns the offset of the codes in a row.
 pub(crate) const fn codes_at(cols: usize) -> usize {
     cols.div_ceil(BLOCK) * SCALE
 }
 
-/// The bytes of a row that hold the codes of `columns`; for the first block also the scales before them.
+/// Returns the bytes of a row that hold the codes of `columns`; for the first block also the scales before them.
 pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
     let start = if columns.start == 0 { 0 } else { codes_at(cols) + columns.start };
     start..codes_at(cols) + columns.end
 }
 
-/// Moves the codes of a matrix's rows to their places, and writes each row's scales before them.
+/// Moves the codes of a matrix's rows to their final places, and writes each row's scales before the row's codes.
 ///
 /// - `matrix`: whole rows of a matrix of [`DType::Fp8`](crate::DType::Fp8) with `cols` columns; the codes lie at its
 ///   end, row after row, as in a file, and the bytes before them are unspecified
@@ -49,7 +49,7 @@ pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
 /// - `scales`: scales of the whole matrix, one row of them for each 128 rows
 ///
 /// # Panics
-/// If these are not whole rows, or there are no such scales.
+/// Panics if the matrix is not made of whole rows, or there are no such scales.
 pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f32]) {
     let row_bytes = row_bytes(cols).expect("a row that can be addressed");
     assert!(cols > 0 && matrix.len().is_multiple_of(row_bytes));
@@ -67,10 +67,10 @@ pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f
     }
 }
 
-/// Decodes `columns` of a row of `cols`, from the start of a block on, and fills the rest of `out` with zeros.
+/// Decodes `columns` of a row of `cols` numbers, from the start of a block on, and fills the rest of `out` with zeros.
 ///
 /// # Panics
-/// If the bytes are not those of a row of `cols`, or `out` is too short.
+/// Panics if the bytes are not a row of `cols` numbers, or `out` is too short.
 pub(crate) fn decode_columns(level: Level, row: &[u8], cols: usize, columns: Range<usize>, out: &mut [f32]) {
     assert!(row_bytes(cols) == Some(row.len()) && columns.start.is_multiple_of(BLOCK) && columns.end <= cols);
     let (scales, codes) = row.split_at(codes_at(cols));
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Rows of codes with their scales.
+    /// Returns rows of codes with their scales.
     fn joined(codes: &[u8], cols: usize, scales: &[f32]) -> Vec<u8> {
         let mut bytes = vec![0xa5; codes.len() / cols * row_bytes(cols).unwrap()];
         let at = bytes.len() - codes.len();

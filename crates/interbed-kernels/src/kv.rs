@@ -22,8 +22,8 @@ impl KvDType {
     /// Elements of a head that share a scale in [`KvDType::Q8`]; the last group of a head may be shorter.
     pub const SCALED: usize = 32;
 
-    /// The default type of keys and values for weights of `dtype`: the same type, or half precision for quantized
-    /// weights.
+    /// Returns the default type of keys and values for weights of `dtype`: the same type, or half precision for
+    /// quantized weights.
     pub const fn beside(dtype: DType) -> Self {
         match dtype.decoded() {
             // Models in FP8 compute in bf16 outside of their FP8 products.
@@ -34,7 +34,7 @@ impl KvDType {
         }
     }
 
-    /// Bytes of one slot: one head of one token, keys or values, scales included.
+    /// Returns the number of bytes of one slot: one head of one token, keys or values, scales included.
     ///
     /// A slot of [`KvDType::Q8`] is its scales (bf16, one for each [`KvDType::SCALED`] elements), then its integers.
     pub const fn slot_bytes(self, head_dim: usize) -> usize {
@@ -45,7 +45,7 @@ impl KvDType {
         }
     }
 
-    /// The name that reports show.
+    /// Returns the name that reports show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -74,7 +74,7 @@ pub struct KvShape {
 /// Memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
 /// copy moves a block in one piece.
 ///
-/// Only layers that store keys and values have a part; each may have its own number and size of heads.
+/// Only layers that store keys and values have a part; each layer may have its own number and size of heads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvLayout {
     block_size: usize,
@@ -86,7 +86,7 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// A layout of blocks of `block_size` tokens, with one shape for each layer that stores keys and values.
+    /// Creates a layout of blocks of `block_size` tokens, with one shape for each layer that stores keys and values.
     ///
     /// The size of a block too large for a `usize` saturates: no memory can hold it, and allocating it fails.
     pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
@@ -107,7 +107,7 @@ impl KvLayout {
     /// Pads each block to whole pages of `page` bytes.
     ///
     /// # Panics
-    /// If `page` is 0.
+    /// Panics if `page` is 0.
     pub fn in_pages(mut self, page: usize) -> Self {
         let padded = self.block_bytes.checked_next_multiple_of(page).unwrap_or(usize::MAX);
         self.padding_bytes += padded - self.block_bytes;
@@ -118,54 +118,55 @@ impl KvLayout {
         self
     }
 
-    /// Number of layers that store keys and values.
+    /// Returns the number of layers that store keys and values.
     pub fn num_layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Tokens of one block.
+    /// Returns the number of tokens of one block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Storage type of the elements.
+    /// Returns the storage type of the elements.
     pub fn dtype(&self) -> KvDType {
         self.dtype
     }
 
-    /// Bytes of one block: all layers, keys and values, and the padding of its last page.
+    /// Returns the number of bytes of one block: all layers, keys and values, and the padding of its last page.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Bytes of one token's keys and values in all layers.
+    /// Returns the number of bytes of one token's keys and values in all layers.
     ///
     /// # Panics
-    /// If a block has room for no token.
+    /// Panics if a block has room for no token.
     pub fn token_bytes(&self) -> usize {
         (self.block_bytes - self.padding_bytes) / self.block_size
     }
 
-    /// Bytes at the start of a block that hold keys and values, without the padding.
+    /// Returns the number of bytes at the start of a block that hold keys and values, without the padding.
     pub fn content_bytes(&self) -> usize {
         self.block_bytes - self.padding_bytes
     }
 
-    /// Bytes of padding at the end of a block.
+    /// Returns the number of bytes of padding at the end of a block.
     pub fn padding_bytes(&self) -> usize {
         self.padding_bytes
     }
 
-    /// The layer at `index` among those that store keys and values.
+    /// Returns the layer at `index` among those that store keys and values.
     ///
     /// # Panics
-    /// If there is no such layer.
+    /// Panics if there is no such layer.
     pub fn layer(&self, index: usize) -> KvLayer {
         self.layers[index]
     }
 }
 
-/// One layer's part of every block. Only a [`KvLayout`] creates it, so kernels trust that it lies within a block.
+/// One layer's part of every block. Only a [`KvLayout`] creates a `KvLayer`, so kernels trust that the part lies within
+/// a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayer {
     shape: KvShape,
@@ -178,57 +179,57 @@ pub struct KvLayer {
 }
 
 impl KvLayer {
-    /// Number of key-value heads.
+    /// Returns the number of key-value heads.
     pub fn num_kv_heads(&self) -> usize {
         self.shape.num_kv_heads
     }
 
-    /// Elements of one head.
+    /// Returns the number of elements of one head.
     pub fn head_dim(&self) -> usize {
         self.shape.head_dim
     }
 
-    /// Tokens of one block.
+    /// Returns the number of tokens of one block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Storage type of the elements.
+    /// Returns the storage type of the elements.
     pub fn dtype(&self) -> KvDType {
         self.dtype
     }
 
-    /// Bytes from the start of one block to that of the next.
+    /// Returns the number of bytes from the start of one block to the start of the next block.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Bytes of one head of one token, keys or values.
+    /// Returns the number of bytes of one head of one token, keys or values.
     pub fn slot_bytes(&self) -> usize {
         self.dtype.slot_bytes(self.shape.head_dim)
     }
 
-    /// Bytes from the start of a block to the first slot of the keys of `kv_head`.
+    /// Returns the number of bytes from the start of a block to the first slot of the keys of `kv_head`.
     pub fn key_offset(&self, kv_head: usize) -> usize {
         self.offset + kv_head * self.head_bytes()
     }
 
-    /// Bytes from a slot of keys to the slot of the same token's values.
+    /// Returns the number of bytes from a slot of keys to the slot of the same token's values.
     pub fn value_offset(&self) -> usize {
         self.shape.num_kv_heads * self.head_bytes()
     }
 
-    /// Bytes of this layer's part of a block, keys and values.
+    /// Returns the number of bytes of this layer's part of a block, keys and values.
     pub fn part_bytes(&self) -> usize {
         2 * self.value_offset()
     }
 
-    /// The layout of blocks that contain only this layer, adjacent to each other.
+    /// Returns the layout of blocks that contain only this layer, adjacent to each other.
     pub fn alone(self) -> Self {
         Self { offset: 0, block_bytes: self.part_bytes(), ..self }
     }
 
-    /// Bytes of one head's slots in a block, keys or values.
+    /// Returns the number of bytes of one head's slots in a block, keys or values.
     fn head_bytes(&self) -> usize {
         self.block_size * self.slot_bytes()
     }

@@ -1,4 +1,4 @@
-//! The memory of KV blocks as kernels access it; parts of its address range may have no memory.
+//! The memory of KV blocks in the form in which kernels access it. Parts of its address range may have no memory.
 
 use std::marker::PhantomData;
 
@@ -29,15 +29,15 @@ impl<'a> KvBytes<'a> {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Number of whole blocks in the range.
+    /// Returns the number of whole blocks in the range.
     pub(crate) fn num_blocks(&self, block_bytes: usize) -> usize {
         self.len / block_bytes
     }
 
-    /// Address of the byte at `offset`, which is not read.
+    /// Returns the address of the byte at `offset`, which is not read.
     ///
     /// # Panics
-    /// If the offset is beyond the range.
+    /// Panics if the offset is beyond the range.
     pub(crate) fn at(&self, offset: usize) -> *const u8 {
         assert!(offset <= self.len, "byte {offset} of {}", self.len);
         self.start.wrapping_add(offset)
@@ -51,7 +51,7 @@ impl<'a> From<&'a [u8]> for KvBytes<'a> {
     }
 }
 
-/// KV blocks to write; otherwise like [`KvBytes`].
+/// KV blocks that are written, where [`KvBytes`] are blocks that are read.
 pub struct KvBytesMut<'a> {
     start: *mut u8,
     len: usize,
@@ -68,12 +68,12 @@ impl<'a> KvBytesMut<'a> {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Number of whole blocks in the range.
+    /// Returns the number of whole blocks in the range.
     pub(crate) fn num_blocks(&self, block_bytes: usize) -> usize {
         self.len / block_bytes
     }
 
-    /// A [`Share`] from which threads take disjoint slots that the spans name.
+    /// Returns a [`Share`] from which threads take disjoint slots that the spans name.
     pub(crate) fn share(self) -> Share<'a, u8> {
         // SAFETY: only slots that spans name are taken, and `new` requires that these are writable.
         unsafe { Share::from_raw(self.start, self.len) }

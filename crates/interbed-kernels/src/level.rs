@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 /// Environment variable that forces a level, so that one machine can test every path.
 pub const LEVEL_VARIABLE: &str = "INTERBED_CPU";
 
-/// A set of instructions that this machine has: holding a value proves it. Each level includes the levels before it
-/// that share its architecture.
+/// A set of instructions that this machine has: the existence of a value proves it. Each level includes the lower
+/// levels of its architecture.
 ///
 /// Vector operations in f32 have 16 lanes and reduce them in the same order at every level, and the levels with fused
 /// multiply-add agree to the last bit. Products of bf16 weights round activations to bf16 from `avx512-bf16` on.
@@ -62,7 +62,7 @@ impl Level {
         })
     }
 
-    /// Returns the level of that name, whether this machine has it or not: for tests that emulate instructions.
+    /// Returns the level of that name, even if this machine does not have it, for tests that emulate instructions.
     ///
     /// # Safety
     /// This machine, or an emulator, has to execute the level's instructions.
@@ -73,18 +73,18 @@ impl Level {
     /// Plain Rust, which every machine runs.
     pub(crate) const PORTABLE: Self = Self(Instructions::Portable);
 
-    /// The set of instructions. Only this module creates a `Level`, from what was detected.
+    /// Returns the set of instructions. Only this module creates a `Level`, from what was detected.
     #[inline(always)]
     pub(crate) const fn instructions(self) -> Instructions {
         self.0
     }
 
-    /// Whether there are 32 vector registers of 16 lanes.
+    /// Returns whether there are 32 vector registers of 16 lanes.
     pub(crate) fn has_many_registers(self) -> bool {
         self.0 >= Instructions::Avx512
     }
 
-    /// The name that `INTERBED_CPU` accepts.
+    /// Returns the name that `INTERBED_CPU` accepts.
     pub const fn name(self) -> &'static str {
         match self.0 {
             Instructions::Portable => "portable",

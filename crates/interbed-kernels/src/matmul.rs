@@ -37,7 +37,7 @@ const ROW_GRANULE: usize = 32;
 // A chunk of rows is at most a panel.
 const _: () = assert!(panel::ROWS.is_multiple_of(ROW_GRANULE) && GATED_ROWS <= panel::ROWS);
 
-/// Outputs that a gate is applied to at a time, while they are still in the cache.
+/// Number of outputs that a gate is applied to at a time, while the outputs are still in the cache.
 const GATED_ROWS: usize = panel::ROWS;
 
 /// One product of the activations, with a whole matrix or with a band of its rows.
@@ -54,7 +54,7 @@ pub struct Product<'a> {
 /// types allow.
 ///
 /// # Panics
-/// If the shapes disagree.
+/// Panics if the shapes disagree.
 pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: impl IntoIterator<Item = Product<'p>>) {
     let mut products = products.into_iter().map(|product| [product]).peekable();
     while let Some([form]) = products.peek().map(|products| forms_of(level, products)) {
@@ -70,7 +70,7 @@ pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: 
 /// weights' types allow; `up.out` is used as scratch memory.
 ///
 /// # Panics
-/// If the shapes disagree.
+/// Panics if the shapes disagree.
 pub fn matmul_gated<'p>(
     pool: &Pool,
     level: Level,
@@ -103,7 +103,7 @@ pub fn matmul_gated<'p>(
     }
 }
 
-/// Computes [`matmul_gated`] for a pair of weights that need different forms of activations: one product after the
+/// Computes [`matmul_gated`] for a pair of weights that need different forms of activations, one product after the
 /// other.
 fn gate_apart(pool: &Pool, level: Level, activation: Activation, x: &mut Activations<'_>, pair: [Product<'_>; 2]) {
     let [rows, up_rows] = pair.each_ref().map(|product| product.weights.rows());
@@ -124,7 +124,7 @@ fn forms_of<const N: usize>(level: Level, products: &[Product<'_>; N]) -> [Form;
     products.each_ref().map(|product| Form::of(level, product.weights.dtype()))
 }
 
-/// Multiply-adds of `results` results, each a sum over `cols`.
+/// Returns the number of multiply-adds of `results` results, each a sum over `cols`.
 fn cost(results: usize, cols: usize) -> usize {
     results.saturating_mul(cols)
 }
@@ -133,7 +133,7 @@ fn cost(results: usize, cols: usize) -> usize {
 /// calls `job(thread, group, rows)` for chunks of rows of each.
 ///
 /// # Panics
-/// If the shapes disagree.
+/// Panics if the shapes disagree.
 fn sweep<'p, const N: usize>(
     pool: &Pool,
     level: Level,
@@ -191,7 +191,7 @@ impl Chunks {
     }
 }
 
-/// A product whose output its threads write together.
+/// A product whose output is written by all threads together.
 struct SweptProduct<'a> {
     kernel: Kernel,
     weights: Matrix<'a>,
@@ -212,7 +212,7 @@ impl<'a> SweptProduct<'a> {
         Self { kernel, weights, bias, out: out.output() }
     }
 
-    /// Number of rows to compute at a time.
+    /// Returns the number of rows to compute at a time.
     fn chunk_rows(&self, x: &PreparedActivations<'_>) -> usize {
         self.kernel.chunk_rows(x.tokens, self.weights.row_bytes())
     }
@@ -294,7 +294,7 @@ impl PreparedActivations<'_> {
         }
     }
 
-    /// The thread's own part of the work area.
+    /// Returns the thread's own part of the work area.
     fn work_of<'w>(&self, work: &Share<'w, f32>, thread: usize) -> &'w mut [f32] {
         let len = work_len(self.tokens, self.cols);
         // SAFETY: each thread has its own part, and uses it for one chunk at a time.

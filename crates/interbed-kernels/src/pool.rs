@@ -1,7 +1,8 @@
 //! A small barrier pool: every thread runs the same job on its own share, and the caller waits for all.
 //!
-//! A decode pass is hundreds of products of some tens of microseconds each, so waking a thread through the kernel for
-//! each would cost more than the work (`lessons.md`, candle#3134). Workers spin briefly for the next job, then park.
+//! A decode pass consists of hundreds of products of some tens of microseconds each, so waking a thread through the
+//! operating system for each product would cost more than the product. Workers spin briefly for the next job, then
+//! park.
 
 mod signal;
 
@@ -13,8 +14,8 @@ use std::thread::JoinHandle;
 
 use signal::{Signal, lock};
 
-/// The primitives of the signal between threads. A test that includes the signal's file replaces them with those of a
-/// model checker.
+/// The primitives of the signal between threads. A test that includes the signal's file replaces these primitives with
+/// a model checker's.
 mod sync {
     pub(super) use std::hint::spin_loop;
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -52,7 +53,7 @@ struct SharedJob(*const Job<'static>);
 unsafe impl Send for SharedJob {}
 
 impl Pool {
-    /// A pool of `threads` threads, including the caller's.
+    /// Creates a pool of `threads` threads, including the caller's.
     pub fn new(threads: NonZeroUsize) -> Self {
         let signal = Arc::new(Signal::new());
         let workers = (1..threads.get())
@@ -67,7 +68,7 @@ impl Pool {
         Self { signal, workers, turn: Mutex::new(()) }
     }
 
-    /// Number of threads in the pool.
+    /// Returns the number of threads in the pool.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -75,7 +76,7 @@ impl Pool {
     /// Calls `job(thread)` once for each thread of the pool, and returns when all calls have returned.
     ///
     /// # Panics
-    /// If the job panics on any thread.
+    /// Panics if the job panics on any thread.
     pub fn run(&self, job: impl Fn(usize) + Sync) {
         if self.workers.is_empty() {
             return job(0);
@@ -94,8 +95,8 @@ impl Pool {
     }
 
     /// Splits `0 .. items` into one contiguous share per thread, each but the last a multiple of `granule`, and calls
-    /// `job(share)` for those that are not empty. `item_cost` is the approximate number of multiply-adds of an item:
-    /// work that is cheaper than a barrier stays on the calling thread.
+    /// `job(share)` for each share that is not empty. `item_cost` is the approximate number of multiply-adds of an
+    /// item: work that is cheaper than a barrier stays on the calling thread.
     pub fn split(&self, items: usize, granule: usize, item_cost: usize, job: impl Fn(std::ops::Range<usize>) + Sync) {
         let granules = items.div_ceil(granule.max(1));
         let threads = self.threads();

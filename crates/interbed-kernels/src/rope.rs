@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
-/// Which two elements of a head are rotated together. It depends on the file format, as formats may order the rows of
-/// query and key matrices differently for the same model.
+/// The way in which the two elements of a head that are rotated together are chosen. The style depends on the file
+/// format, because formats may order the rows of query and key matrices differently for the same model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeStyle {
     /// Rotates element `i` with `i + half` of the rotated part: Hugging Face models, and the Qwen families in GGUF
@@ -18,7 +18,7 @@ pub enum RopeStyle {
 /// - `cos`, `sin`: `[pairs]` of the token's position; at most `head_dim / 2`
 ///
 /// # Panics
-/// If the lengths disagree.
+/// Panics if the lengths disagree.
 #[inline(always)]
 pub fn rope(x: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32]) {
     let half = cos.len();

@@ -16,8 +16,8 @@ pub(crate) use x86::{Amx, Avx2, Avx512, Bf16Dots, Vnni, load128, prefetch, prefe
 /// Lanes of a vector, at every level.
 pub(crate) const LANES: usize = 16;
 
-/// Vector operations of one level. A value is a token: it proves that the level's instructions exist, so arithmetic on
-/// lanes is safe. [`dispatch!`] creates the tokens.
+/// Vector operations of one level. A value of such a type is a token: the value proves that the level's instructions
+/// exist, so arithmetic on lanes is safe. [`dispatch!`] creates the tokens.
 pub(crate) trait Simd: Copy {
     type V: Copy;
     /// Whether 24 vectors fit into the registers; otherwise eight do.
@@ -78,7 +78,7 @@ pub(crate) trait Simd: Copy {
         // SAFETY: guaranteed by the caller.
         self.store(v, unsafe { &mut *to.cast() });
     }
-    /// Writes the sum of each vector to `to`, or adds it if `added`.
+    /// Writes the sum of each vector to `to`, or adds the sum to `to` if `added`.
     #[inline(always)]
     fn put_sums<const R: usize>(self, v: [Self::V; R], to: &mut [f32; R], added: bool) {
         put_each_sum(self, v, to, added);
@@ -165,7 +165,8 @@ pub(crate) fn store_few<S: Simd>(s: S, v: S::V, to: &mut [f32]) {
     to.copy_from_slice(&part[..to.len()]);
 }
 
-/// Computes `e^x`, within 2 units in the last place for x in [-87, 88]; beyond, the value at the end of that range.
+/// Computes `e^x`, within 2 units in the last place for x in [-87, 88]. Beyond that range, computes the value at the
+/// end of the range.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
@@ -187,7 +188,7 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(sum, s.exp2_of_biased(biased))
 }
 
-/// The vector instructions of a level, with the token that proves them.
+/// The vector instructions of a level, with the token that proves that they exist.
 pub(crate) enum Vectors {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),

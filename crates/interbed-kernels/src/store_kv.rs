@@ -10,19 +10,19 @@ use crate::{KvBytesMut, KvDType, KvLayer, Level};
 /// The rotary embedding of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a> {
-    /// Which elements form pairs.
+    /// The way in which elements form pairs.
     pub style: RopeStyle,
     /// `[tokens, pairs]`, with at most `head_dim / 2` pairs; elements beyond them are not rotated.
     pub cos: &'a [f32],
-    /// Same shape as `cos`.
+    /// The sines, in the shape of `cos`.
     pub sin: &'a [f32],
 }
 
 /// Cost of rotating, narrowing and moving one element, in multiply-adds.
 const ELEMENT_COST: usize = 4;
 
-/// Rotates all queries and keys of a batch, and writes its keys and values to their blocks, rounded to the cache's
-/// type.
+/// Rotates all queries and keys of a batch, and writes the batch's keys and values to their blocks, rounded to the
+/// cache's type.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
 /// - `tables`: the block tables of those spans that have one
@@ -31,8 +31,8 @@ const ELEMENT_COST: usize = 4;
 /// - `v`: the shape of `k`
 ///
 /// # Panics
-/// If a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has been
-/// written then.
+/// Panics if a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has
+/// been written in that case.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn rotate_and_store(
     pool: &Pool,

@@ -26,7 +26,7 @@ const SUBGROUP_MAX: usize = 128;
 pub struct SubgroupOrder {
     /// Threads of a subgroup: a power of two of at most 128.
     pub threads: usize,
-    /// Whether a product and the addition to its sum are rounded once. Drivers may do either.
+    /// Whether a product and its addition to a sum are rounded once. Drivers may round once or twice.
     pub fused: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct SubgroupActivations {
     tokens: usize,
     /// `[tokens, cols]` in the order of [`turn`].
     turned: Vec<f32>,
-    /// For each thread, a row of weights as it is, and transposed.
+    /// A row of weights for each thread, unchanged and transposed.
     work: Vec<f32>,
 }
 
@@ -45,14 +45,14 @@ impl SubgroupActivations {
     /// Creates empty activations for sums of this order.
     ///
     /// # Panics
-    /// If no subgroup has this many threads.
+    /// Panics if no subgroup has this many threads.
     pub fn new(order: SubgroupOrder) -> Self {
         let threads = order.threads;
         assert!(threads.is_power_of_two() && (2..=SUBGROUP_MAX).contains(&threads), "subgroups of {threads}");
         Self { order, cols: 0, tokens: 0, turned: Vec::new(), work: Vec::new() }
     }
 
-    /// Whether this module multiplies weights of this type.
+    /// Returns whether this module multiplies weights of this type.
     pub fn multiplies(dtype: DType) -> bool {
         !matches!(dtype, DType::CodedBf16 { .. })
     }
@@ -60,7 +60,7 @@ impl SubgroupActivations {
     /// Replaces the activations with `x`, `[tokens, cols]`.
     ///
     /// # Panics
-    /// If `x` is not whole rows.
+    /// Panics if `x` is not whole rows.
     pub fn set(&mut self, x: &[f32], cols: usize) {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
         (self.cols, self.tokens) = (cols, x.len() / cols);
@@ -73,7 +73,7 @@ impl SubgroupActivations {
     /// Computes the products of the activations with `products`, biases included.
     ///
     /// # Panics
-    /// If the shapes disagree, or a matrix has a type that is not [multiplied](Self::multiplies).
+    /// Panics if the shapes disagree, or a matrix has a type that is not [multiplied](Self::multiplies).
     pub fn multiply<'p>(&mut self, pool: &Pool, level: Level, products: impl IntoIterator<Item = Product<'p>>) {
         let Self { order, cols, tokens, turned, work } = self;
         let (order, cols, tokens) = (*order, *cols, *tokens);
@@ -175,7 +175,7 @@ lanes!(Lanes16, 16);
 lanes!(Lanes32, 32);
 lanes!(Lanes64, 64);
 
-/// How a product is added to a sum: with one rounding or two.
+/// The rounding of the addition of a product to a sum: once or twice.
 trait Rounding: Copy {
     fn add_product(a: f32, b: f32, sum: f32) -> f32;
 }

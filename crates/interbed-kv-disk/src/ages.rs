@@ -1,23 +1,23 @@
-//! When records were written.
+//! Remembers when records were written.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use interbed_kv::{RecordPlace, Tier};
 
-/// Records of which nothing may be left, until it is looked whether there are.
+/// Number of records without readable blocks that may be remembered until they are looked for and dropped.
 const STALE_MAX: usize = 1024;
 
-/// When each record was written, in the order in which that was done here.
+/// Times at which records were written, in the order in which they were written or found.
 #[derive(Debug, Default)]
 pub(crate) struct Ages {
-    /// Each with seconds since 1970.
+    /// Records, each with the time of its writing in seconds since 1970.
     records: VecDeque<(u64, RecordPlace)>,
-    /// How many there may be until those of which nothing is left are looked for.
+    /// Number of records at which those without readable blocks are looked for and dropped.
     most: usize,
 }
 
 impl Ages {
-    /// `record` was written, or found; `tier` knows what is left.
+    /// Notes that `record` was written or found. `tier` knows which records still have readable blocks.
     pub(crate) fn add(&mut self, record: RecordPlace, written_at: u64, tier: &Tier) {
         if self.records.len() >= self.most {
             let left: HashSet<_> = tier.contents().map(|(_, place)| place.record).collect();
@@ -27,7 +27,7 @@ impl Ages {
         self.records.push_back((written_at, record));
     }
 
-    /// Takes out the oldest records, which were written before `oldest`.
+    /// Takes out the records that were written before `oldest`, in seconds since 1970.
     pub(crate) fn take_older(&mut self, oldest: u64) -> HashSet<RecordPlace> {
         let mut older = HashSet::new();
         while let Some((_, record)) = self.records.pop_front_if(|(written_at, _)| *written_at < oldest) {
@@ -36,7 +36,7 @@ impl Ages {
         older
     }
 
-    /// When each was written.
+    /// Returns when each record was written, in seconds since 1970.
     pub(crate) fn all(&self) -> HashMap<RecordPlace, u64> {
         self.records.iter().map(|&(written_at, record)| (record, written_at)).collect()
     }

@@ -11,30 +11,30 @@ use thiserror::Error;
 
 use crate::{index_file, record};
 
-/// Where segments are kept.
+/// A place where segments are kept.
 pub trait SegmentSpace: Send + Sync {
-    /// The numbers of the segments that are there, in no order.
+    /// Returns the numbers of the segments that are there, in no order.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses to list the segments.
     fn existing(&self) -> Result<Vec<u32>, IoError>;
 
     /// Opens a segment that is there.
     ///
     /// # Errors
-    /// When there is none, or it cannot be opened.
+    /// Fails if there is no such segment, or if it cannot be opened.
     fn open(&self, segment: u32) -> Result<Arc<dyn SegmentWrite>, IoError>;
 
-    /// Opens a segment of `len` bytes, which is created if need be.
+    /// Opens a segment of `len` bytes, and creates it if need be.
     ///
     /// # Errors
-    /// When the disk has no room.
+    /// Fails if the disk has no room.
     fn create(&self, segment: u32, len: u64) -> Result<Arc<dyn SegmentWrite>, IoError>;
 
     /// Removes a segment.
     ///
     /// # Errors
-    /// The system's.
+    /// Fails if the system refuses to remove the segment.
     fn remove(&self, segment: u32) -> Result<(), IoError>;
 
     /// Takes away the index that an earlier process has left, if there is one.
@@ -43,56 +43,57 @@ pub trait SegmentSpace: Send + Sync {
     /// Leaves an index for the next process.
     ///
     /// # Errors
-    /// The system's; there is none then.
+    /// Fails if the system refuses to write the index; no index is left then.
     fn leave_index(&self, bytes: &[u8]) -> Result<(), IoError>;
 }
 
-/// Why a directory cannot be used.
+/// Reason why a directory cannot be used.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    /// The system refused.
+    /// The system refused a call.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// Another process uses it.
+    /// Another process uses the directory.
     #[error("{} is in use by another process; give each server a directory of its own", path.display())]
     Busy {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// Its files take memory.
+    /// The files of the directory take memory.
     #[error("{} lies in memory, so that keeping KV there frees none; name a directory on a disk", path.display())]
     InMemory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// The secret is not one.
+    /// The file of the secret does not hold a secret, or others can read it.
     #[error("{} {problem}; remove it, and with it what is stored in its directory", path.display())]
     Secret {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of what is wrong with the file.
         problem: &'static str,
     },
-    /// A file has one of our names, and would be overwritten.
+    /// A file has a name that Interbed uses, and would be overwritten.
     #[error(
         "{} is not Interbed's, or is of an older version: it begins with \"{begin}\". Remove it if nobody needs it, or \
          name another directory",
         path.display()
     )]
     NotOurs {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its first bytes, escaped.
+        /// First bytes of the file, escaped.
         begin: String,
     },
 }
 
-/// A directory that this process alone uses, and no other user can write to. Its files can be read by their owner only.
+/// A directory that this process alone uses, and to which no other user can write. The directory's files can be read by
+/// their owner only.
 #[derive(Debug)]
 pub struct Directory {
     folder: PrivateFolder,
     secret: [u8; 32],
-    /// Locked while it is open.
+    /// File that is locked while the directory is open.
     _lock: File,
 }
 
@@ -100,14 +101,14 @@ const SECRET: &str = "secret";
 const LOCK: &str = "lock";
 const INDEX: &str = "index";
 
-/// The longest index that is believed.
+/// Maximum number of bytes of an index that is read.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 impl Directory {
-    /// Opens the directory at `path`, which is created if need be.
+    /// Opens the directory at `path`, and creates it if need be.
     ///
     /// # Errors
-    /// See [`DirectoryError`]. Nothing of what it holds was changed then.
+    /// Fails in the cases that [`DirectoryError`] names. Nothing in the directory was changed then.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DirectoryError> {
         let folder = PrivateFolder::open(path)?;
         if interbed_io::SwapFile::is_in_memory(folder.path())? {
@@ -128,34 +129,35 @@ impl Directory {
         Ok(Self { folder, secret, _lock: lock })
     }
 
-    /// Whether `path` was [opened](Self::open) before.
+    /// Returns whether `path` was [opened](Self::open) before.
     pub fn is_one(path: impl AsRef<Path>) -> bool {
         path.as_ref().join(SECRET).is_file()
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What all names and headers in it are keyed with: made at random when it was first opened.
+    /// Returns the secret with which all names and headers in the directory are keyed. The secret is made at random
+    /// when the directory is first opened.
     pub fn secret(&self) -> [u8; 32] {
         self.secret
     }
 }
 
-/// The name of a segment.
+/// Returns the name of the file of segment `number`.
 fn segment(number: u32) -> String {
     format!("segment-{number:06}")
 }
 
-/// Which segment has this name, if one has.
+/// Returns the number of the segment whose file has this name; `None` if no segment has it.
 fn number_of(name: &str) -> Option<u32> {
     name.strip_prefix("segment-")?.parse().ok().filter(|&number| segment(number) == name)
 }
 
-/// Refuses files with our names that were not written by this program: sooner or later they would be overwritten.
-/// Space that was reserved and never written to is zeros.
+/// Refuses files with names that Interbed uses if Interbed did not write them, since they would be overwritten sooner
+/// or later. Space that was reserved and never written to is zeros.
 fn check_ours(folder: &PrivateFolder) -> Result<(), DirectoryError> {
     for name in folder.names()? {
         let magic = match number_of(&name) {
@@ -206,7 +208,7 @@ impl SegmentSpace for Directory {
     }
 }
 
-/// The directory's secret, which is made if there is none.
+/// Returns the directory's secret, and makes it if there is none.
 fn secret(folder: &PrivateFolder) -> Result<[u8; 32], DirectoryError> {
     let path = folder.path().join(SECRET);
     let fault = |source| IoError::Open { path: path.clone(), source };
@@ -267,7 +269,8 @@ mod tests {
         assert!(directory.open(7).is_err() && directory.existing().unwrap().is_empty());
     }
 
-    /// Opens a directory in which `prepare` has been at work since it was last used, which must be refused.
+    /// Opens a directory in which `prepare` has been at work since it was last used, and which must be refused. Returns
+    /// the error.
     fn refused(prepare: impl Fn(&Path)) -> String {
         let parent = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = parent.path().join("kv");

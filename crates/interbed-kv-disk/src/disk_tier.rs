@@ -1,4 +1,4 @@
-//! The driver of the tier on disk: what the engine's thread calls between passes.
+//! Drives the tier on disk. The engine's thread calls it between passes.
 
 mod carrying;
 mod kept_slots;
@@ -27,29 +27,30 @@ use carrying::Carrying;
 use kept_slots::KeptSlots;
 pub use options::{DiskOptions, DiskStats, DiskTierError};
 
-/// Bytes of a segment of a large store.
+/// Number of bytes of a segment of a large store.
 const SEGMENT_BYTES: u64 = 256 << 20;
 
-/// Segments that a store has at least, and records that a segment holds at least.
+/// Minimum number of segments of a store.
 const SEGMENTS_MIN: u64 = 4;
+/// Minimum number of records that a segment holds.
 const RECORDS_MIN: u64 = 2;
 
-/// How long a block waits for others with which it is written.
+/// Time that a block waits for others with which it is written.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// How often it is looked for what is too old.
+/// Time between two searches for records that are too old.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// How long nothing is stored after a write has failed: at first, and at most.
+/// Shortest and longest pause after a failed write, in which nothing is stored.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
-/// How long after a warning of failed writes the next one is given.
+/// Minimum time between two warnings of failed writes.
 const WARN_AGAIN: Duration = Duration::from_secs(600);
 
-/// Share of a new measurement in the rate at which records are read.
+/// Weight of a new measurement in the rate at which records are read.
 const RATE_SHARE: f64 = 0.2;
 
-/// A fetch in flight.
+/// A fetch whose records are being read.
 struct FetchInFlight {
     wanted: Vec<Wanted>,
     filled: Vec<bool>,
@@ -58,17 +59,17 @@ struct FetchInFlight {
     bytes: u64,
 }
 
-/// What a read is for.
+/// Purpose of a read.
 enum Purpose {
-    /// Positions of a fetch: which blocks of it are in this record.
+    /// A fetch needs the record, for the wanted blocks at these positions.
     Fetch(FetchId, Vec<usize>),
-    /// These blocks of a swap.
+    /// A swap needs the record, for these blocks.
     Slots(SwapId, Vec<BlockId>),
-    /// What is to be written again.
+    /// The blocks of the record are to be written again.
     Carry,
 }
 
-/// Writes blocks to disk, and brings them back. One thread calls it; others do the reading and writing.
+/// Writes blocks to disk, and brings them back. One thread calls it; other threads do the reading and writing.
 pub struct DiskTier {
     shape: RecordShape,
     chain: KeyChain,
@@ -92,31 +93,31 @@ pub struct DiskTier {
     frames: Frames,
     slots: KeptSlots,
     writes_in_flight: usize,
-    /// Blocks that were written, but may not be on the disk yet.
+    /// Number of blocks that were written, but may not be on the disk yet.
     unsynced_blocks: u64,
     budget: WriteBudget,
     space: Arc<dyn SegmentSpace>,
     seal: Seal,
-    /// Seconds after which records are not read any more.
+    /// Age in seconds above which records are not read any more; `None` for no limit.
     ttl: Option<u64>,
     ages: Ages,
-    /// When it was last looked for records that are too old.
+    /// Time of the last search for records that are too old.
     swept_at: Instant,
-    /// When writes may go on, and how long the next pause is.
+    /// Time when writes may go on; `None` before a write has failed.
     paused_until: Option<Instant>,
     pause: Duration,
-    /// When the last warning of that was given.
+    /// Time when the last warning of failed writes was given.
     warned_at: Option<Instant>,
     stats: DiskStats,
     recovered: Recovered,
 }
 
 impl DiskTier {
-    /// A store in `space` for blocks of this shape, of the model that `fingerprint` identifies; `secret` is the
-    /// directory's. What an earlier process has left of the same model is found again.
+    /// Opens a store in `space` for blocks of this shape, of the model that `fingerprint` identifies. `secret` is the
+    /// directory's. Blocks of the same model that an earlier process has left are found again.
     ///
     /// # Errors
-    /// See [`DiskTierError`].
+    /// Fails in the cases that [`DiskTierError`] names.
     pub fn open(
         space: Arc<dyn SegmentSpace>,
         secret: [u8; 32],
@@ -187,8 +188,8 @@ impl DiskTier {
         })
     }
 
-    /// Memory that a store takes for buffers, where about `wanted` bytes of it may be used, and for `frames`: see
-    /// [`DiskOptions::frames`].
+    /// Returns the number of bytes that a store takes for buffers and for `frames`, if about `wanted` bytes may be used
+    /// for buffers. [`DiskOptions::frames`] explains `frames`.
     pub fn buffer_bytes(shape: &RecordShape, wanted: usize, frames: (usize, usize)) -> usize {
         let (blocks, records) = Self::num_buffers(shape, wanted);
         let frames = frames.1 * Frames::bytes(shape, frames.0);
@@ -198,7 +199,7 @@ impl DiskTier {
         blocks * shape.block_bytes() + records + frames + slots + READERS * shape.room_to_read()
     }
 
-    /// Memory that the index of a store of `bytes` takes when it is full.
+    /// Returns the number of bytes of memory that the index of a store of `bytes` bytes takes when the store is full.
     pub fn index_bytes(shape: &RecordShape, bytes: u64) -> u64 {
         // A hash map's entry of 64 bytes, at most 8/7 of which are in use and which doubles when it grows; and the list
         // of each segment's keys.
@@ -206,7 +207,7 @@ impl DiskTier {
         bytes / shape.block_bytes() as u64 * ENTRY
     }
 
-    /// How many blocks can be staged, and records read, at a time.
+    /// Returns how many blocks can be staged, and how many records read, at a time.
     fn num_buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
         let record = shape.record_bytes(shape.blocks_per_record());
         let each = wanted / 2;
@@ -215,30 +216,31 @@ impl DiskTier {
         (blocks, (each / record).clamp(1, 16))
     }
 
-    /// A way to its threads, for swap space.
+    /// Returns access to the store's threads, for swap space.
     pub fn threads(&self) -> KvThreads {
         self.workers.threads()
     }
 
-    /// The names of what it holds.
+    /// Returns the key chain that names the contents of the store.
     pub fn key_chain(&self) -> &KeyChain {
         &self.chain
     }
 
-    /// What was found at the start.
+    /// Returns figures of what was found at the start.
     pub fn recovered(&self) -> Recovered {
         self.recovered
     }
 
-    /// How many of `keys`, from the first on, it can bring back; they count as looked up.
+    /// Returns how many of `keys`, from the first on, the store can bring back. These keys count as looked up, and so
+    /// does the key behind them.
     pub fn look_up(&mut self, keys: &[BlockKey]) -> usize {
         let found = keys.iter().take_while(|&&key| self.tier.find(key).is_some()).count();
         keys.iter().take(found + 1).for_each(|&key| self.tier.looked_up(key));
         found
     }
 
-    /// Whether a block of this name should be [staged](Self::stage) now. `class` is that of
-    /// [`Tier::wants`](interbed_kv::Tier::wants).
+    /// Returns whether a block of this name should be [staged](Self::stage) now.
+    /// [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
     pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
         if self.is_paused() || self.staged_keys.contains(&key) {
             return false;
@@ -246,28 +248,29 @@ impl DiskTier {
         self.tier.wants(key, class)
     }
 
-    /// Tokens of a sequence that are sure to find room: some segments are always being filled or emptied, and some may
-    /// be held for slots.
+    /// Returns the number of tokens of a sequence that are sure to find room. Some segments are always being filled or
+    /// emptied, and some may be held for slots.
     pub fn capacity_tokens(&self) -> usize {
         capacity_tokens(self.tier.config(), &self.shape)
     }
 
-    /// Tokens of a sequence that are sure to find room in a store of this shape, which is yet to be opened.
+    /// Returns the number of tokens of a sequence that are sure to find room in a store of this shape, which is yet to
+    /// be opened.
     ///
     /// # Errors
-    /// [`DiskTierError::TooSmall`].
+    /// Fails with [`DiskTierError::TooSmall`] if the store would have too few bytes to be of use.
     pub fn tokens_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
         Ok(capacity_tokens(&tier_config(shape, options)?, shape))
     }
 
-    /// Whether it has `key`, or is about to.
+    /// Returns whether the store has `key`, or is about to have it.
     pub fn has(&self, key: BlockKey) -> bool {
         self.staged_keys.contains(&key) || self.tier.knows(key)
     }
 
-    /// Like [`stage`](Self::stage), for what a sequence cannot go on without: the budget of writes does not keep it
-    /// from being written. Returns whether it will be; if not, there is no buffer now, or writes are
-    /// [paused](DiskStats::paused).
+    /// Copies a block that a sequence cannot go on without, to be written soon. The budget of writes does not keep the
+    /// block from being written, unlike in [`stage`](Self::stage). Returns whether the block will be written; if not,
+    /// there is no buffer now, the block cannot be read, or writes are [paused](DiskStats::paused).
     pub fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
         if self.is_paused() {
             return false;
@@ -282,9 +285,9 @@ impl DiskTier {
         true
     }
 
-    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for that: where no buffer
-    /// is free, or the budget of writes is used up, it is not stored. Returns whether it will be, as far as the disk
-    /// allows.
+    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for the write: if no buffer
+    /// is free, or the budget of writes is used up, the block is not stored. Returns whether the block will be stored,
+    /// as far as the disk allows.
     pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
         let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
         let buffer = if allowed { self.block_buffers.pop() } else { None };
@@ -300,7 +303,7 @@ impl DiskTier {
         true
     }
 
-    /// False if the block cannot be had: it is not stored then.
+    /// Copies `block` into `into`. Returns false if the block cannot be read; it is not stored then.
     fn read_block(&mut self, block: BlockId, into: &mut [u8], blocks: &mut dyn BlockBytes) -> bool {
         let read = blocks.read(block, into);
         if let Err(reason) = &read {
@@ -310,17 +313,17 @@ impl DiskTier {
         read.is_ok()
     }
 
-    /// How many blocks can be staged now.
+    /// Returns how many blocks can be staged now.
     pub fn room(&self) -> usize {
         self.block_buffers.len()
     }
 
-    /// How many blocks can be staged while nothing is being written.
+    /// Returns how many blocks can be staged while nothing is being written.
     pub fn buffers(&self) -> usize {
         self.num_block_buffers
     }
 
-    /// Bytes of a block.
+    /// Returns the number of bytes of a block.
     pub fn block_bytes(&self) -> usize {
         self.shape.block_bytes()
     }
@@ -334,7 +337,7 @@ impl DiskTier {
         }
     }
 
-    /// Has what is staged written, if there is room.
+    /// Has the staged blocks written, if there is room.
     pub fn flush(&mut self) {
         if self.staged.is_empty() {
             return;
@@ -363,8 +366,8 @@ impl DiskTier {
         self.go_on_carrying();
     }
 
-    /// Begins to bring `wanted`, all of which were [found](Self::look_up), into their blocks. Its end is reported by
-    /// [`poll`](Self::poll), which is also the only call that writes to the blocks.
+    /// Begins to bring `wanted`, all of which were [found](Self::look_up), into their blocks. [`poll`](Self::poll),
+    /// which is also the only call that writes to the blocks of a fetch, reports the end of the fetch.
     pub fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>) {
         let mut records: Vec<(RecordPlace, Vec<usize>, Vec<Expected>)> = Vec::new();
         for (position, wanted) in wanted.iter().enumerate() {
@@ -389,8 +392,8 @@ impl DiskTier {
         self.settle_fetch(id);
     }
 
-    /// Keeps these blocks, as many as a frame has, as the next frame of `owner`. Returns `false`, and keeps nothing, if
-    /// any of them cannot be read.
+    /// Keeps the blocks with these contents, as many as a frame has, as the next frame of `owner`. Returns `false`, and
+    /// keeps nothing, if the store lacks one of the blocks.
     pub fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool {
         debug_assert_eq!(contents.len(), self.frames.blocks);
         let mut pieces: Vec<Piece> = Vec::new();
@@ -409,28 +412,29 @@ impl DiskTier {
         true
     }
 
-    /// How many frames `owner` keeps.
+    /// Returns the number of frames that `owner` keeps.
     pub fn kept_frames(&self, owner: u64) -> usize {
         self.frames.num_kept(owner)
     }
 
-    /// `owner` keeps nothing any more.
+    /// Releases all frames that `owner` keeps.
     pub fn release_frames(&mut self, owner: u64) {
         for pieces in self.frames.forget(owner) {
             pieces.iter().for_each(|piece| self.tier.release(piece.record.segment));
         }
     }
 
-    /// A pass begins that will ask for `frames`, in this order. What an earlier one has not asked for is forgotten.
+    /// Begins a pass that will ask for `frames`, in this order. Frames that an earlier pass has not asked for are
+    /// forgotten.
     pub fn begin_frames(&mut self, frames: impl Iterator<Item = FrameOf>) {
         self.frames.begin(frames);
         self.read_frames();
     }
 
-    /// The next frame, once it is there. Its memory is used again when nobody has it any more.
+    /// Waits for the next frame and returns it. The frame's memory is used again when nobody holds the frame any more.
     ///
     /// # Errors
-    /// It could not be read, or is not what was written; whatever is to blame is forgotten.
+    /// Fails if the frame could not be read, or is not what was written; the blocks to blame are forgotten.
     pub fn next_frame(&mut self) -> Result<FrameBytes, FrameLost> {
         self.read_frames();
         let asked = Instant::now();
@@ -479,8 +483,8 @@ impl DiskTier {
         }
     }
 
-    /// Goes on with what is in flight; `blocks` are filled here. Returns a fetch that has ended, if there is one. Waits
-    /// for one up to `wait` while any is in flight.
+    /// Continues what is in flight, and fills `blocks` with what has come. Returns a fetch that has ended, if there is
+    /// one. The call waits for a fetch up to `wait` while any is in flight.
     pub fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
         let deadline = Instant::now() + wait;
         loop {
@@ -503,7 +507,7 @@ impl DiskTier {
         }
     }
 
-    /// Forgets what is too old to be read, now and then.
+    /// Forgets records that are too old to be read, from time to time.
     fn sweep(&mut self) {
         let Some(ttl) = self.ttl.filter(|_| self.swept_at.elapsed() >= SWEEP) else { return };
         self.swept_at = Instant::now();
@@ -514,8 +518,8 @@ impl DiskTier {
         }
     }
 
-    /// Leaves an index behind, so that the next process starts sooner. To be called when nothing is in flight any more,
-    /// and as the last.
+    /// Leaves an index behind, so that the next process starts sooner. This is the last call, made when nothing is in
+    /// flight any more.
     pub fn leave_index(&self) {
         let ages = self.ages.all();
         let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
@@ -524,7 +528,7 @@ impl DiskTier {
         }
     }
 
-    /// Whether nothing is staged or in flight.
+    /// Returns whether nothing is staged or in flight.
     pub fn is_settled(&self) -> bool {
         let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
         written && self.fetches.is_empty() && self.carrying.is_none() && self.slots.is_settled()
@@ -564,7 +568,7 @@ impl DiskTier {
         self.go_on_carrying();
     }
 
-    /// A write has failed: nothing is stored for a while.
+    /// Notes that a write has failed, and stores nothing for a while.
     fn failed(&mut self, reason: &str) {
         self.stats.write_errors += 1;
         if !self.is_paused() {
@@ -635,7 +639,8 @@ impl DiskTier {
         self.feed_readers();
     }
 
-    /// Several reads run at a time, so that a fetch's rate is about that of one read times their number.
+    /// Updates the rate at which fetches read. Several reads run at a time, so a fetch's rate is about the rate of one
+    /// read times their number.
     fn note_rate(&mut self, bytes: u64, seconds: f64) {
         let at_a_time = self.purposes.len().clamp(1, self.num_record_buffers.min(4)) as f64;
         let rate = at_a_time * bytes as f64 / seconds.max(1e-6);
@@ -654,7 +659,7 @@ impl DiskTier {
         }
     }
 
-    /// Figures since the start.
+    /// Returns figures of the store since its start.
     pub fn stats(&self) -> DiskStats {
         DiskStats {
             blocks: self.tier.len(),
@@ -667,10 +672,10 @@ impl DiskTier {
         }
     }
 
-    /// Proves what must hold between calls.
+    /// Checks the invariants that hold between calls.
     ///
     /// # Panics
-    /// When it does not.
+    /// Panics if an invariant does not hold.
     pub fn assert_sound(&self) {
         self.tier.assert_sound();
         self.frames.assert_sound();

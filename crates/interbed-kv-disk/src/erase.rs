@@ -1,8 +1,8 @@
-//! Erases what one tenant has in a directory that no server uses, of all models.
+//! Erases the blocks of one tenant in a directory that no server uses, for all models.
 //!
-//! A record that holds any block of the tenant is overwritten with zeros, its header with one that names nothing;
-//! blocks of others in it are forgotten. So are the bytes behind the last record of each segment, and all of a segment
-//! that cannot be read: what lay there earlier may be anybody's.
+//! A record that holds any block of the tenant is overwritten with zeros, and its header with one that names nothing;
+//! blocks of other tenants in the record are forgotten. The bytes behind the last record of each segment are
+//! overwritten too, and so is all of a segment that cannot be read: what lay there earlier may be anybody's.
 
 use std::sync::Arc;
 
@@ -13,25 +13,26 @@ use crate::directory::{Directory, SegmentSpace};
 use crate::record::{Described, Seal};
 use crate::shape::{HEADER_FIXED, entry_bytes};
 
-/// Bytes that are written at a time.
+/// Number of bytes that are written at a time.
 const PIECE: usize = 1 << 20;
 
-/// What was erased.
+/// Figures of what was erased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
-    /// Blocks of the tenant.
+    /// Number of blocks of the tenant that were erased.
     pub blocks: usize,
-    /// Blocks of others that lay in the same records.
+    /// Number of blocks of other tenants that lay in the same records.
     pub others: usize,
-    /// Records that were overwritten.
+    /// Number of records that were overwritten.
     pub records: usize,
 }
 
-/// Erases all blocks of `tenant`, or of those without a tenant; `progress(segments done, all segments)` is called now
-/// and then. It can be repeated if it was interrupted, whenever that was.
+/// Erases all blocks of `tenant`, or all blocks without a tenant if it is `None`.
+/// `progress(segments done, all segments)` is called now and then. An interrupted call can be repeated, wherever it was
+/// interrupted.
 ///
 /// # Errors
-/// The system's. What was not reached is as before.
+/// Fails if the system refuses a call. Whatever was not reached by then is unchanged.
 pub fn erase(
     directory: &Directory,
     tenant: Option<u128>,
@@ -168,7 +169,7 @@ mod tests {
         DiskTier::open(Arc::new(directory), secret, [2; 32], shape(), options).unwrap()
     }
 
-    /// Tokens and KV of the blocks of a tenant: nobody else has the same.
+    /// Returns a byte and a token that only the blocks of this tenant have, for their KV and their tokens.
     fn mark(tenant: usize) -> (u8, u32) {
         (0xA0 + tenant as u8, 0x5EC2_E700 + tenant as u32)
     }
@@ -185,7 +186,7 @@ mod tests {
         panic!("it never settles");
     }
 
-    /// Stores `count` blocks of a tenant, which are the next ones of all.
+    /// Stores `count` blocks of a tenant, which get the next numbers.
     fn store(tier: &mut DiskTier, number: &mut u8, tenant: usize, count: usize) {
         let (byte, token) = mark(tenant);
         for _ in 0..count {
@@ -197,7 +198,7 @@ mod tests {
         }
     }
 
-    /// How many of the files' blocks hold KV of a tenant, and how many its tokens.
+    /// Returns how many blocks of the files hold KV of a tenant, and how many hold the tenant's tokens.
     fn traces(path: &Path, tenant: usize) -> (usize, usize) {
         let (byte, token) = mark(tenant);
         let (mut kv, mut tokens) = (0, 0);

@@ -1,8 +1,9 @@
-//! KV of sequences that are longer than memory, streamed layer by layer while a pass computes.
+//! Streams the KV of sequences that are longer than memory, layer by layer while a pass computes.
 //!
-//! What such a sequence has on disk is *kept*: its segments are held, so that nothing of it is forgotten. A *frame* is
-//! one layer's part of a fixed number of its blocks. A pass says which frames it will ask for, in order; as many as
-//! there are buffers for are read ahead, across the end of the pass into the next, which mostly asks for the same.
+//! The blocks that such a sequence has on disk are *kept*: their segments are held, so that no block is forgotten. A
+//! *frame* is one layer's part of a fixed number of these blocks. A pass says which frames it will ask for, in order.
+//! Frames are read ahead while there are buffers, across the end of the pass into the next pass, which mostly asks for
+//! the same frames.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,58 +15,59 @@ use interbed_io::{AlignedBuffer, BufferPart};
 use crate::jobs::{PieceDone, PieceJob, Pieces};
 use crate::shape::RecordShape;
 
-/// How long a pass waits for a frame before it looks whether anybody still reads.
+/// Time that a pass waits for a frame before it gives the frame up.
 const FRAME_WAIT: Duration = Duration::from_secs(30);
 
-/// One layer's part of one of the frames that a sequence keeps.
+/// Identifies one layer's part of one of the frames that a sequence keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameOf {
-    /// Whose it is; the caller's number.
+    /// Number of the sequence that keeps the frame, which the caller chooses.
     pub owner: u64,
-    /// Which of the owner's frames.
+    /// Index of the frame among the owner's frames.
     pub frame: usize,
-    /// The layer.
+    /// Index of the layer.
     pub layer: usize,
 }
 
-/// A frame that was read, and nothing else was: its first bytes are `[block, the layer's part]`.
+/// Bytes of a frame that was read: a buffer, and the number of its first bytes that are `[block, the layer's part]`.
 pub type FrameBytes = (Arc<AlignedBuffer>, usize);
 
 /// A frame that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameLost {
-    /// Which one.
+    /// Frame that could not be read.
     pub of: FrameOf,
-    /// What happened.
+    /// Reason why the frame could not be read.
     pub reason: String,
 }
 
-/// A frame that was begun to be read.
+/// A frame whose read was begun.
 struct Reading {
     tag: u64,
     of: FrameOf,
-    /// Pieces that have not come.
+    /// Number of pieces that have not come.
     left: usize,
     parts: Vec<BufferPart>,
-    /// Why it could not be read, and which piece was to blame.
+    /// Reason why the frame could not be read, and the index of the piece to blame.
     failed: Option<(String, usize)>,
 }
 
-/// What is kept, and what a pass reads of it.
+/// Frames that sequences keep, and the reads of a pass.
 pub(crate) struct Frames {
     done: Receiver<PieceDone>,
-    /// Bytes of each layer's part of a block.
+    /// Number of bytes of each layer's part of a block.
     layers: Vec<usize>,
-    /// Blocks of a frame.
+    /// Number of blocks of a frame.
     pub(crate) blocks: usize,
     kept: HashMap<u64, Vec<Pieces>>,
-    /// What the pass asks for, in order.
+    /// Frames that the pass asks for, in order.
     asked: Vec<FrameOf>,
-    /// How many of them were begun to be read; then come those of the next pass, if it asks for the same.
+    /// Number of reads that were begun for `asked`. Beyond the length of `asked`, these are reads for the next pass, in
+    /// case it asks for the same frames.
     begun: usize,
-    /// What was begun and not given out, in order.
+    /// Frames whose read was begun and that were not given out, in order.
     ahead: VecDeque<Reading>,
-    /// Those that nobody waits for any more.
+    /// Frames whose read was begun and that nobody waits for any more.
     dropped: Vec<Reading>,
     free: Vec<AlignedBuffer>,
     /// Buffers that somebody may still look at.
@@ -75,7 +77,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// `buffers` frames of `blocks` blocks; `None` if there is no memory for them.
+    /// Allocates buffers for `buffers` frames of `blocks` blocks each; returns `None` if there is no memory for them.
     pub(crate) fn new(done: Receiver<PieceDone>, shape: &RecordShape, blocks: usize, buffers: usize) -> Option<Self> {
         let bytes = Self::bytes(shape, blocks);
         let free: Option<Vec<_>> = (0..buffers).map(|_| AlignedBuffer::new_zeroed(bytes)).collect();
@@ -95,22 +97,22 @@ impl Frames {
         })
     }
 
-    /// Bytes of the largest frame.
+    /// Returns the number of bytes of the largest frame.
     pub(crate) fn bytes(shape: &RecordShape, blocks: usize) -> usize {
         shape.layers().iter().max().map_or(0, |layer| layer * blocks)
     }
 
-    /// One more frame of `owner`.
+    /// Keeps one more frame of `owner`.
     pub(crate) fn keep(&mut self, owner: u64, pieces: Pieces) {
         self.kept.entry(owner).or_default().push(pieces);
     }
 
-    /// How many frames `owner` keeps.
+    /// Returns the number of frames that `owner` keeps.
     pub(crate) fn num_kept(&self, owner: u64) -> usize {
         self.kept.get(&owner).map_or(0, Vec::len)
     }
 
-    /// All frames of `owner`, who keeps them no longer.
+    /// Returns all frames of `owner`, who keeps them no longer.
     pub(crate) fn forget(&mut self, owner: u64) -> Vec<Pieces> {
         // What is read ahead of them would be of a frame that may be another one by then.
         if self.ahead.iter().any(|reading| reading.of.owner == owner) || self.asked.iter().any(|of| of.owner == owner) {
@@ -119,8 +121,8 @@ impl Frames {
         self.kept.remove(&owner).unwrap_or_default()
     }
 
-    /// A pass begins that will ask for `frames` in this order. What was read ahead of it and is not what it asks for is
-    /// forgotten.
+    /// Begins a pass that will ask for `frames` in this order. Frames that were read ahead and do not fit this order
+    /// are dropped.
     pub(crate) fn begin(&mut self, frames: impl Iterator<Item = FrameOf>) {
         self.collect();
         self.asked.clear();
@@ -138,7 +140,7 @@ impl Frames {
         }
     }
 
-    /// The reads of the next frame to begin, if a buffer is free.
+    /// Returns the reads of the next frame to begin, if a buffer is free.
     pub(crate) fn next_jobs(&mut self) -> Option<Vec<PieceJob>> {
         while self.free.is_empty() {
             let position = self.lent.iter().position(|buffer| Arc::strong_count(buffer) == 1)?;
@@ -161,8 +163,8 @@ impl Frames {
         Some(parts.into_iter().enumerate().map(job).collect())
     }
 
-    /// The next frame that was [asked for](Self::begin) and begun to be read, once it was. On failure, the pieces of
-    /// its frame and which of them is not what it should be.
+    /// Returns the next frame that was [asked for](Self::begin) and whose read was begun, once it was read. The error
+    /// has the pieces of the frame and the index of the piece that is not what it should be, if that is known.
     pub(crate) fn next(&mut self) -> Result<FrameBytes, (FrameLost, Option<(Pieces, usize)>)> {
         let nothing = FrameOf { owner: 0, frame: 0, layer: 0 };
         let lost = |of: FrameOf, reason: &str| Err((FrameLost { of, reason: reason.to_owned() }, None));
@@ -197,7 +199,7 @@ impl Frames {
         }
     }
 
-    /// Takes in what has come meanwhile.
+    /// Takes in the pieces that have come meanwhile.
     fn collect(&mut self) {
         while let Ok(done) = self.done.try_recv() {
             self.take(done);
@@ -215,10 +217,10 @@ impl Frames {
         self.reclaim();
     }
 
-    /// Proves that no buffer is lost.
+    /// Checks that no buffer is lost.
     ///
     /// # Panics
-    /// When one is.
+    /// Panics if a buffer is lost.
     pub(crate) fn assert_sound(&self) {
         let known = self.free.len() + self.lent.len() + self.ahead.len() + self.dropped.len();
         assert_eq!(known, self.buffers, "a frame's buffer is lost");

@@ -1,4 +1,5 @@
-//! What an orderly end leaves behind, so that the next start need not read every header: which records there are.
+//! Writes and reads the index of records that an orderly end leaves behind, so that the next start need not read every
+//! header.
 //!
 //! | bytes | of the file |
 //! |---|---|
@@ -9,8 +10,8 @@
 //! | | and for each name: which block it is (2), key (16) |
 //!
 //! All numbers are little-endian. A segment that was used again since has another generation, and its headers are read;
-//! so are those behind the last record that is named here. What a record holds is checked when it is read, whatever
-//! this file says.
+//! so are the headers behind the last record that is named here. The content of a record is checked when it is read,
+//! whatever this file says.
 
 use std::collections::HashMap;
 
@@ -22,17 +23,18 @@ pub(crate) const MAGIC: &[u8; 8] = b"INTERBIX";
 const FIXED: usize = 72;
 const MAC: std::ops::Range<usize> = 40..FIXED;
 
-/// A record, and what is known to be in it.
+/// A record, and the blocks that are known to be in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) record: RecordPlace,
-    /// Seconds since 1970.
+    /// Time when the record was written, in seconds since 1970.
     pub(crate) written_at: u64,
-    /// Which blocks of it can be found.
+    /// Blocks of the record that can be found: their indices and names.
     pub(crate) keys: Vec<(u16, BlockKey)>,
 }
 
-/// All that can be read in `tier`; `written_at` says when a record was written.
+/// Lists all records with blocks that can be read in `tier`. `written_at` returns when a record was written, in seconds
+/// since 1970.
 pub(crate) fn list(tier: &Tier, written_at: impl Fn(RecordPlace) -> u64) -> Vec<Listed> {
     let mut records: HashMap<RecordPlace, Vec<(u16, BlockKey)>> = HashMap::new();
     for (key, place) in tier.contents() {
@@ -47,7 +49,7 @@ pub(crate) fn list(tier: &Tier, written_at: impl Fn(RecordPlace) -> u64) -> Vec<
     listed
 }
 
-/// The bytes of the file.
+/// Returns the bytes of an index file that names `records`.
 pub(crate) fn encode(records: &[Listed], seal: &Seal) -> Vec<u8> {
     let mut bytes = vec![0; FIXED];
     bytes[..8].copy_from_slice(MAGIC);
@@ -69,7 +71,7 @@ pub(crate) fn encode(records: &[Listed], seal: &Seal) -> Vec<u8> {
     bytes
 }
 
-/// What a file names, in order; `None` if it is not whole, or of another model.
+/// Returns the records that an index file names, in order; `None` if the file is not whole, or of another model.
 pub(crate) fn decode(bytes: &[u8], seal: &Seal) -> Option<Vec<Listed>> {
     let is_ours = bytes.len() >= FIXED && bytes[..8] == *MAGIC && bytes[8..40] == seal.fingerprint;
     if !is_ours || bytes[MAC] != seal.mac(bytes, MAC) {

@@ -1,4 +1,4 @@
-//! What the threads of a store are given to do, and give back.
+//! Jobs that the threads of a store are given, and their results.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ pub(crate) struct Staged {
     pub(crate) label: BlockLabel,
     pub(crate) class: u8,
     pub(crate) bytes: Vec<u8>,
-    /// When its record was first written, if it is written again.
+    /// Time when the block was first written, in seconds since 1970, if the block is written again.
     pub(crate) since: Option<u64>,
 }
 
@@ -24,36 +24,37 @@ pub(crate) struct WriteJob {
     pub(crate) blocks: Vec<Staged>,
 }
 
-/// A block that is to be read: which of the record it is, and what it must be.
+/// A block that is to be read: its index in the record, its name, and its content.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected {
     pub(crate) index: u16,
     pub(crate) key: BlockKey,
-    /// `None` if whatever has this name will do.
+    /// Key of the block before this one in its chain, and the tokens of this block; `None` if the block's key alone
+    /// decides.
     pub(crate) content: Option<(BlockKey, Box<[TokenId]>)>,
 }
 
 /// A record to read.
 pub(crate) struct ReadJob {
-    /// The caller's number for it.
+    /// Number that the caller gave the job.
     pub(crate) tag: u64,
     pub(crate) record: RecordPlace,
     pub(crate) expected: Vec<Expected>,
     pub(crate) buffer: AlignedBuffer,
 }
 
-/// Blocks of a frame that lie in one record, side by side in both.
+/// Blocks of a frame that lie in one record, side by side both in the frame and in the record.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) record: RecordPlace,
-    /// The blocks: which of the record, and what they must be.
+    /// Blocks of the piece, with their indices in the record and their expected contents.
     pub(crate) expected: Vec<Expected>,
-    /// The hashes of the record's runs, once its header was read and found to be what is expected.
+    /// Hashes of the record's runs, once the record's header was read and found to be the expected one.
     pub(crate) sums: OnceLock<Box<[u64]>>,
 }
 
 impl Piece {
-    /// Which block of the record would be the next.
+    /// Returns the index in the record of the block that would follow the piece.
     pub(crate) fn next_index(&self) -> usize {
         self.expected.last().map_or(0, |last| usize::from(last.index) + 1)
     }
@@ -62,30 +63,30 @@ impl Piece {
 /// The blocks of a frame, in order.
 pub(crate) type Pieces = Arc<[Piece]>;
 
-/// One layer's part of a piece to read: see [`Piece`].
+/// A job that reads one layer's part of a [`Piece`].
 pub(crate) struct PieceJob {
-    /// The caller's number for the frame.
+    /// Number that the caller gave the frame.
     pub(crate) tag: u64,
     pub(crate) layer: usize,
     pub(crate) pieces: Pieces,
-    /// Which of the pieces.
+    /// Index of the piece in `pieces`.
     pub(crate) index: usize,
     pub(crate) part: BufferPart,
 }
 
-/// What became of a piece.
+/// Result of a [`PieceJob`].
 pub(crate) struct PieceDone {
     pub(crate) job: PieceJob,
     pub(crate) outcome: Result<(), String>,
 }
 
-/// What became of a job.
+/// Result of a job.
 pub(crate) enum Done {
     Written {
         job: WriteJob,
         outcome: Result<(), String>,
     },
-    /// Everything that was written before this is on the disk, or may not be.
+    /// The sync of everything that was written before has ended. `well` says whether all of it is on the disk for sure.
     Synced {
         blocks: u64,
         well: bool,

@@ -1,12 +1,12 @@
 //! KV blocks on disk: a cache of prefixes that outlives the process and is bounded by the disk, not by memory.
 //!
-//! [`DiskTier`] is the driver of a [`Tier`](interbed_kv::Tier): it gathers blocks into records, has a thread write them
-//! and others read them, and finds out at the start what an earlier process has left. Nothing waits for a write. What
-//! is read back counts only if the record is whole, of the same model, and names the wanted tokens and what they
-//! continue; anything else is a miss.
+//! [`DiskTier`] is the driver of a [`Tier`](interbed_kv::Tier). The driver gathers blocks into records, has one thread
+//! write records and other threads read them, and finds out at the start what an earlier process has left. Nothing
+//! waits for a write. A block that is read back counts only if its record is whole, of the same model, and names the
+//! wanted tokens and what they continue. Anything else is a miss.
 //!
-//! [`SwapSpace`] is the driver of swaps: slots in an unnamed file, moved by the same threads where there is a store.
-//! What the store has need not be written to a slot.
+//! [`SwapSpace`] is the driver of swaps. Blocks are swapped to slots in an unnamed file, and moved by the threads of
+//! the store if there is one. A block that the store has need not be written to a slot.
 
 mod ages;
 mod directory;

@@ -1,4 +1,4 @@
-//! What waits to be read, in the order of who waits for it.
+//! Orders the reads that wait by their users: passes first, then sequences that wait.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,36 +8,36 @@ use interbed_io::{DiskTurns, Urgency};
 use crate::jobs::{PieceJob, ReadJob};
 use crate::slots::SlotJob;
 
-/// A read, of whatever kind.
+/// A read of any kind.
 pub(crate) enum Read {
-    /// A pass waits for it.
+    /// A read of a piece of a frame; a pass waits for it.
     Piece(PieceJob),
-    /// A sequence waits for it, or nobody.
+    /// A read of a record; a sequence waits for it, or nobody.
     Record(ReadJob),
-    /// A sequence waits to be back.
+    /// A read of slots; a sequence waits to be back.
     Slots(SlotJob),
 }
 
 #[derive(Default)]
 struct Queues {
     pieces: VecDeque<PieceJob>,
-    /// In the order in which they came.
+    /// Reads of records and slots, in the order in which they came.
     others: VecDeque<Read>,
     closed: bool,
 }
 
-/// Reads for a pass come first, then those for sequences that wait.
+/// Queue of reads. Reads for a pass come first, then those for sequences that wait.
 #[derive(Default)]
 pub(crate) struct ReadQueue {
     queues: Mutex<Queues>,
-    /// Something was added, or the queue was closed.
+    /// Signal that a read was added, or that the queue was closed.
     added: Condvar,
-    /// What others that use the disk wait for.
+    /// Turns at the disk, which tell what other users of the disk wait for.
     pub(crate) turns: Arc<DiskTurns>,
 }
 
 impl ReadQueue {
-    /// One whose reads take these turns.
+    /// Creates a queue whose reads take these turns.
     pub(crate) fn taking(turns: Arc<DiskTurns>) -> Self {
         Self { turns, ..Self::default() }
     }
@@ -60,13 +60,13 @@ impl ReadQueue {
         self.added.notify_one();
     }
 
-    /// Nothing is added any more.
+    /// Closes the queue: no read is added any more.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.added.notify_all();
     }
 
-    /// The next read, once there is one; `None` when the queue is closed and empty.
+    /// Waits for the next read and returns it; `None` when the queue is closed and empty.
     pub(crate) fn next(&self) -> Option<Read> {
         let mut queues = self.lock();
         loop {

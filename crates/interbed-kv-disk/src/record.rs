@@ -1,4 +1,4 @@
-//! The bytes of records and of the headers of segments.
+//! Writes and reads the bytes of records and of the headers of segments.
 //!
 //! | bytes | of a record's header |
 //! |---|---|
@@ -16,8 +16,8 @@
 //! | then | for each block: key, parent, owner (16 bytes each), tokens (4 bytes each) |
 //! | then | for each layer: xxh3 of its run, 8 bytes |
 //!
-//! An entry of zeros is a block that was [erased](crate::erase). Where a record's runs end within a block of the disk,
-//! the rest of that is zero.
+//! A header's entry of zeros stands for a block that was [erased](crate::erase). If the runs of a record end within a
+//! block of the disk, the rest of that disk block is zero.
 //!
 //! All numbers are little-endian. A segment begins with one block of [`DIRECT_ALIGN`] bytes that is a header without
 //! blocks and layers.
@@ -31,59 +31,59 @@ use crate::shape::{HEADER_FIXED, RecordShape, entry_bytes};
 pub(crate) const MAGIC: &[u8; 8] = b"INTERBKV";
 const VERSION: u32 = 2;
 
-/// The longest header that is believed.
+/// Maximum number of bytes of a header.
 const HEADER_MAX: usize = 64 << 20;
 
 const MAC: std::ops::Range<usize> = 64..96;
 
-/// What every header of a store has in common.
+/// Values that every header of a store has in common.
 #[derive(Clone)]
 pub(crate) struct Seal {
-    /// The directory's secret.
+    /// Secret of the directory.
     pub(crate) secret: [u8; 32],
-    /// See the [module](self).
+    /// Fingerprint of the model and of how its KV is computed and laid out.
     pub(crate) fingerprint: [u8; 32],
 }
 
-/// A header that was read, and is whole.
+/// Content of a header that was read, and is whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) generation: u64,
-    /// Seconds since 1970.
+    /// Time when the record was written, in seconds since 1970.
     pub(crate) written_at: u64,
-    /// Of each block, in order.
+    /// Labels of the blocks, in order.
     pub(crate) labels: Vec<BlockLabel>,
-    /// Of each layer's run.
+    /// Hashes of the layers' runs. [layer]
     sums: Vec<u64>,
 }
 
-/// Why bytes are not a header.
+/// Reason why bytes are not a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotAHeader {
-    /// Not written by this program, or damaged.
+    /// The bytes were not written by this program, or are damaged.
     Damaged,
-    /// Whole, but of another model, another layout or another version.
+    /// The header is whole, but of another model, another layout or another version.
     Foreign,
 }
 
-/// How long a record is, and what is in it.
+/// Number of blocks and sizes of a record, as its first bytes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Described {
     pub(crate) count: usize,
-    /// Tokens in a block.
+    /// Number of tokens in a block.
     pub(crate) block_size: usize,
     pub(crate) header_bytes: usize,
     pub(crate) record_bytes: u64,
 }
 
 impl Seal {
-    /// The first block of a segment.
+    /// Fills `block` with the header of a segment.
     pub(crate) fn segment_header(&self, generation: u64, written_at: u64, block: &mut [u8]) {
         self.fixed(0, 0, generation, written_at, block);
         self.sign(block);
     }
 
-    /// The generation that the first block of a segment names.
+    /// Returns the generation that the header of a segment names.
     pub(crate) fn read_segment_header(&self, block: &[u8]) -> Result<u64, NotAHeader> {
         let count = self.check_fixed(block)?;
         self.check_mac(block)?;
@@ -127,8 +127,8 @@ impl Seal {
         self.sign(header);
     }
 
-    /// How many blocks the record has whose first [`DIRECT_ALIGN`] bytes these are, as far as these bytes tell: to know
-    /// how long its header is.
+    /// Returns the number of blocks of the record whose first [`DIRECT_ALIGN`] bytes are `first`. The length of the
+    /// header follows from this number. The bytes are not checked against the keyed hash.
     pub(crate) fn count(&self, shape: &RecordShape, first: &[u8]) -> Result<usize, NotAHeader> {
         let count = self.check_fixed(first)?;
         let fits = (1..=shape.blocks_per_record()).contains(&count);
@@ -139,7 +139,7 @@ impl Seal {
         if fits { Ok(count) } else { Err(NotAHeader::Damaged) }
     }
 
-    /// Reads the header of a record from its bytes, which may end with the header.
+    /// Reads the header of a record from the record's bytes, which may end with the header.
     pub(crate) fn read_header(&self, shape: &RecordShape, record: &[u8]) -> Result<Header, NotAHeader> {
         let count = self.count(shape, record.get(..DIRECT_ALIGN).ok_or(NotAHeader::Damaged)?)?;
         let header = record.get(..shape.header_bytes(count)).ok_or(NotAHeader::Damaged)?;
@@ -188,8 +188,8 @@ impl Seal {
         }
     }
 
-    /// What the first bytes of a record say of it, whatever its shape and model; they are not [signed](Self::is_signed)
-    /// by themselves.
+    /// Returns what the first bytes of a record say of it, whatever the record's shape and model. These bytes are not
+    /// [signed](Self::is_signed) by themselves. Returns `None` if they are not the beginning of a record.
     pub(crate) fn describe(&self, first: &[u8]) -> Option<Described> {
         let count = self.check_fixed(first).ok().filter(|&count| count > 0)?;
         let block_size = usize::from(u16::from_le_bytes([first[14], first[15]]));
@@ -200,12 +200,12 @@ impl Seal {
         (is_whole && (least..=HEADER_MAX).contains(&header_bytes)).then_some(described)
     }
 
-    /// Whether `header` was written with this secret, and is whole.
+    /// Returns whether `header` was written with this secret, and is whole.
     pub(crate) fn is_signed(&self, header: &[u8]) -> bool {
         self.check_mac(header).is_ok()
     }
 
-    /// Whether `block` is the header of a segment, of whatever model.
+    /// Returns whether `block` is the header of a segment, of whatever model.
     pub(crate) fn is_signed_segment(&self, block: &[u8]) -> bool {
         self.check_fixed(block).is_ok_and(|count| count == 0) && self.is_signed(block)
     }
@@ -222,7 +222,7 @@ impl Seal {
         }
     }
 
-    /// The keyed hash of `bytes` without those in `range`.
+    /// Computes the keyed hash of `bytes` without those in `range`.
     pub(crate) fn mac(&self, bytes: &[u8], range: std::ops::Range<usize>) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
         hasher.update(&bytes[..range.start]).update(&bytes[range.end..]);
@@ -231,12 +231,12 @@ impl Seal {
 }
 
 impl Header {
-    /// The hash of each layer's run.
+    /// Returns the hash of each layer's run.
     pub(crate) fn into_sums(self) -> Box<[u64]> {
         self.sums.into()
     }
 
-    /// Whether the runs of the whole `record` are what was written.
+    /// Returns whether the runs of the whole `record` are those that were written.
     pub(crate) fn runs_are_whole(&self, shape: &RecordShape, record: &[u8]) -> bool {
         let count = self.labels.len();
         let mut runs = shape.runs(count).zip(&self.sums);
@@ -246,7 +246,7 @@ impl Header {
     }
 }
 
-/// Copies `block` into the runs of a record of `count` blocks, as number `index`.
+/// Copies `block` into the runs of a record of `count` blocks, as block number `index`.
 pub(crate) fn pack(shape: &RecordShape, count: usize, index: usize, block: &[u8], record: &mut [u8]) {
     let mut at = 0;
     for (begin, layer) in shape.runs(count) {
@@ -255,7 +255,7 @@ pub(crate) fn pack(shape: &RecordShape, count: usize, index: usize, block: &[u8]
     }
 }
 
-/// Clears what lies between the runs of a record of `count` blocks: a buffer may hold KV of others there.
+/// Clears the bytes behind the runs of a record of `count` blocks, where a buffer may hold KV of other tenants.
 pub(crate) fn clear_gaps(shape: &RecordShape, count: usize, record: &mut [u8]) {
     for (begin, layer) in shape.runs(count) {
         let end = begin + count * layer;

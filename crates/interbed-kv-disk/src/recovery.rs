@@ -1,4 +1,5 @@
-//! What an earlier process has left: its index, and the headers of all records that are not in it, read again.
+//! Recovers what an earlier process has left: reads its index, and the headers of all records that are not in the
+//! index.
 
 use std::collections::HashMap;
 
@@ -12,22 +13,22 @@ use crate::record::{NotAHeader, Seal};
 use crate::shape::RecordShape;
 use crate::workers::now;
 
-/// What was found at the start.
+/// Figures of what was found at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// Blocks that can be read again.
+    /// Number of blocks that can be read again.
     pub blocks: usize,
-    /// Bytes of their records.
+    /// Number of bytes of the records that were found.
     pub bytes: u64,
-    /// Segments of another model, or of another version; they are overwritten first.
+    /// Number of segments of another model, or of another version; they are overwritten first.
     pub set_aside: usize,
-    /// Headers of records that were read.
+    /// Number of headers of records that were read.
     pub headers_read: usize,
-    /// Bytes of records that were written within the last hour.
+    /// Number of bytes of records that were written within the last hour.
     pub recent_bytes: u64,
 }
 
-/// A segment's records in order, each with the names of its blocks, and where the last ends.
+/// Records of a segment in order, each with the names of its blocks, and the offset where the last record ends.
 struct Found {
     segment: u32,
     generation: u64,
@@ -36,19 +37,20 @@ struct Found {
     headers_read: usize,
 }
 
-/// What is the same for all segments.
+/// Parameters that hold for all segments.
 struct Scan<'a> {
     config: KvTierConfig,
     shape: &'a RecordShape,
     seal: &'a Seal,
-    /// When the oldest records were written that may still be read.
+    /// Earliest time of writing, in seconds since 1970, of records that may still be read.
     oldest: u64,
-    /// What an index has told of each segment.
+    /// Records of each segment that an index has named.
     listed: HashMap<u32, Vec<Listed>>,
 }
 
-/// Brings what is in `space` into `tier`, which is empty, and into `ages`. Segments that do not fit into it are
-/// removed; what cannot be read is forgotten. Records older than `ttl` seconds are left out.
+/// Brings the records in `space` into `tier`, which must be empty, and into `ages`. Segments whose number or length
+/// does not fit the configuration of `tier` are removed, and segments that cannot be read are forgotten. Records older
+/// than `ttl` seconds are left out.
 pub(crate) fn recover(
     space: &dyn SegmentSpace,
     shape: &RecordShape,

@@ -1,18 +1,18 @@
-//! Where the parts of a record lie.
+//! Computes where the parts of a record lie.
 
 use interbed_io::DIRECT_ALIGN;
 use interbed_kv::{KEY_BYTES, TokenId};
 
-/// Bytes that a record should have: long enough for a disk's full speed, short enough to be filled soon.
+/// Number of bytes that a record should have: enough for a disk's full speed, and few enough to be gathered soon.
 const RECORD_BYTES: usize = 4 << 20;
 
-/// Largest number of blocks in a record.
+/// Maximum number of blocks in a record.
 const COUNT_MAX: usize = 256;
 
-/// Bytes of a record's header before the entries of its blocks; see `record.rs`.
+/// Number of bytes of a record's header before the entries of its blocks.
 pub(crate) const HEADER_FIXED: usize = 128;
 
-/// Bytes of one block's entry in a header, for blocks of so many tokens: key, parent, owner, tokens.
+/// Returns the number of bytes of a block's entry in a header: key, parent, owner, and `block_size` tokens.
 pub(crate) fn entry_bytes(block_size: usize) -> usize {
     3 * KEY_BYTES + block_size * size_of::<TokenId>()
 }
@@ -22,16 +22,16 @@ pub(crate) fn entry_bytes(block_size: usize) -> usize {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordShape {
     block_size: usize,
-    /// Bytes of each layer's part of a block, in the order in which they lie in a block. [layer]
+    /// Number of bytes of each layer's part of a block, in the order in which the layers lie in a block. [layer]
     layers: Vec<usize>,
     block_bytes: usize,
 }
 
 impl RecordShape {
-    /// The shape for blocks of `block_size` tokens whose layers take this many bytes each.
+    /// Creates the shape for blocks of `block_size` tokens whose layers take `layers` bytes each.
     ///
     /// # Panics
-    /// When there is no layer, or a block is empty.
+    /// Panics if there is no layer, or if a block is empty.
     pub fn new(block_size: usize, layers: Vec<usize>) -> Self {
         let block_bytes = layers.iter().sum();
         assert!(block_bytes > 0 && block_size > 0, "a block holds something");
@@ -43,12 +43,12 @@ impl RecordShape {
         self.block_size
     }
 
-    /// Returns the bytes of a block.
+    /// Returns the number of bytes of a block.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Returns the bytes of each layer's part of a block.
+    /// Returns the number of bytes of each layer's part of a block.
     pub fn layers(&self) -> &[usize] {
         &self.layers
     }
@@ -58,20 +58,21 @@ impl RecordShape {
         (RECORD_BYTES / self.block_bytes).clamp(1, COUNT_MAX)
     }
 
-    /// Returns the bytes of the header of a record of `count` blocks.
+    /// Returns the number of bytes of the header of a record of `count` blocks.
     pub fn header_bytes(&self, count: usize) -> usize {
         let sums = self.layers.len() * size_of::<u64>();
         (HEADER_FIXED + count * entry_bytes(self.block_size) + sums).next_multiple_of(DIRECT_ALIGN)
     }
 
-    /// Returns the bytes of a buffer that can hold the header of a record, or any one of its runs.
+    /// Returns the number of bytes of a buffer that can hold the header of a record, or any one of its runs.
     pub(crate) fn room_to_read(&self) -> usize {
         let most = self.blocks_per_record();
         let longest = self.layers.iter().max().map_or(0, |layer| layer * most);
         self.header_bytes(most).max(longest.next_multiple_of(DIRECT_ALIGN))
     }
 
-    /// Where the run of each layer begins in a record of `count` blocks, in bytes from the record's beginning.
+    /// Returns for each layer where its run begins in a record of `count` blocks, in bytes from the record's beginning,
+    /// and the number of bytes of the layer's part of a block.
     pub(crate) fn runs(&self, count: usize) -> impl Iterator<Item = (usize, usize)> {
         let mut at = self.header_bytes(count);
         self.layers.iter().map(move |&layer| {
@@ -81,7 +82,7 @@ impl RecordShape {
         })
     }
 
-    /// Returns the bytes of a record of `count` blocks; 0 for none.
+    /// Returns the number of bytes of a record of `count` blocks; 0 if there is no block.
     pub fn record_bytes(&self, count: usize) -> usize {
         if count == 0 {
             return 0;

@@ -1,4 +1,4 @@
-//! Slots in a file, each of which holds one block: how parts of swaps are moved there and back.
+//! Moves parts of swaps to slots in a file and back. Each slot holds one block.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use interbed_io::{AlignedBuffer, DirectWrite};
 use interbed_kv::{BlockSwap, SwapDirection, SwapId};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// So many blocks of a swap as fit into a buffer.
+/// Part of a swap: as many blocks as fit into a buffer.
 #[derive(Debug)]
 pub(crate) struct SwapPart {
     pub(crate) swap: SwapId,
     pub(crate) direction: SwapDirection,
-    /// In ascending order of slots, which is that of the buffer.
+    /// Transfers in ascending order of slots, which is also the order in the buffer.
     pub(crate) transfers: Vec<BlockSwap>,
-    /// Checksums of the blocks: taken of what is written, expected of what is read.
+    /// Checksums of the blocks that are written, or expected checksums of the blocks that are read.
     pub(crate) sums: Vec<u64>,
 }
 
-/// A part that was moved, or not, with the buffer that it came with.
+/// A part whose move has ended, with its buffer and the outcome.
 pub(crate) struct PartDone {
     pub(crate) part: SwapPart,
     pub(crate) buffer: AlignedBuffer,
     pub(crate) outcome: Result<(), String>,
 }
 
-/// A part to move, and who hears of its end.
+/// A part to move, and the channel on which its end is reported.
 pub(crate) struct SlotJob {
     pub(crate) part: SwapPart,
     pub(crate) buffer: AlignedBuffer,
@@ -36,7 +36,7 @@ pub(crate) struct SlotJob {
 }
 
 impl SlotJob {
-    /// Moves the part, if somebody still wants it to be moved.
+    /// Moves the part, unless the slots were closed.
     pub(crate) fn run(self) {
         let Self { mut part, mut buffer, slots, done } = self;
         if slots.is_closed.load(Ordering::Acquire) {
@@ -50,7 +50,7 @@ impl SlotJob {
     }
 }
 
-/// Blocks of a size, at multiples of another in a file.
+/// Slots in a file. Each slot has `slot_bytes` bytes, and holds a block of `block_bytes` bytes.
 pub(crate) struct Slots {
     file: Arc<dyn DirectWrite>,
     pub(crate) block_bytes: usize,
@@ -63,7 +63,7 @@ impl Slots {
         Self { file, block_bytes, slot_bytes, is_closed: AtomicBool::new(false) }
     }
 
-    /// From now on no part is begun.
+    /// Closes the slots: no part is begun from now on.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }

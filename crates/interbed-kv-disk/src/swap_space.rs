@@ -1,8 +1,8 @@
 //! Moves KV blocks between memory and a file of slots, in pieces, while passes compute.
 //!
-//! The engine thread copies blocks into buffers of their own, or out of them, between passes; the threads that write
-//! and read KV on disk move the buffers meanwhile. So no thread but one ever touches the blocks, and a pass that is
-//! being computed shares no memory with a swap. The copies cost some percent of what the disk takes.
+//! The engine's thread copies blocks into buffers, or out of them, between passes. The threads that write and read KV
+//! on disk move the buffers meanwhile. Only the engine's thread ever touches the blocks, and a pass that is being
+//! computed shares no memory with a swap. The copies cost some percent of the time that the disk takes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::slots::{PartDone, SlotJob, Slots, SwapPart};
 use crate::swap_store::{SwapEnded, SwapStore, SwapTook, SwapTrial};
 use crate::workers::{KvThreads, Workers};
 
-/// Bytes that one part of a swap moves at most, unless a single block is larger.
+/// Maximum number of bytes that one part of a swap moves, unless a single block is larger.
 const PART_BYTES: usize = 1 << 20;
 
-/// Fewest buffers: one is filled while another is written.
+/// Minimum number of buffers: one is filled while another is written.
 const BUFFERS_MIN: usize = 2;
 
-/// Swap space could not be set up.
+/// Reason why swap space could not be set up.
 #[derive(Debug, Error)]
 pub enum SwapSpaceError {
     /// The system refused a thread.
@@ -32,28 +32,28 @@ pub enum SwapSpaceError {
     /// The system refused memory.
     #[error("there is no memory for {count} buffers of {bytes} bytes to swap through; lower --memory or --swap-space")]
     Memory {
-        /// Buffers.
+        /// Number of buffers.
         count: usize,
-        /// Bytes of each.
+        /// Number of bytes of each buffer.
         bytes: usize,
     },
-    /// Not one block fits.
+    /// The file has no room for a single block.
     #[error("swap space of {got} bytes holds no KV block, which takes {slot}; give --swap-space {slot} or more, or 0")]
     TooSmall {
-        /// Bytes of the file.
+        /// Number of bytes of the file.
         got: u64,
-        /// Bytes of a slot.
+        /// Number of bytes of a slot.
         slot: usize,
     },
-    /// The trial failed.
+    /// The trial of the file failed.
     #[error(transparent)]
     Io(#[from] IoError),
 }
 
-/// Slots in a file, each of which holds one block.
+/// Swap space in a file of slots, each of which holds one block.
 pub struct SwapSpace {
     slots: Arc<Slots>,
-    /// Checksums of what the slots hold. [slot]
+    /// Checksums of the blocks that the slots hold. [slot]
     sums: Vec<u64>,
     /// Swaps in flight, in the order in which they began.
     swaps: VecDeque<UnderWay>,
@@ -61,12 +61,12 @@ pub struct SwapSpace {
     parts: VecDeque<SwapPart>,
     buffers: Vec<AlignedBuffer>,
     ended: VecDeque<SwapEnded>,
-    /// Ends of the last ones out, and in, that moved anything.
+    /// Times at which the last swap out, and the last swap in, that moved anything have ended.
     last_ends: [Instant; 2],
     done: Receiver<PartDone>,
     sender: Sender<PartDone>,
     threads: KvThreads,
-    /// The threads, where they are not a store's.
+    /// Threads of this swap space; `None` if a store's threads do the work.
     own: Option<Workers>,
     trial: SwapTrial,
 }
@@ -76,28 +76,29 @@ struct UnderWay {
     direction: SwapDirection,
     started: Instant,
     bytes: u64,
-    /// Parts that have not come to their end.
+    /// Number of parts whose move has not ended.
     parts_left: usize,
     failed: Option<String>,
 }
 
 impl SwapSpace {
-    /// Bytes that a slot takes in the file, for blocks of `block_bytes`.
+    /// Returns the number of bytes that a slot takes in the file, for blocks of `block_bytes` bytes.
     pub fn slot_bytes(block_bytes: usize) -> usize {
         block_bytes.max(1).next_multiple_of(DIRECT_ALIGN)
     }
 
-    /// Memory that buffers take where about `wanted` bytes of it may be used: at least two of a block each.
+    /// Returns the number of bytes that buffers take if about `wanted` bytes may be used. There are at least two
+    /// buffers, each with room for a block.
     pub fn buffer_bytes(block_bytes: usize, wanted: usize) -> usize {
         let (size, count) = buffers(block_bytes, wanted);
         size * count
     }
 
-    /// Takes `file` as slots for blocks of `block_bytes`, moved through about `buffer_bytes` of memory, and tries out
-    /// how fast it is.
+    /// Takes `file` as slots for blocks of `block_bytes` bytes, moved through about `buffer_bytes` bytes of memory, and
+    /// tries out how fast the file is.
     ///
     /// # Errors
-    /// See [`SwapSpaceError`].
+    /// Fails if the file is too small, if the system refuses memory or a thread, or if the trial fails.
     pub fn new(file: Arc<dyn DirectWrite>, block_bytes: usize, buffer_bytes: usize) -> Result<Self, SwapSpaceError> {
         let slot_bytes = Self::slot_bytes(block_bytes);
         let num_slots = usize::try_from(file.len() / slot_bytes as u64).unwrap_or(usize::MAX);
@@ -264,14 +265,15 @@ impl Drop for SwapSpace {
     }
 }
 
-/// Bytes of each buffer, and how many there are.
+/// Returns the number of bytes of each buffer, and the number of buffers.
 fn buffers(block_bytes: usize, wanted: usize) -> (usize, usize) {
     let slot = SwapSpace::slot_bytes(block_bytes);
     let size = (PART_BYTES / slot).max(1) * slot;
     (size, (wanted / size).max(BUFFERS_MIN))
 }
 
-/// Writes and reads as much as the buffers hold, as far as the file has room for it, before anything lies there.
+/// Writes and reads as many bytes as the buffers hold, as far as the file has room for them, and measures the time. The
+/// slots must not hold anything yet.
 fn try_out(file: &dyn DirectWrite, buffers: &mut [AlignedBuffer]) -> Result<SwapTrial, SwapSpaceError> {
     let blocks = file.len() / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
     let part = |offset: u64, len: usize| len.min(usize::try_from(blocks - offset).unwrap_or(usize::MAX));

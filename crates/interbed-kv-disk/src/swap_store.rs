@@ -1,4 +1,4 @@
-//! The seam to a place that blocks are swapped to.
+//! Trait of the places that blocks are swapped to.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use interbed_kv::{BlockBytes, Swap, SwapId};
 
 use crate::workers::KvThreads;
 
-/// Swap space one tier below the KV blocks, and how blocks get there and back. The engine thread calls it between
-/// passes, when it has access to the blocks' memory; slow work continues during the passes.
+/// Swap space one tier below the KV blocks, which moves blocks there and back. The engine's thread calls it between
+/// passes, when this thread has access to the blocks' memory; slow work continues during the passes.
 pub trait SwapStore: Send {
     /// Returns the number of slots, each with room for one block. Swaps name slots below this number.
     fn num_slots(&self) -> usize;
@@ -15,15 +15,15 @@ pub trait SwapStore: Send {
     /// Returns how long moving blocks took in a trial at the start.
     fn trial(&self) -> SwapTrial;
 
-    /// Lets the threads of a store do the work from now on, if they can. To be called before the first swap.
+    /// Lets the threads of a store do the work from now on, if they can. The call comes before the first swap.
     fn share_threads(&mut self, _threads: KvThreads) {}
 
     /// Takes over a swap. Until it has ended, its blocks are neither written to nor reused, and its slots belong to it.
     /// Blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps may end in any order.
     fn start(&mut self, swap: &Swap);
 
-    /// Continues the swaps in flight, and returns one that has ended, or `None`. Waits up to `wait` for one while any
-    /// is in flight. No other call touches `blocks`.
+    /// Continues the swaps in flight, and returns one that has ended, or `None`. The call waits up to `wait` for such a
+    /// swap while any is in flight. No other call touches `blocks`.
     fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded>;
 }
 
@@ -40,19 +40,20 @@ pub struct SwapEnded {
 /// Bytes and time that a swap took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SwapTook {
-    /// Bytes that the swap moved.
+    /// Number of bytes that the swap moved.
     pub bytes: u64,
-    /// Seconds from the swap's start, or from the last end of another swap in this direction that moved anything.
+    /// Number of seconds from the swap's start, or from the last end of another swap in this direction that moved
+    /// anything.
     pub seconds: f64,
 }
 
 /// Bytes moved each way in a trial, and the seconds that this took.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SwapTrial {
-    /// Bytes that were written, and then read again.
+    /// Number of bytes that were written, and then read again.
     pub bytes: u64,
-    /// Seconds that writing the bytes took.
+    /// Number of seconds that writing the bytes took.
     pub write_seconds: f64,
-    /// Seconds that reading the bytes took.
+    /// Number of seconds that reading the bytes took.
     pub read_seconds: f64,
 }

@@ -1,4 +1,4 @@
-//! Segments in memory that fail on purpose and lose what was not brought to the disk.
+//! Keeps segments in memory that fail on purpose, and that lose what was not synced to the disk.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,26 +10,26 @@ use interbed_io::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, SegmentWrite};
 
 use crate::directory::SegmentSpace;
 
-/// Of 1,000 operations, how many fail, and how.
+/// Rates of faults: how many of 1,000 operations fail, and how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultRates {
-    /// Reads that report an error.
+    /// Number of 1,000 reads that report an error.
     pub read_error: u32,
-    /// Reads in which one bit is wrong.
+    /// Number of 1,000 reads in which one bit is wrong.
     pub read_flip: u32,
-    /// Writes that report an error, after a part was written.
+    /// Number of 1,000 writes that report an error, after a part was written.
     pub write_error: u32,
-    /// Writes that claim to have succeeded, but wrote only a part.
+    /// Number of 1,000 writes that claim to have succeeded, but wrote only a part.
     pub write_torn: u32,
-    /// Writes in which one bit is wrong.
+    /// Number of 1,000 writes in which one bit is wrong.
     pub write_flip: u32,
-    /// Segments that cannot be created, since the disk is full.
+    /// Number of 1,000 segments that cannot be created, since the disk is full.
     pub create_error: u32,
-    /// Syncs that report an error.
+    /// Number of 1,000 syncs that report an error.
     pub sync_error: u32,
 }
 
-/// What operations share.
+/// State that decides which operations fail.
 #[derive(Debug)]
 struct Faults {
     rates: FaultRates,
@@ -54,7 +54,7 @@ impl Faults {
 
 type Shared = Arc<Mutex<Faults>>;
 
-/// A disk.
+/// A disk in memory whose operations fail on purpose.
 #[derive(Debug)]
 pub struct FaultySegments {
     segments: Mutex<HashMap<u32, Arc<Segment>>>,
@@ -72,23 +72,23 @@ struct Segment {
 }
 
 impl FaultySegments {
-    /// An empty disk without faults.
+    /// Creates an empty disk without faults. The random faults follow from `seed`.
     pub fn new(seed: u64) -> Self {
         let faults = Faults { rates: FaultRates::default(), random: seed, injected: 0 };
         Self { segments: Mutex::default(), index: Mutex::default(), faults: Arc::new(Mutex::new(faults)) }
     }
 
-    /// From now on operations fail at these rates.
+    /// Sets the rates at which operations fail from now on.
     pub fn set_rates(&self, rates: FaultRates) {
         lock(&self.faults).rates = rates;
     }
 
-    /// Operations that have failed on purpose.
+    /// Returns the number of operations that have failed on purpose.
     pub fn injected(&self) -> u64 {
         lock(&self.faults).injected
     }
 
-    /// The disk as it may be found after the power has failed: of what was not synced, any block may be missing.
+    /// Returns the disk as it may be found after a power failure: any block that was not synced may be missing.
     pub fn after_power_failure(&self) -> Self {
         let mut faults = lock(&self.faults);
         let survivor = Self::new(faults.below(usize::MAX) as u64);
@@ -112,7 +112,8 @@ impl FaultySegments {
         survivor
     }
 
-    /// Lets `change` do what it likes to the bytes of all segments.
+    /// Lets `change` alter the bytes of all segments. It is called for each segment, with the number of the segment and
+    /// the segment's bytes.
     pub fn tamper(&self, mut change: impl FnMut(u32, &mut Vec<u8>)) {
         let segments = lock(&self.segments);
         let mut numbers: Vec<_> = segments.keys().copied().collect();
@@ -120,7 +121,7 @@ impl FaultySegments {
         numbers.into_iter().for_each(|number| change(number, &mut lock(&segments[&number].bytes)));
     }
 
-    /// Bytes of all segments.
+    /// Returns the number of bytes of all segments.
     pub fn bytes(&self) -> u64 {
         lock(&self.segments).values().map(|segment| segment.len).sum()
     }

@@ -1,4 +1,4 @@
-//! The threads of a store: one that writes records in order, and a few that read them.
+//! Runs the threads of a store: one that writes records in order, and a few that read them.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,27 +22,27 @@ use crate::write_queue::{Write, WriteQueue};
 const WRITER: &str = "interbed-kv-write";
 const READER: &str = "interbed-kv-read";
 
-/// Threads that read.
+/// Number of threads that read.
 pub(crate) const READERS: usize = 6;
 
-/// Records that are written before they are brought to the disk for sure, if more are to come.
+/// Number of records after which the records written so far are synced to the disk, if more records are to come.
 const SYNC_AFTER: usize = 16;
 
-/// The most segments that are kept open.
+/// Maximum number of segments that are kept open.
 const OPEN_MAX: usize = 64;
 
-/// What all threads share.
+/// Data that all threads share.
 struct Shared {
     space: Arc<dyn SegmentSpace>,
     shape: RecordShape,
     seal: Seal,
     segment_bytes: u64,
     open: Mutex<HashMap<u32, Arc<dyn SegmentWrite>>>,
-    /// Records older than this many seconds are not read.
+    /// Age in seconds above which records are not read; `None` for no limit.
     ttl: Option<u64>,
 }
 
-/// A way to the threads, for others that write and read KV.
+/// Access to the threads of a store, for other parts that write and read KV.
 #[derive(Clone, Default)]
 pub struct KvThreads {
     reads: Arc<ReadQueue>,
@@ -50,18 +50,19 @@ pub struct KvThreads {
 }
 
 impl KvThreads {
-    /// Has blocks moved out, before anything that is spilled.
+    /// Has the blocks of `job` moved out to slots, before any block that is spilled is written.
     pub(crate) fn write_slots(&self, job: SlotJob) {
         self.writes.add_slots(job);
     }
 
-    /// Has blocks moved back, after what a pass waits for.
+    /// Has the blocks of `job` moved back from slots, after the reads that a pass waits for.
     pub(crate) fn read_slots(&self, job: SlotJob) {
         self.reads.add_slots(job);
     }
 }
 
-/// See the [module](self). Dropping it waits for what was submitted.
+/// Starts the threads of a store, and gives them jobs. The threads finish the jobs that were submitted before this
+/// value is dropped.
 pub(crate) struct Workers {
     queues: KvThreads,
     done: Receiver<Done>,
@@ -91,7 +92,7 @@ impl Workers {
         Ok((workers, frames))
     }
 
-    /// A writer and a reader for slots alone, where there is no store.
+    /// Starts a writer and a reader for slots alone, where there is no store.
     pub(crate) fn for_slots() -> std::io::Result<Self> {
         let (_, done) = channel();
         let mut workers = Self { queues: KvThreads::default(), done, threads: Vec::with_capacity(2) };
@@ -121,7 +122,7 @@ impl Workers {
         Ok(())
     }
 
-    /// A way to these threads.
+    /// Returns access to these threads for other parts.
     pub(crate) fn threads(&self) -> KvThreads {
         self.queues.clone()
     }
@@ -138,7 +139,7 @@ impl Workers {
         self.queues.reads.add_pieces(jobs);
     }
 
-    /// Something that is done, if there is anything within `wait`.
+    /// Returns a job that is done, if there is one within `wait`.
     pub(crate) fn done(&self, wait: Duration) -> Option<Done> {
         if wait.is_zero() { self.done.try_recv().ok() } else { self.done.recv_timeout(wait).ok() }
     }
@@ -228,7 +229,8 @@ impl Shared {
         }
     }
 
-    /// Reads one layer's part of a piece, and checks it. `area` is where it is read if it cannot be read in place.
+    /// Reads one layer's part of a piece, and checks it. `area` is memory to read into if the part cannot be read in
+    /// place.
     fn read_piece(&self, job: &mut PieceJob, area: &mut Option<AlignedBuffer>) -> Result<(), String> {
         let PieceJob { layer, pieces, index, part: into, .. } = job;
         let (piece, layer, into) = (&pieces[*index], *layer, into.as_mut());
@@ -270,7 +272,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether `header` is that of the record that was wanted; if not, what is wrong.
+    /// Checks that `header` is that of the record that was wanted. The error says what is wrong.
     fn check(&self, record: RecordPlace, expected: &[Expected], header: &Header) -> Result<(), &'static str> {
         if header.generation != record.generation || header.labels.len() != usize::from(record.count) {
             return Err("was overwritten");
@@ -288,7 +290,7 @@ impl Shared {
         if expected.iter().all(is_there) { Ok(()) } else { Err("holds other tokens") }
     }
 
-    /// Reads a record, and checks that it is what was wanted.
+    /// Reads a record, and checks that it is the one that was wanted.
     fn read(&self, job: &mut ReadJob) -> Result<Header, String> {
         let ReadJob { record, expected, buffer, .. } = job;
         let count = usize::from(record.count);
@@ -324,16 +326,16 @@ impl Shared {
     }
 }
 
-/// The state of the thread that writes.
+/// State of the thread that writes.
 struct Writer<'a> {
     shared: &'a Shared,
-    /// Where records are put together.
+    /// Memory in which records are put together.
     record: Option<AlignedBuffer>,
     /// Segments with records that may not be on the disk yet, one for each record.
     unsynced: Vec<Arc<dyn SegmentWrite>>,
-    /// Blocks in these records.
+    /// Number of blocks in the records that may not be on the disk yet.
     blocks: u64,
-    /// A segment in which a write has failed: recovery would not find what comes after it.
+    /// Segment and generation in which a write has failed; recovery would not find records behind the failed one.
     broken: Option<(u32, u64)>,
 }
 
@@ -382,13 +384,13 @@ impl Writer<'_> {
     }
 }
 
-/// When a record of `blocks` was written, if it is written now: it is as old as the oldest of them. In seconds since
-/// 1970.
+/// Returns when a record of `blocks` was written, if it is written now, in seconds since 1970. The record is as old as
+/// the oldest of its blocks.
 pub(crate) fn written_at(blocks: &[Staged]) -> u64 {
     blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now)
 }
 
-/// Seconds since 1970.
+/// Returns the present time in seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

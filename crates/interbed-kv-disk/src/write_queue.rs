@@ -1,4 +1,4 @@
-//! What waits to be written, in the order of who waits for it.
+//! Orders the writes that wait, by who waits for them.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,11 +6,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::jobs::WriteJob;
 use crate::slots::SlotJob;
 
-/// A write, of whatever kind.
+/// A write of any kind.
 pub(crate) enum Write {
-    /// Sequences wait for the blocks that this makes free.
+    /// A write of blocks to slots; sequences wait for the memory that it frees.
     Slots(SlotJob),
-    /// Nobody waits for it.
+    /// A write of a record; nobody waits for it.
     Record(WriteJob),
 }
 
@@ -21,11 +21,11 @@ struct Queues {
     closed: bool,
 }
 
-/// Blocks that are swapped out come first, then records.
+/// Queue of writes. Blocks that are swapped out come first, then records.
 #[derive(Default)]
 pub(crate) struct WriteQueue {
     queues: Mutex<Queues>,
-    /// Something was added, or the queue was closed.
+    /// Signal that a write was added, or that the queue was closed.
     added: Condvar,
 }
 
@@ -40,18 +40,18 @@ impl WriteQueue {
         self.added.notify_one();
     }
 
-    /// Nothing is added any more.
+    /// Closes the queue: no write is added any more.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.added.notify_all();
     }
 
-    /// The next write, if there is one.
+    /// Returns the next write; `None` if there is none now.
     pub(crate) fn try_next(&self) -> Option<Write> {
         self.lock().next()
     }
 
-    /// The next write, once there is one; `None` when the queue is closed and empty.
+    /// Waits for the next write and returns it; `None` when the queue is closed and empty.
     pub(crate) fn next(&self) -> Option<Write> {
         let mut queues = self.lock();
         loop {

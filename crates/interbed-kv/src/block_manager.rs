@@ -1,4 +1,5 @@
-//! Which sequence holds which blocks: the one module that sees contents, places, tables and transfers together.
+//! Decides which sequence holds which blocks. This is the one module that sees contents, places, tables and transfers
+//! together.
 
 use crate::{
     blocks::{Fragmentation, Resize},
@@ -27,25 +28,25 @@ mod tests;
 
 pub use map::BlockUse;
 
-/// Tells what [`BlockManager::look_up`] found; it is valid until the manager changes.
+/// Tells what [`BlockManager::look_up`] found. The answer is valid until the manager changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookUp {
     /// Whether the sequence can be admitted. While other sequences hold blocks, admission leaves
     /// [`KvConfig::watermark`] of the blocks available; an idle manager admits any sequence that fits into it.
     pub status: AllocStatus,
-    /// Blocks that the sequence would take out of the available ones: fresh blocks, and cached blocks that it would
-    /// use again.
+    /// Number of blocks that the sequence would take out of the available ones: fresh blocks, and cached blocks that it
+    /// would use again.
     pub num_blocks: usize,
-    /// The [`Allocation::num_cached_tokens`] that allocating the sequence would return.
+    /// Number of cached tokens, [`Allocation::num_cached_tokens`], that allocating the sequence would return.
     pub num_cached_tokens: usize,
 }
 
-/// What [`BlockManager::allocate`] found and took.
+/// Tells what [`BlockManager::allocate`] found and took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
-    /// Leading tokens whose KV is already computed: a multiple of the block size, and fewer than all tokens.
+    /// Number of leading tokens whose KV is already computed: a multiple of the block size, and fewer than all tokens.
     pub num_cached_tokens: usize,
-    /// Blocks that were taken for this sequence alone.
+    /// Number of blocks that were taken for this sequence alone.
     pub num_fresh_blocks: usize,
 }
 
@@ -54,7 +55,7 @@ pub struct Allocation {
 pub struct Foreseen {
     /// Blocks in the order of the sequence's tokens; fewer than needed where others must be evicted first.
     pub blocks: Vec<BlockId>,
-    /// How many of these blocks, counted from the first, already hold computed KV.
+    /// Number of these blocks, counted from the first, that already hold computed KV.
     pub found: usize,
 }
 
@@ -78,7 +79,7 @@ impl BlockManager {
     /// Makes a manager with all blocks free and the eviction policy of [`KvConfig::eviction`].
     ///
     /// # Errors
-    /// When `config` is invalid.
+    /// Fails if `config` is invalid.
     pub fn new(config: KvConfig) -> Result<Self, KvConfigError> {
         // Checked before anything is allocated in sizes that `config` gives.
         config.check()?;
@@ -86,11 +87,11 @@ impl BlockManager {
         Self::with_parts(config, hasher, policy)
     }
 
-    /// Like [`new`](Self::new), but with the given eviction policy, which must take block ids below
-    /// `config.num_blocks`, and the given hasher, for tests that force collisions.
+    /// Makes a manager with all blocks free, with the given eviction policy and the given hasher. The policy must take
+    /// block ids below `config.num_blocks`. Tests give hashers that force collisions.
     ///
     /// # Errors
-    /// When `config` is invalid.
+    /// Fails if `config` is invalid.
     pub fn with_parts(
         config: KvConfig,
         hasher: ChainHasher,
@@ -127,8 +128,8 @@ impl BlockManager {
     }
 
     /// Returns the hashes of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the sequence grows.
-    /// They stay valid in an [emptied](Self::emptied) manager. Nothing is hashed if prefix caching is off or `root` is
-    /// not shared.
+    /// The hashes stay valid in an [emptied](Self::emptied) manager. No hash is computed if prefix caching is off or
+    /// `root` is not shared.
     pub fn hash_prefix(&self, root: &ChainRoot, token_ids: &[TokenId]) -> PrefixHashes {
         let findable = self.config.prefix_caching && root.is_shared();
         let hasher = self.cache.hasher().clone();
@@ -203,7 +204,7 @@ impl BlockManager {
     /// watermark does not apply here.
     ///
     /// # Errors
-    /// When too few blocks are available, or `id` already holds blocks. Nothing has changed then.
+    /// Fails if too few blocks are available, or if `id` already holds blocks. The manager is unchanged then.
     pub fn allocate(
         &mut self,
         id: SequenceId,
@@ -263,9 +264,10 @@ impl BlockManager {
         Foreseen { blocks, found }
     }
 
-    /// Returns the physical blocks of `id` in the order of its tokens, from the first that is [in
-    /// memory](Self::blocks_below); valid until the next call that changes blocks. `None` unless `id` is resident,
-    /// because KV in flight must not be read. Blocks reserved by [`Self::ensure_num_empty_slots`] come last.
+    /// Returns the physical blocks of `id` in the order of its tokens, from the first block that is [in
+    /// memory](Self::blocks_below) on. The table is valid until the next call that changes blocks. Returns `None`
+    /// unless `id` is resident, because KV in flight must not be read. Blocks reserved by
+    /// [`Self::ensure_num_empty_slots`] come last.
     pub fn block_table(&self, id: SequenceId) -> Option<&[BlockId]> {
         let table = self.tables.get(id)?;
         (table.state() == SequenceState::Resident).then(|| table.blocks())
@@ -282,8 +284,8 @@ impl BlockManager {
         blocks_for(num_tokens.saturating_add(num_lookahead_slots), self.config.block_size)
     }
 
-    /// Returns those of `token_ids`, which are all tokens of `id`, that have no place yet; all of them if `id` holds
-    /// nothing.
+    /// Returns the tokens of `token_ids` that have no place yet. `token_ids` must be all tokens of `id`. Returns all of
+    /// them if `id` holds nothing.
     pub fn unseen_token_ids<'t>(&self, id: SequenceId, token_ids: &'t [TokenId]) -> &'t [TokenId] {
         &token_ids[self.num_tokens(id).unwrap_or(0).min(token_ids.len())..]
     }
@@ -307,10 +309,11 @@ impl BlockManager {
     }
 
     /// Reserves slots for the tokens that the next step will compute. A new block is taken only when the tokens cross a
-    /// block boundary, or to replace a partial block that is shared: see [`take_copies`](Self::take_copies).
+    /// block boundary, or to replace a partial block that is shared, whose copy [`take_copies`](Self::take_copies)
+    /// returns.
     ///
     /// # Errors
-    /// When too few blocks are available, or `id` is not resident. Nothing has changed then.
+    /// Fails if too few blocks are available, or if `id` is not resident. The manager is unchanged then.
     pub fn append(&mut self, id: SequenceId, token_ids: &[TokenId]) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         let table = tables.resident(id)?;
@@ -329,7 +332,7 @@ impl BlockManager {
     /// which is what speculation needs. A later [`append`](Self::append) uses these blocks.
     ///
     /// # Errors
-    /// When [`append`](Self::append) of `count` tokens would fail.
+    /// Fails if [`append`](Self::append) of `count` tokens would fail.
     pub fn ensure_num_empty_slots(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         grow(tables.resident(id)?, count, id, config, cache, transfers, counters)
@@ -371,13 +374,13 @@ impl BlockManager {
         cache.release_root(root);
     }
 
-    /// Starts `child` with all tokens of `parent`. Both hold all of these blocks from now on, including the partial
-    /// last one. The first of them to append to the partial block gets a copy of its own; the last holder writes in
-    /// place.
+    /// Starts `child` with all tokens of `parent`. Both sequences hold all of these blocks from now on, including the
+    /// partial last one. The first of the two to append to the partial block gets a copy of its own; the last holder
+    /// writes in place.
     ///
     /// # Errors
-    /// When `parent` is not resident, `child` already holds blocks, or `parent` has tokens that were not computed and
-    /// committed. Nothing has changed then.
+    /// Fails if `parent` is not resident, if `child` already holds blocks, or if `parent` has tokens that were not
+    /// computed and committed. The manager is unchanged then.
     pub fn fork(&mut self, parent: SequenceId, child: SequenceId) -> Result<(), BlockError> {
         if self.tables.get(child).is_some() {
             return Err(BlockError::AlreadyHeld(child));
@@ -536,7 +539,7 @@ impl BlockManager {
     }
 }
 
-/// Ensures that `table` has `count` slots after its last token, and that no other table shares them.
+/// Ensures that `table` has `count` slots after its last token, and that no other table shares these slots.
 fn grow(
     table: &mut Table,
     count: usize,
@@ -573,7 +576,8 @@ fn grow(
     Ok(())
 }
 
-/// The number of blocks that `table` has in memory with `count` more slots, and how many of them must be taken now.
+/// Returns the number of blocks that `table` has in memory with `count` more slots, and how many of them must be taken
+/// now.
 fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> (usize, usize) {
     // On overflow, the result is larger than any pool.
     let need = blocks_for(table.num_tokens().saturating_add(count), block_size) - table.below();

@@ -35,9 +35,10 @@ impl Entry {
 /// now, even if it was on that side before; both lists are in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resize {
-    /// Blocks that may be used from now on. Their content is undefined.
+    /// Blocks that may be used from now on. The content of these blocks is undefined.
     pub came: Vec<BlockId>,
-    /// Blocks without content, whose memory may be given back: none is used until it is reported to have come again.
+    /// Blocks without content, whose memory may be given back. No such block is used until it is reported to have come
+    /// again.
     pub left: Vec<BlockId>,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Blocks {
     /// Free blocks that are kept for the next sequence that is admitted, in the order in which it will get them. Other
     /// sequences take them, the last first, when no other block is free.
     promised: VecDeque<BlockId>,
-    /// How many blocks may be used; more than these are present only while they hold contents in use.
+    /// Number of blocks that may be used. More blocks are present only while they hold contents in use.
     usable: usize,
     num_withdrawn: usize,
     /// Withdrawn blocks whose ids are below `usable`.
@@ -207,8 +208,8 @@ impl Blocks {
         }
     }
 
-    /// Withdraws the free block that was used longest ago: it is the least likely to be in the processor's caches, and
-    /// may never have been written at all. Returns false when no block is free.
+    /// Withdraws the free block that was used longest ago. This block is the least likely to be in the processor's
+    /// caches, and may never have been written at all. Returns false if no block is free.
     #[must_use]
     pub(crate) fn withdraw_free(&mut self) -> bool {
         let block = self.free.pop_back().or_else(|| self.promised.pop_back());
@@ -216,8 +217,8 @@ impl Blocks {
         block.is_some()
     }
 
-    /// Withdraws `block`, which must not be in the free list. It is reported as having left even if its coming was not
-    /// reported yet, because it may have been written to in between.
+    /// Withdraws `block`, which must not be in the free list. The block is reported as having left even if its coming
+    /// was not reported yet, because it may have been written to in between.
     pub(crate) fn withdraw(&mut self, block: BlockId) {
         self.num_withdrawn += 1;
         self.num_holes += usize::from(block.index() < self.usable);
@@ -300,7 +301,7 @@ impl Blocks {
     /// Returns the withdrawn block with the lowest id.
     ///
     /// # Panics
-    /// When no block is withdrawn.
+    /// Panics if no block is withdrawn.
     fn lowest_withdrawn(&mut self) -> BlockId {
         while !self.entries[self.first_withdrawn].is(Entry::WITHDRAWN) {
             self.first_withdrawn += 1;

@@ -205,7 +205,8 @@ impl Cache {
         self.contents.walk(hashes.root(), hashed, |content| self.visit(content, &mut hit))
     }
 
-    /// Like [`walk`](Self::walk), for the contents in `slots`, all of which must be full.
+    /// Walks the findable contents that equal the contents in `slots`, in the way of [`walk`](Self::walk). All contents
+    /// in `slots` must be full.
     pub(crate) fn walk_slots(&self, slots: &[SwapSlot], root: &ChainRoot, mut hit: impl FnMut(BlockId, bool)) -> usize {
         let contents = slots.iter().map(|&slot| self.slots.content(slot));
         let hashed = contents.map(|content| (self.contents.hash(content), self.contents.tokens(content)));
@@ -277,13 +278,13 @@ impl Cache {
     /// Takes an empty block for one table to write to: a free one, or else a cached one that is evicted for it.
     ///
     /// # Panics
-    /// When no block is [`available`](Self::available); callers check that first.
+    /// Panics if no block is [`available`](Self::available); callers check that first.
     pub(crate) fn take(&mut self, taker: Taker) -> BlockId {
         self.take_with(taker, &[], None).0
     }
 
-    /// Like [`take`](Self::take), but fills the block with as many of `tokens` as fit, and sets its hash if that fills
-    /// it. Returns the block and the remaining tokens.
+    /// Takes a block in the way of [`take`](Self::take), and fills it with as many of `tokens` as fit. If the tokens
+    /// fill the block, its hash is set to `hash`. Returns the block and the remaining tokens.
     #[inline]
     pub(crate) fn take_with<'t>(
         &mut self,
@@ -298,9 +299,9 @@ impl Cache {
         (block, rest)
     }
 
-    /// A block for the content of `slot`, with one holder, obtained as by [`take`](Self::take). It must not be read
-    /// until the transfer that fills it has ended. If the content already has a block, which look-ups do not find, the
-    /// new block holds an equal content.
+    /// Takes a block for the content of `slot`, in the way of [`take`](Self::take), with one holder. The block must not
+    /// be read until the transfer that fills it has ended. If the content already has a block, which look-ups do not
+    /// find, the new block holds an equal content.
     pub(crate) fn fetch(&mut self, slot: SwapSlot, taker: Taker) -> BlockId {
         // First, because the evicted block may be the content's own.
         let block = self.vacate(taker);
@@ -343,8 +344,8 @@ impl Cache {
         rest
     }
 
-    /// Gives `block` a content of its own, with the first `filled` tokens, since a content that lies in a slot as well
-    /// must not change.
+    /// Gives `block` a content of its own, with the first `filled` tokens of the old content. A content that lies in a
+    /// slot as well must not change.
     fn part(&mut self, block: BlockId, filled: usize) -> ContentId {
         let below = self.blocks.content(block);
         let (content, _) = self.contents.create(block, &[], None);
@@ -381,7 +382,7 @@ impl Cache {
     /// Takes a slot for the content of `block`, with one holder.
     ///
     /// # Panics
-    /// When no slot is free; callers check that first.
+    /// Panics if no slot is free; callers check that first.
     pub(crate) fn take_slot(&mut self, block: BlockId) -> SwapSlot {
         let content = self.blocks.content(block);
         self.contents.add_slot(content);
@@ -449,7 +450,7 @@ impl Cache {
         }
     }
 
-    /// Makes everything unfindable. Used blocks keep their contents for their holders; cached ones become free.
+    /// Makes every content unfindable. Used blocks keep their contents for their holders; cached blocks become free.
     pub(crate) fn reset(&mut self) {
         let mut cached = Vec::new();
         for (block, content) in self.blocks.contents().filter(|&(_, content)| self.contents.is_findable(content)) {
@@ -501,8 +502,8 @@ impl Cache {
         self.blocks.take_resize()
     }
 
-    /// If no block is free and withdrawn blocks lie below the usable number, evicts and frees up to `num_blocks` cached
-    /// ones.
+    /// Evicts and frees up to `num_blocks` cached blocks, if no block is free and withdrawn blocks lie below the usable
+    /// number.
     pub(crate) fn make_room_to_move(&mut self, num_blocks: usize) {
         if self.blocks.num_free() > 0 {
             return;
@@ -549,8 +550,8 @@ impl Cache {
         block
     }
 
-    /// Evicts the content that the policy picks, for a taker or, if that is `None`, for a smaller pool or a move; the
-    /// block is then in no list. The content ends, unless it lies in a slot as well.
+    /// Evicts the content that the policy picks for `taker`; if `taker` is `None`, the block is for a smaller pool or a
+    /// move. The block is in no list afterwards. The content ends, unless it lies in a slot as well.
     fn evict(&mut self, taker: Option<Taker>) -> BlockId {
         let loser = self.owners.loser(taker.map(|taker| taker.tenant), self.blocks.usable());
         let victim = self.policy.victim(loser).expect("a block is taken only when one is available");

@@ -1,4 +1,5 @@
-//! What has become findable, and what no longer is: for whoever keeps an index of this cache elsewhere.
+//! Reports which contents have become findable and which no longer are, for indexes of this cache that are kept
+//! elsewhere.
 
 use crate::{hash::BlockHash, ids::TokenId};
 

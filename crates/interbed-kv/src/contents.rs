@@ -1,4 +1,5 @@
-//! The tree of contents: the KV of which tokens exists, what it continues, how many use it, and where it lies.
+//! The tree of contents. Each content knows which tokens its KV is of, what it continues, how many use it, and where it
+//! lies.
 //!
 //! A content keeps its id as long as it lies anywhere: moves, swaps and evictions change its locations, never the
 //! content.
@@ -19,7 +20,7 @@ const NONE: u32 = u32::MAX;
 /// made to collide cannot make look-ups slow.
 pub(crate) const BUCKET_MAX: usize = 32;
 
-/// Identifies a content as long as it lies anywhere. It is no block id, because contents move.
+/// Identifies a content as long as the content lies anywhere. This is no block id, because contents move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ContentId(pub(crate) u32);
 
@@ -29,16 +30,17 @@ impl ContentId {
     }
 }
 
-/// What a findable content continues, in four bytes. Parents outlive their children, so a number is enough to name one.
+/// Content or root that a findable content continues, in four bytes. Parents outlive their children, so a number is
+/// enough to name a parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parent(u32);
 
 /// A [`Parent`], decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Continues {
-    /// Nothing: the content is the first of its chain.
+    /// The content continues no other content: it is the first of its chain.
     Root(RootId),
-    /// Another content.
+    /// The content continues this content.
     Content(ContentId),
 }
 
@@ -69,32 +71,33 @@ impl Parent {
 pub(crate) enum Publication {
     /// The content can be found, under this hash.
     New(BlockHash),
-    /// This content can be found; it is equal to the other one, or the same.
+    /// An equal content can be found; it is this other content, or the content itself.
     Equal(ContentId),
     /// The index has no room for another content of this hash; the content stays private.
     Full,
 }
 
-/// One content, in 32 bytes; its tokens are stored separately. Aligned so that none spans two cache lines.
+/// One content, in 32 bytes; its tokens are stored separately. The alignment keeps a node from spanning two cache
+/// lines.
 #[derive(Debug, Clone)]
 #[repr(align(32))]
 struct Node {
-    /// Identifies the content and everything before it, if `hashed`.
+    /// Hash of the content and of everything before it, if `hashed`.
     hash: BlockHash,
-    /// What it continues, while findable: full, computed, in a block, and in the index.
+    /// Content or root that the content continues, while it is findable: full, computed, in a block, and in the index.
     parent: Parent,
-    /// Findable contents whose parent this is.
+    /// Number of findable contents that continue this content.
     children: u32,
-    /// Tables that hold its block, and transfers that read or write it.
+    /// Number of tables that hold the content's block, and of transfers that read or write it.
     users: u32,
-    /// The block it lies in, or `NONE`.
+    /// Number of the block that the content lies in, or `NONE`.
     block: u32,
     /// While findable, the next content in its bucket of the index; for a vacant node, the next vacant node.
     next: u32,
     /// Number of tokens in the content.
     filled: u16,
     hashed: bool,
-    /// Whether it lies in any slot of the tier below, besides a block or alone.
+    /// Whether the content lies in any slot of the tier below, besides a block or alone.
     below: bool,
 }
 
@@ -116,8 +119,8 @@ impl Node {
 
 /// All contents, and the index that finds them by hash.
 ///
-/// A content has at most one block, and any number of slots below. It can be found while it is in a block, full and
-/// computed, and its parent can be found. It ends when it loses its last location.
+/// A content has at most one block, and any number of slots below. A content can be found while it is in a block, full
+/// and computed, and its parent can be found. A content ends when it loses its last location.
 ///
 /// A findable content stands for a prefix: the path from the root to it. If layers kept state other than the KV of
 /// tokens (a recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be kept
@@ -128,15 +131,15 @@ pub(crate) struct Contents {
     hasher: ChainHasher,
     nodes: Vec<Node>,     // [content]
     tokens: Vec<TokenId>, // [content, position]
-    /// The first content of each bucket; a hash table whose chains run through the nodes, so that it never allocates.
+    /// First content of each bucket. The hash table's chains run through the nodes, so that the table never allocates.
     heads: Vec<u32>, // [bucket]
-    /// How many slots hold each content that is `below`.
+    /// Number of slots that hold each content that is `below`.
     slots: HashMap<ContentId, u32>,
     vacant: u32,
     num_contents: usize,
     num_findable: usize,
     roots: RootTable,
-    /// What has changed of the findable ones since somebody asked, if anybody does.
+    /// Changes of the findable contents since the changes were taken; `None` unless changes are recorded.
     changes: Option<CacheChanges>,
 }
 
@@ -161,7 +164,7 @@ impl Contents {
         }
     }
 
-    /// From now on changes of what can be found are kept until they are taken.
+    /// Begins to keep changes of what can be found until they are taken.
     pub(crate) fn record_changes(&mut self) {
         self.changes.get_or_insert_default();
     }
@@ -170,7 +173,7 @@ impl Contents {
         self.changes.is_some()
     }
 
-    /// The changes that have not been taken; nothing unless they are recorded.
+    /// Returns the changes that have not been taken; `None` unless changes are recorded.
     pub(crate) fn changes(&mut self) -> Option<&mut CacheChanges> {
         self.changes.as_mut()
     }
@@ -183,7 +186,7 @@ impl Contents {
     /// Returns the content and the remaining tokens.
     ///
     /// # Panics
-    /// When there are more contents than locations, which is impossible.
+    /// Panics if there are more contents than locations, which is impossible.
     #[inline]
     pub(crate) fn create<'t>(
         &mut self,
@@ -231,7 +234,7 @@ impl Contents {
         self.node(content).filled.into()
     }
 
-    /// The tokens of a full content. For a partial one, arbitrary tokens follow its own.
+    /// Returns the tokens of a full content. If the content is partial, arbitrary tokens follow its own.
     pub(crate) fn tokens(&self, content: ContentId) -> &[TokenId] {
         &self.tokens[content.index() * self.block_size..][..self.block_size]
     }
@@ -261,8 +264,8 @@ impl Contents {
         self.node_mut(content).block = block.0;
     }
 
-    /// Takes its block from `content`, which must be unfindable and have no users. The content ends if that was its
-    /// last location.
+    /// Takes the block away from `content`, which must be unfindable and have no users. The content ends if that was
+    /// its last location.
     pub(crate) fn clear_block(&mut self, content: ContentId) {
         let node = self.node_mut(content);
         node.block = NONE;
@@ -271,7 +274,7 @@ impl Contents {
         }
     }
 
-    /// Whether `content` lies in any slot.
+    /// Returns whether `content` lies in any slot.
     pub(crate) fn is_below(&self, content: ContentId) -> bool {
         self.node(content).below
     }
@@ -297,7 +300,7 @@ impl Contents {
         }
     }
 
-    /// What the first contents of chains from `root` continue. The root is held until it is
+    /// Returns what the first contents of chains from `root` continue. The root is held until it is
     /// [released](Self::release_root).
     pub(crate) fn hold_root(&mut self, root: &ChainRoot) -> Parent {
         Parent::root(self.roots.hold(root, &self.hasher))
@@ -313,7 +316,7 @@ impl Contents {
         self.node(content).parent != Parent::NONE
     }
 
-    /// What is told of `content`, which must be findable, when it becomes that.
+    /// Returns the change that reports that `content` has become findable. The content must be findable.
     pub(crate) fn as_stored(&self, content: ContentId) -> CacheChange<'_> {
         let node = self.node(content);
         let parent = match node.parent.get().expect("a findable content continues something") {
@@ -323,7 +326,7 @@ impl Contents {
         CacheChange::Stored { hash: node.hash, parent, tokens: self.tokens(content) }
     }
 
-    /// Whether no findable content continues `content`.
+    /// Returns whether no findable content continues `content`.
     pub(crate) fn is_leaf(&self, content: ContentId) -> bool {
         self.node(content).children == 0
     }
@@ -348,7 +351,7 @@ impl Contents {
         length
     }
 
-    /// The findable content with this hash, parent and tokens. The hash only says where to look.
+    /// Returns the findable content with this hash, parent and tokens. The hash only says where to look.
     #[inline]
     pub(crate) fn find(&self, hash: BlockHash, parent: Parent, tokens: &[TokenId]) -> Option<ContentId> {
         self.candidates(self.bucket(hash)).find(|&candidate| self.is_equal(candidate, hash, parent, tokens))
@@ -402,7 +405,7 @@ impl Contents {
         hash
     }
 
-    /// Makes `content`, which has no children, unfindable. Returns its parent, if that is a content.
+    /// Makes `content`, which has no children, unfindable. Returns its parent if the parent is a content.
     #[inline]
     pub(crate) fn unpublish(&mut self, content: ContentId) -> Option<ContentId> {
         let node = self.node_mut(content);
@@ -434,8 +437,8 @@ impl Contents {
         }
     }
 
-    /// Takes its block from `content`, which must be findable and have neither users nor children. Returns its hash,
-    /// and the block of its parent if the parent is a content that now has neither users nor children.
+    /// Takes the block away from `content`, which must be findable and have neither users nor children. Returns its
+    /// hash, and the block of its parent if the parent is a content that now has neither users nor children.
     #[inline]
     pub(crate) fn evict(&mut self, content: ContentId) -> (BlockHash, Option<BlockId>) {
         let node = self.node(content);
@@ -448,7 +451,7 @@ impl Contents {
         (hash, leaf)
     }
 
-    /// What `content`, which must be findable, continues.
+    /// Returns what comes before `content`, which must be findable.
     pub(crate) fn above(&self, content: ContentId) -> Above<'_> {
         match self.node(content).parent.get().expect("a findable content continues something") {
             Continues::Root(root) => Above::Root(self.roots.root(root)),
@@ -456,7 +459,7 @@ impl Contents {
         }
     }
 
-    /// The block of `parent`, or its hash if it is a root.
+    /// Returns the block of `parent`, or the hash of `parent` if it is a root.
     #[inline]
     pub(crate) fn parent_block(&self, parent: Parent) -> Result<BlockId, BlockHash> {
         match parent.get().expect("only a content that continues something has such a parent") {
@@ -486,7 +489,7 @@ impl Contents {
         self.num_contents -= 1;
     }
 
-    /// The hash that children of `parent`, which must exist, are hashed from.
+    /// Returns the hash from which the hashes of children of `parent`, which must exist, are computed.
     fn hash_of(&self, parent: Parent) -> BlockHash {
         match parent.get().expect("only a content that continues something has such a parent") {
             Continues::Root(root) => self.roots.hash(root),

@@ -1,4 +1,4 @@
-//! Whether blocks can be allocated, and why not.
+//! Tells whether blocks can be allocated, and why not.
 
 use thiserror::Error;
 
@@ -13,40 +13,40 @@ pub enum AllocStatus {
     Later,
     /// The sequence or group would not fit even in an empty pool of full size.
     Never {
-        /// Blocks or slots needed.
+        /// Number of blocks or slots that are needed.
         need: usize,
-        /// The most blocks or slots that the pool can have.
+        /// Maximum number of blocks or slots that the pool can have.
         limit: usize,
     },
 }
 
-/// Why blocks could not be allocated or swapped. Nothing has changed then.
+/// Reason why blocks could not be allocated or swapped. The manager is unchanged then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BlockError {
-    /// The sequence would not fit even in an empty pool; see [`AllocStatus::Never`].
+    /// The sequence would not fit even in an empty pool of full size.
     #[error("the sequence needs {need} KV blocks but the pool has {limit}; shorten it or give KV more memory")]
     Never {
-        /// Blocks needed in all.
+        /// Number of blocks that are needed in all.
         need: usize,
-        /// The most blocks that the pool can have.
+        /// Maximum number of blocks that the pool can have.
         limit: usize,
     },
     /// Other sequences hold the blocks; wait, or preempt one of them.
     #[error("{need} more KV blocks are needed but {available} are available; free a sequence first")]
     OutOfBlocks {
-        /// Fresh blocks that are needed.
+        /// Number of fresh blocks that are needed.
         need: usize,
-        /// Blocks that are available.
+        /// Number of blocks that are available.
         available: usize,
     },
     /// The swap pool has no room; drop the sequences and recompute them, or make the pool larger.
     #[error("{need} swap slots are needed but {available} of {limit} are free; recompute, or give swap more room")]
     OutOfSwap {
-        /// Slots that the swap needs.
+        /// Number of slots that the swap needs.
         need: usize,
-        /// Slots that are free.
+        /// Number of slots that are free.
         available: usize,
-        /// Slots that the pool has in all.
+        /// Number of slots that the pool has in all.
         limit: usize,
     },
     /// The sequence was allocated before and not freed.
@@ -71,9 +71,9 @@ pub enum BlockError {
     Uncomputed {
         /// Sequence that the call named.
         id: SequenceId,
-        /// Tokens that were computed and committed.
+        /// Number of tokens that were computed and committed.
         computed: usize,
-        /// Tokens that have a place, whether computed or not.
+        /// Number of tokens that have a place, whether computed or not.
         tokens: usize,
     },
 }

@@ -22,7 +22,7 @@ impl fmt::Debug for BlockKey {
     }
 }
 
-/// What a tier below memory keeps beside a block, so that a reader can check that it got the block it wanted.
+/// Label that a tier below memory keeps beside a block, so that a reader can check that it got the block it wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockLabel {
     /// Key of the block itself.

@@ -1,4 +1,4 @@
-//! What the owner of KV blocks and the tiers below memory say to each other.
+//! Interface between the owner of KV blocks and the tiers below memory.
 
 use crate::{
     ids::{BlockId, FetchId, TokenId},
@@ -10,7 +10,7 @@ pub trait BlockBytes {
     /// Copies all bytes of a block to `into`.
     ///
     /// # Errors
-    /// Tells why the bytes cannot be had; the content of `into` must not be used then.
+    /// Fails with the reason if the bytes cannot be had; the content of `into` must not be used then.
     fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String>;
 
     /// Fills all bytes of a block, by calling `fill` with the block's memory.
@@ -35,9 +35,9 @@ pub struct Wanted {
 pub struct FetchEnded {
     /// Number of the fetch.
     pub id: FetchId,
-    /// How many blocks, counted from the first, hold the KV that was asked for.
+    /// Number of blocks, counted from the first, that hold the KV that was asked for.
     pub filled: usize,
-    /// How many blocks were asked for.
+    /// Number of blocks that were asked for.
     pub wanted: usize,
     /// Bytes that the fetch read.
     pub bytes: u64,

@@ -1,41 +1,42 @@
-//! Why no more of a prompt's prefix was found.
+//! Explains why no more of a prompt's prefix was found.
 
 use std::fmt;
 
 use crate::{ids::SequenceId, losses::Loss};
 
-/// Where a look-up stopped, and why.
+/// Point where a look-up stopped, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miss {
-    /// Leading tokens that were found.
+    /// Number of leading tokens that were found.
     pub matched_tokens: usize,
-    /// Why the next block was not found.
+    /// Reason why the next block was not found.
     pub reason: MissReason,
 }
 
-/// Why a block was not found. This is only a hint, since it comes from hashes and a bounded memory; tokens are compared
-/// only for blocks that are found.
+/// Reason why a block was not found. The reason is only a hint, since it comes from hashes and a bounded memory; tokens
+/// are compared only for blocks that are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MissReason {
     /// No such content was published, or it was lost too long ago to be remembered.
     NeverSeen,
     /// The content was published, and evicted later.
     Evicted {
-        /// The sequence that needed the block; none if the pool became smaller.
+        /// Sequence that needed the block; `None` if the pool became smaller.
         by: Option<SequenceId>,
-        /// How many allocations before this look-up.
+        /// Number of look-ups between the eviction and this look-up.
         lookups_ago: u32,
     },
     /// The content was dropped with all other cached contents.
     CacheReset {
-        /// How many allocations before this look-up.
+        /// Number of look-ups between the reset and this look-up.
         lookups_ago: u32,
     },
-    /// A block with these tokens was published as the first of a chain, but under another salt or namespace. For logs
-    /// and replay, never for clients: it tells one tenant what another has asked. See [`MissReason::for_client`].
+    /// A block with these tokens was published as the first of a chain, but under another salt or namespace. This
+    /// reason is for logs and replay, never for clients, since it tells one tenant what another has asked;
+    /// [`MissReason::for_client`] hides it.
     OtherSalt,
-    /// Every full block was found: the tokens left are fewer than a block, or end with the last token, which is always
-    /// computed.
+    /// Every full block was found. The tokens that are left are fewer than a block, or end with the last token, which
+    /// is always computed.
     PartialBlock,
     /// Prefix caching is off, or the sequence shares nothing with others.
     NotCacheable,

@@ -15,7 +15,7 @@ pub struct Evicted {
     pub block: BlockId,
     /// Label of the content: its key, the key of the block before it, its owner and its tokens.
     pub label: BlockLabel,
-    /// Number for what the eviction policy knows of the content's use; see
+    /// Class that the eviction policy gives the content for its use; see
     /// [`EvictionPolicy::class`](crate::EvictionPolicy::class).
     pub class: u8,
 }
@@ -23,9 +23,9 @@ pub struct Evicted {
 /// Tells what comes before a findable content in its chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Above<'a> {
-    /// The content of this block comes before it.
+    /// The content of this block comes before the content.
     Block(BlockId),
-    /// Nothing comes before it: the content is the first of a chain.
+    /// No content comes before the content: it is the first of a chain.
     Root(&'a ChainRoot),
 }
 

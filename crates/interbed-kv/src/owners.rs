@@ -1,23 +1,24 @@
-//! Whose the contents in memory are, and whose are evicted when a block is needed.
+//! Keeps track of which tenant each content in memory belongs to, and chooses whose content is evicted when a block is
+//! needed.
 //!
-//! A block with content belongs to the tenant whose chain it was taken for, whether it is in use or cached. What one
-//! tenant leaves, others may have. Where all is taken, each that has blocks has an equal share of them: who has the
-//! most loses first, down to its share, and who is at its share already makes room for itself. Tenants that have taken
-//! nothing for long have no share any more.
+//! A block with content belongs to the tenant whose chain it was taken for, whether it is in use or cached. Blocks that
+//! one tenant leaves free may go to other tenants. Once all blocks are taken, each tenant that has blocks has an equal
+//! share of them. The tenant with the most blocks loses first, down to its share. A tenant that is at its share already
+//! makes room for itself. Tenants that have taken no block for long have no share any more.
 //!
-//! As long as all blocks are one tenant's, nothing is kept in order here.
+//! Nothing is kept in order here as long as all blocks belong to one tenant.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::ids::BlockId;
 
-/// How often all tenants together take the blocks of the whole pool before a tenant that takes none loses its share.
-/// At the rates at which prompts are computed, this takes hours.
+/// Number of times that all tenants together take the blocks of the whole pool before a tenant that takes none loses
+/// its share. At the rates at which prompts are computed, this takes hours.
 const POOLS_IDLE: u64 = 256;
-/// The least number of blocks that are taken before an idle tenant loses its share, which holds for small pools.
+/// Minimum number of blocks that are taken before an idle tenant loses its share, which holds for small pools.
 const BLOCKS_IDLE: u64 = 1 << 16;
-/// A tenant that takes blocks again within this many takings is not moved in the order of use, which then is wrong by
-/// no more than this.
+/// Number of takings within which a tenant that takes blocks again is not moved in the order of use. The order is then
+/// wrong by no more than this number.
 const SOON: u64 = 256;
 
 /// Names the tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant).
@@ -135,8 +136,8 @@ impl Owners {
         }
     }
 
-    /// Returns how many cached blocks of others lie within their owners' shares, so that `tenant` should not take them
-    /// while it can do without. Takes time in proportion to the number of owners.
+    /// Returns how many cached blocks of others lie within their owners' shares, so that `tenant` should not take these
+    /// blocks while it can do without. Takes time in proportion to the number of owners.
     pub(crate) fn kept_from(&self, tenant: Tenant, usable: usize) -> usize {
         if !self.is_shared() {
             return 0;
@@ -245,7 +246,7 @@ impl Owners {
         }
     }
 
-    /// Lists each tenant that has blocks: how many it has, and how many of them are cached.
+    /// Lists each tenant that has blocks, with its number of blocks and its number of cached blocks.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (OwnerId, usize, usize)> {
         let known = self.ids.values().map(|&id| (id, self.owner(id)));
         known.filter(|(_, owner)| owner.blocks > 0).map(|(id, owner)| (id, owner.blocks, owner.cached))

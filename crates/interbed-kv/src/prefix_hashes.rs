@@ -7,12 +7,12 @@ use crate::{
     ids::TokenId,
 };
 
-/// Holds the root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps them beside the
-/// tokens. Once the sequence has its blocks it is not looked up any more, and the hashes can be
-/// [dropped](Self::truncate): the block manager has copied those that it needs.
+/// Holds the root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps these hashes
+/// beside the tokens. Once the sequence has its blocks, it is not looked up any more, and the hashes can be
+/// [dropped](Self::truncate): the block manager has copied the hashes that it needs.
 ///
-/// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes one, and every look-up takes one. A hash only
-/// says where to look: a hit is believed once tokens and parent compare equal.
+/// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes a value of this type, and every look-up takes
+/// one. A hash only tells where to look: a hit counts only once tokens and parent compare equal.
 #[derive(Clone)]
 pub struct PrefixHashes {
     root: ChainRoot,
@@ -72,8 +72,8 @@ impl PrefixHashes {
         self.blocks.get(index).copied()
     }
 
-    /// Like [`get`](Self::get), but computes a missing hash from `previous`, the hash before the block, and its
-    /// `tokens`.
+    /// Returns the hash of block number `index`. A missing hash is computed from `previous`, the hash before the block,
+    /// and the block's `tokens`.
     pub(crate) fn get_or_hash(&self, index: usize, previous: BlockHash, tokens: &[TokenId]) -> BlockHash {
         self.get(index).unwrap_or_else(|| self.hasher.block(previous, tokens))
     }

@@ -1,10 +1,10 @@
-//! The roots of published chains, each stored once: a content names its root by a number of four bytes.
+//! The roots of published chains. Each root is stored once, and a content names its root by a number of four bytes.
 
 use std::collections::HashMap;
 
 use crate::hash::{BlockHash, ChainHasher, ChainRoot};
 
-/// An entry of a [`RootTable`], valid while it has a holder.
+/// Number of an entry of a [`RootTable`], valid while the entry has a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RootId(pub(crate) u32);
 
@@ -15,7 +15,7 @@ struct Entry {
     holders: u32,
 }
 
-/// Roots by number. Equal roots have equal numbers, so that comparing parents is comparing numbers.
+/// Table of roots by number. Equal roots have equal numbers, so that comparing parents is comparing numbers.
 #[derive(Debug, Default)]
 pub(crate) struct RootTable {
     ids: HashMap<ChainRoot, RootId>,
@@ -24,12 +24,12 @@ pub(crate) struct RootTable {
 }
 
 impl RootTable {
-    /// The number of `root`, if it has a holder.
+    /// Returns the number of `root`; `None` if the root has no holder.
     pub(crate) fn find(&self, root: &ChainRoot) -> Option<RootId> {
         self.ids.get(root).copied()
     }
 
-    /// The number of `root`, with one more holder.
+    /// Returns the number of `root`, and adds one holder.
     pub(crate) fn hold(&mut self, root: &ChainRoot, hasher: &ChainHasher) -> RootId {
         if let Some(id) = self.find(root) {
             self.hold_again(id);
@@ -49,7 +49,7 @@ impl RootTable {
         self.entry_mut(id).holders += 1;
     }
 
-    /// Removes one holder; the last one removes the entry.
+    /// Removes one holder of a root; the last one removes the entry.
     pub(crate) fn release(&mut self, id: RootId) {
         let entry = self.entry_mut(id);
         entry.holders -= 1;

@@ -1,57 +1,60 @@
-//! Figures for monitoring.
+//! Figures of a block manager for monitoring.
 
-/// A snapshot of a block manager. Always `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total`.
+/// A snapshot of a block manager. The equation
+/// `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total` always holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvStats {
-    /// The most physical blocks that the pool can have.
+    /// Maximum number of physical blocks that the pool can have.
     pub blocks_total: usize,
-    /// Blocks that at least one sequence or swap in flight holds; a shared block counts once.
+    /// Number of blocks that at least one sequence or swap in flight holds; a shared block counts once.
     pub blocks_used: usize,
-    /// Blocks that no sequence holds, but whose content a look-up can still find.
+    /// Number of blocks that no sequence holds, but whose content a look-up can still find.
     pub blocks_cached: usize,
-    /// Blocks that hold no content and can be given out.
+    /// Number of blocks that hold no content and can be given out.
     pub blocks_free: usize,
-    /// Blocks that were withdrawn from the pool and have no memory now.
+    /// Number of blocks that were withdrawn from the pool and have no memory now.
     pub blocks_withdrawn: usize,
-    /// Places for tokens in used blocks; those of a shared block count once.
+    /// Number of places for tokens in used blocks; the places of a shared block count once.
     pub slots_allocated: usize,
-    /// Places for tokens in used blocks that hold no token yet.
+    /// Number of places for tokens in used blocks that hold no token yet.
     pub slots_empty: usize,
-    /// Sequences that hold blocks or swap slots.
+    /// Number of sequences that hold blocks or swap slots.
     pub sequences: usize,
-    /// Sequences that are swapped out and hold no block.
+    /// Number of sequences that are swapped out and hold no block.
     pub sequences_swapped: usize,
-    /// Slots of the swap pool, each of which holds one block.
+    /// Number of slots of the swap pool, each of which holds one block.
     pub swap_slots_total: usize,
-    /// Swap slots that hold KV, or are reserved for a swap in flight.
+    /// Number of swap slots that hold KV, or are reserved for a swap in flight.
     pub swap_slots_used: usize,
-    /// Since start: tokens of allocated sequences that were looked up in the prefix index.
+    /// Number of tokens of allocated sequences that were looked up in the prefix index, since the start.
     pub prefix_query_tokens: u64,
-    /// Since start: looked-up tokens that were found.
+    /// Number of looked-up tokens that were found, since the start.
     pub prefix_hit_tokens: u64,
-    /// Since start: cached blocks evicted for fresh ones, for a smaller pool, or for a move.
+    /// Number of cached blocks evicted for fresh ones, for a smaller pool, or for a move, since the start.
     pub evictions: u64,
-    /// Since start: sequences that were given blocks.
+    /// Number of sequences that were given blocks, since the start.
     pub allocations: u64,
-    /// Since start: allocations and appends refused for lack of blocks.
+    /// Number of allocations and appends refused for lack of blocks, since the start.
     pub allocation_failures: u64,
-    /// Since start: sequences that were forked from others.
+    /// Number of sequences that were forked from others, since the start.
     pub forks: u64,
-    /// Since start: blocks copied because a sequence wrote to a block that others share.
+    /// Number of blocks copied because a sequence wrote to a block that others share, since the start.
     pub copy_on_writes: u64,
-    /// Since start: blocks moved by compaction.
+    /// Number of blocks moved by compaction, since the start.
     pub moves: u64,
-    /// Since start: blocks copied to the swap pool by swaps that succeeded.
+    /// Number of blocks copied to the swap pool by swaps that succeeded, since the start.
     pub swapped_out_blocks: u64,
-    /// Since start: blocks copied back by swaps that succeeded.
+    /// Number of blocks copied back by swaps that succeeded, since the start.
     pub swapped_in_blocks: u64,
-    /// Since start: blocks that came back without a copy, because the prefix index still held their content.
+    /// Number of blocks that came back without a copy, because the prefix index still held their content, since the
+    /// start.
     pub swap_spared_blocks: u64,
-    /// Since start: swaps that failed, whose sequences lost their KV.
+    /// Number of swaps that failed, whose sequences lost their KV, since the start.
     pub swaps_failed: u64,
-    /// Since start: blocks whose KV was read from a lower tier.
+    /// Number of blocks whose KV was read from a lower tier, since the start.
     pub fetched_blocks: u64,
-    /// Since start: blocks computed twice and merged at commit, because another sequence had published an equal block.
+    /// Number of blocks computed twice and merged at commit, because another sequence had published an equal block,
+    /// since the start.
     pub blocks_merged: u64,
 }
 

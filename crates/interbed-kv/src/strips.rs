@@ -1,9 +1,9 @@
-//! Strips: ranges of addresses, one for each sequence that runs, in which its blocks lie side by side. The block
-//! manager says which blocks a sequence has; this says which of them must be mapped where, before which pass, and what
-//! can be done beside the passes before it.
+//! Strips: ranges of addresses, one for each sequence that runs, in which the sequence's blocks lie side by side. The
+//! block manager says which blocks a sequence has. This module says which of them must be mapped where, before which
+//! pass, and what can be done beside the passes before it.
 //!
-//! What was mapped stays mapped when a sequence ends, and whoever comes next takes the strip that has most of its
-//! blocks already (vAttention, section 6). Blocks are given out in an order that can be foreseen, so even those of a
+//! Blocks that were mapped stay mapped when a sequence ends, and the next sequence takes the strip that has most of its
+//! blocks already (vAttention, section 6). Blocks are given out in an order that can be foreseen, so the blocks of a
 //! sequence that still waits are mapped before it is admitted.
 
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ impl Hiding {
 pub struct StripUse<'a> {
     /// Sequence whose blocks are used.
     pub id: SequenceId,
-    /// Number of the sequence's blocks in a tier below memory, which come before those of the table.
+    /// Number of blocks of the sequence in a tier below memory, which come before the blocks of the table.
     pub below: usize,
     /// Blocks of the sequence in memory, in order.
     pub table: &'a [BlockId],
@@ -73,20 +73,20 @@ pub struct Mapping {
     pub first: u32,
     /// Number of blocks that change.
     pub count: u32,
-    /// What these blocks become.
+    /// State that the blocks change to.
     pub to: Mapped,
 }
 
 /// Tells what a part of a strip becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapped {
-    /// It maps blocks with consecutive ids, from this one on, to be read.
+    /// The part maps blocks with consecutive ids, from this one on, to be read.
     Read(BlockId),
-    /// It maps blocks with consecutive ids, from this one on, to be read and written.
+    /// The part maps blocks with consecutive ids, from this one on, to be read and written.
     Write(BlockId),
-    /// It keeps the blocks that it maps, which are only read from now on.
+    /// The part keeps the blocks that it maps, which are only read from now on.
     ReadOnly,
-    /// It maps nothing.
+    /// The part maps nothing.
     Nothing,
 }
 
@@ -113,7 +113,7 @@ pub enum StripPlace {
 pub struct StripPlan {
     /// Places of each sequence's blocks, in the order of the uses.
     pub places: Vec<StripPlace>,
-    /// Number of the change beside passes that has to be made before this pass.
+    /// Number of the change beside passes that must be made before this pass begins.
     pub after: u64,
     /// Changes that must be made before the pass.
     pub now: Vec<Mapping>,
@@ -182,7 +182,7 @@ pub struct StripMapper {
     /// Number of changes beside passes so far.
     changes: u64,
     steps: u64,
-    /// How often a sequence's blocks found no room in strips for a pass.
+    /// Number of times that a sequence's blocks found no room in strips for a pass.
     listed: u64,
 }
 
@@ -249,8 +249,8 @@ impl StripMapper {
         self.reclaim(plan);
     }
 
-    /// Maps blocks beside a pass for a sequence that still waits and will get them: `table`, of which the first
-    /// `found` blocks have content. To be called after [`step`](Self::step), with the plan of that step.
+    /// Maps blocks beside a pass for a sequence that still waits. The sequence will get the blocks of `table`, of which
+    /// the first `found` have content. The call comes after [`step`](Self::step), with the plan of that step.
     pub fn foresee(&mut self, table: &[BlockId], found: usize, plan: &mut StripPlan) {
         if !self.config.hiding.eager || table.len() > self.config.blocks || !self.has_room_for(table.len()) {
             return;
@@ -340,8 +340,8 @@ impl StripMapper {
         }
     }
 
-    /// Returns the strip without an owner that has most of these blocks in their places; of several, the one with the
-    /// least in it, and of these the one that was used longest ago.
+    /// Returns the strip without an owner that has most of these blocks in their places. Of several such strips,
+    /// returns the one that holds the fewest blocks, and of these the one that was used longest ago.
     fn best_for(&self, below: usize, table: &[BlockId]) -> Option<u32> {
         let fit = |strip: &Strip| {
             let pairs = (below..).zip(table);
@@ -435,7 +435,7 @@ impl StripMapper {
     /// Checks that the mapper's counts are true, and that every owner of a strip is known.
     ///
     /// # Errors
-    /// Tells what is wrong.
+    /// Fails with a description of what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let mut mappings = 0;
         for (number, strip) in self.strips.iter().enumerate() {

@@ -12,24 +12,25 @@ use crate::{
     sequence_state::SequenceState,
 };
 
-/// The table of one sequence, and how much of it others can find.
+/// Table of one sequence, which also says how much of the sequence others can find.
 ///
-/// Blocks are in logical order. Blocks up to the last token are full, except that the last of these may be partial;
-/// blocks after it were reserved ahead and are empty.
+/// Blocks are in logical order. Blocks up to the last token are full, except that the block of the last token may be
+/// partial; later blocks were reserved ahead and are empty.
 #[derive(Debug)]
 pub(crate) struct Table {
     state: SequenceState,
     /// Number of leading blocks whose KV is in a tier below memory.
     below: usize,
-    /// Blocks in memory, which follow the leading `below` blocks. [logical block - below]
+    /// Blocks in memory, which follow the leading `below` blocks. The index is the number of the logical block, less
+    /// `below`.
     blocks: Vec<BlockId>,
-    /// The slots of the blocks with computed tokens; empty while resident. [logical block]
+    /// Slots of the blocks with computed tokens; empty while resident. [logical block]
     slots: Vec<SwapSlot>,
-    /// Tokens after those in `slots`, none of them computed; empty unless leaving or swapped.
+    /// Tokens after the tokens in `slots`, none of them computed; empty unless leaving or swapped.
     uncomputed: Vec<TokenId>,
-    /// Tokens that have been allocated or appended, whether computed or not.
+    /// Number of tokens that have been allocated or appended, whether computed or not.
     num_tokens: usize,
-    /// Leading tokens whose KV was reported as computed.
+    /// Number of leading tokens whose KV was reported as computed.
     num_computed: usize,
     /// Number of leading blocks of this table that were found published, or that this sequence has published.
     num_published: usize,
@@ -215,7 +216,7 @@ impl Table {
 pub(crate) struct Tables {
     /// Every step looks up every table, hence the simple hash; nothing depends on the map's order.
     tables: HashMap<SequenceId, Table, BuildHasherDefault<IdHasher>>,
-    /// How many tables are [`SequenceState::Swapped`].
+    /// Number of tables that are [`SequenceState::Swapped`].
     num_swapped: usize,
 }
 
@@ -232,10 +233,10 @@ impl Tables {
         self.tables.get(&id)
     }
 
-    /// Returns the table of `id`, if it is resident.
+    /// Returns the table of `id`, which must be resident.
     ///
     /// # Errors
-    /// When `id` has no table, or is not resident.
+    /// Fails if `id` has no table, or is not resident.
     pub(crate) fn resident(&mut self, id: SequenceId) -> Result<&mut Table, BlockError> {
         let table = self.tables.get_mut(&id).ok_or(BlockError::NotHeld(id))?;
         table.expect_resident(id)?;
@@ -262,7 +263,7 @@ impl Tables {
         vacant.insert(table);
     }
 
-    /// Removes the table of `id`, if it has one; the caller must release its places.
+    /// Removes the table of `id`, if the sequence has one; the caller must release the table's places.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Table> {
         let table = self.tables.remove(&id)?;
         self.num_swapped -= usize::from(table.state == SequenceState::Swapped);

@@ -1,5 +1,5 @@
-//! Shared by the tests of the block manager and those of eviction policies in other crates: random operations against a
-//! naive reference, a random number generator, and a counter of steps.
+//! Tools for the tests of the block manager, and for tests of eviction policies in other crates: random operations
+//! against a naive reference, a random number generator, and a counter of steps.
 //!
 //! A failure prints its seed; `INTERBED_TEST_SEED=<seed> cargo test -p <crate> <test>` replays that run alone.
 
@@ -22,34 +22,34 @@ pub use policies::OLDEST_LEAF;
 pub use pool::PlainBlocks;
 pub use rng::{Rng, mix};
 
-/// The parameters of a run.
+/// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// Tokens per block.
+    /// Number of tokens per block.
     pub block_size: usize,
-    /// The most blocks of a pool.
+    /// Maximum number of blocks of a pool.
     pub blocks_max: usize,
     /// Whether sequences share the KV of equal prefixes.
     pub prefix_caching: bool,
-    /// Bits of a hash; with few bits, hashes collide.
+    /// Number of bits of a hash; with few bits, hashes collide.
     pub hash_bits: u32,
-    /// Which content is evicted.
+    /// Rule by which a content is chosen for eviction.
     pub eviction: Eviction,
-    /// Whether every outcome must equal the reference's. It cannot where the index may refuse a block or the order of
-    /// eviction differs; what is read, and all invariants, are checked there too.
+    /// Whether every outcome must equal the reference's. Outcomes may differ if the index may refuse a block or the
+    /// order of eviction differs. The KV that is read, and all invariants, are checked in these cases too.
     pub exact: bool,
     /// Number of operations in all episodes together.
     pub steps: usize,
 }
 
-/// Which content is evicted.
+/// Rule by which a content is chosen for eviction.
 #[derive(Debug, Clone, Copy)]
 pub enum Eviction {
-    /// The one that this policy picks.
+    /// The content that this policy picks is evicted.
     Kind(EvictionKind),
-    /// The block that was released longest ago, which must be a leaf.
+    /// The block that was released longest ago, which must be a leaf, is evicted.
     Oldest,
-    /// Any leaf.
+    /// Any leaf may be evicted.
     RandomLeaf,
 }
 
@@ -58,7 +58,7 @@ const STEPS_PER_EPISODE: usize = 1000;
 /// Runs episodes of random operations, and checks everything after each operation. Returns the figures of each episode.
 ///
 /// # Panics
-/// When a check fails; the seed of that episode is printed before.
+/// Panics if a check fails; the seed of that episode is printed before.
 pub fn run(case: &Case) -> Vec<KvStats> {
     let replay = std::env::var("INTERBED_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
     let seeds = match replay {

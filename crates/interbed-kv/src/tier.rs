@@ -1,10 +1,10 @@
-//! One tier below memory: which contents it holds, where they lie, and what is forgotten to make room. A planner: it
-//! moves no byte.
+//! One tier below memory. It knows which contents the tier holds, where they lie, and what is forgotten to make room.
+//! This is a planner: it moves no byte.
 //!
-//! A tier is a log. Contents are written in *records* of a few blocks, one behind the other, into *segments*; a segment
-//! is emptied as a whole, the oldest first, after what is still wanted of it has been written again at the log's head.
-//! So a disk sees long writes only, and the index alone says what is there. A tier in memory is the same with segments
-//! of one block.
+//! A tier is a log. Contents are written in *records* of a few blocks, one behind the other, into *segments*. A segment
+//! is emptied as a whole, the oldest first, after the contents of it that are still wanted have been written again at
+//! the log's head. A disk therefore sees long writes only, and the index alone says what is there. A tier in memory
+//! works in this way too, with segments of one block.
 //!
 //! | state of a segment | leaves it by |
 //! |---|---|
@@ -428,7 +428,8 @@ impl Tier {
     }
 
     /// Takes in the contents that an earlier process has left in `segment`: its records in order, with the keys of
-    /// their blocks, and where the last of them ends. To be called in the order of generations, before anything else.
+    /// their blocks, and where the last of them ends. The call is made in the order of generations, before any other
+    /// call.
     pub fn restore(
         &mut self,
         segment: u32,
@@ -475,7 +476,7 @@ impl Tier {
     /// Checks what must be true after every call.
     ///
     /// # Panics
-    /// When any of it is false.
+    /// Panics if any of it is false.
     pub fn assert_sound(&self) {
         let state = |number: &u32| self.segments[*number as usize].state;
         assert!(self.free.iter().all(|number| state(number) == SegmentState::Free));

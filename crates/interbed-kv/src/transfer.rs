@@ -49,8 +49,8 @@ pub enum SwapDirection {
     In,
 }
 
-/// Transfers that begin and end together. The driver carries them out in any order. When all are done, or when one has
-/// failed and none is in flight any more, it reports the outcome to
+/// Transfers that begin and end together. The driver carries them out in any order. When all transfers are done, or
+/// when one has failed and none is in flight any more, the driver reports the outcome to
 /// [`BlockManager::finish_swap`](crate::BlockManager::finish_swap).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
@@ -60,17 +60,17 @@ pub struct Swap {
     pub direction: SwapDirection,
     /// Transfers of the swap; each block and each slot is in them once, however many sequences share it.
     pub transfers: Vec<BlockSwap>,
-    /// Blocks that need no transfer in, because their content can still be found in memory.
+    /// Number of blocks that need no transfer in, because their content can still be found in memory.
     pub num_spared: usize,
-    /// Blocks that will be available when the swap ends, as far as is known when it begins: those that only the
-    /// group's sequences hold. Always 0 for a swap into memory.
+    /// Number of blocks that will be available when the swap ends, as far as is known when the swap begins: the blocks
+    /// that only the group's sequences hold. 0 for a swap into memory.
     pub num_freed: usize,
 }
 
 /// Tells how a swap ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapOutcome {
-    /// All its transfers have completed and were verified.
+    /// All transfers of the swap have completed and were verified.
     Done,
     /// At least one transfer has failed, and the group's sequences have lost their KV.
     Failed,
@@ -130,8 +130,8 @@ impl Transfers {
         swap
     }
 
-    /// Ends the transfers of a swap, completed or failed; the caller must release their blocks and slots. `None` for a
-    /// swap that is not in flight.
+    /// Ends the transfers of a swap, completed or failed; the caller must release their blocks and slots. Returns
+    /// `None` for a swap that is not in flight.
     pub(crate) fn end(&mut self, id: SwapId) -> Option<Flight> {
         self.flights.remove(&id)
     }

@@ -1,5 +1,5 @@
-//! `interbed plan`: where everything would lie, what limits the speed, and how fast it would be, before reading
-//! weights.
+//! Implements `interbed plan`, which tells, before reading weights, where everything would lie, what limits the speed,
+//! and how fast the model would be.
 
 mod advice;
 mod bound;
@@ -40,13 +40,13 @@ pub use mixture::MixturePlan;
 pub use subject::{Subject, WeightBytes};
 pub use verdict::Verdict;
 
-/// The most sequences in one batch.
+/// Maximum number of sequences in one batch.
 const BATCH_MAX: usize = 1 << 16;
 
-/// The most batch sizes that are predicted.
+/// Maximum number of batch sizes that are predicted.
 const BATCHES_MAX: usize = 16;
 
-/// The most units that a simulation tracks; larger models are cut into larger bands for it.
+/// Maximum number of units that a simulation tracks; larger models are cut into larger bands for the simulation.
 const UNITS_MAX: u64 = 1 << 16;
 
 /// Describes what to plan for: model, machine and workload.
@@ -59,7 +59,7 @@ pub struct PlanRequest<'r> {
     pub threads: NonZeroUsize,
     /// Memory that each part of an engine needs.
     pub needs: MemoryNeeds,
-    /// Number of tokens in a pass, and how it was chosen.
+    /// Number of tokens in a pass, and the reason for this number.
     pub passes: Passes<'r>,
     /// Bytes of keys and values per token.
     pub kv_token: u64,
@@ -67,11 +67,11 @@ pub struct PlanRequest<'r> {
     pub batches: Batches,
     /// Tokens of the prompt, which is also the context of decoding sequences.
     pub prompt_tokens: usize,
-    /// Tokens of KV to make room for; if not given, as many as an engine would have.
+    /// Number of tokens of KV to make room for; `None` for as many as an engine would have.
     pub kv_tokens: Option<NonZeroUsize>,
-    /// Host memory for weights; if not given, all that is left.
+    /// Bytes of host memory for weights; `None` for all that is left.
     pub host_weights: Option<Bytes>,
-    /// GPU memory for weights; if not given, all that is left.
+    /// Bytes of GPU memory for weights; `None` for all that is left.
     pub gpu_weights: Option<Bytes>,
 }
 
@@ -120,7 +120,7 @@ impl Batches {
     /// Takes the numbers that the user asked for, and adds 1, because all other figures are for one sequence.
     ///
     /// # Errors
-    /// When there are too many numbers, or one is too large.
+    /// Fails if there are too many numbers, or if one is too large.
     pub fn new(asked: &[NonZeroUsize]) -> Result<Self, Refusal> {
         if asked.len() > BATCHES_MAX {
             return Err(Refusal::new(format!("--batch has {} numbers; give at most {BATCHES_MAX}", asked.len())));
@@ -154,7 +154,7 @@ pub struct Plan {
     bound: Bound,
     /// The forecast under the policy `resident`.
     forecast: Forecast,
-    /// The forecast under the policy `ring`, or why there is none.
+    /// The forecast under the policy `ring`, or the reason why there is none.
     other: Result<Forecast, String>,
     advice: Vec<Advice>,
 }
@@ -163,8 +163,8 @@ impl Plan {
     /// Measures the unknown figures of the machine, and plans.
     ///
     /// # Errors
-    /// A prompt beyond the model's context, figures that contradict each other, a memory that is too small, a disk or
-    /// memory that cannot be measured.
+    /// Fails if the prompt is longer than the model's context, if figures contradict each other, if a memory is too
+    /// small, or if the disk or memory cannot be measured.
     pub fn make(request: PlanRequest<'_>, progress: &mut dyn Progress) -> Result<Self, Refusal> {
         let PlanRequest { subject, needs, passes, kv_token, prompt_tokens, .. } = request;
         let batches = &request.batches.0;

@@ -1,4 +1,4 @@
-//! Why a question about a model and a machine has no answer.
+//! Reasons why a question about a model and a machine has no answer.
 
 use std::error::Error;
 use std::fmt;

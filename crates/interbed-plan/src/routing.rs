@@ -1,9 +1,9 @@
 //! Routings: which experts tokens were sent to, and what a memory for experts would have had to read for them.
 //!
 //! A [`Routing`] is read from a trace ([`read_routing`]), made up ([`Routing::zipf`]), or recorded: [`RoutingWriter`]
-//! writes the columns that the reader takes. [`Player`] drives the arena that `interbed-weights` decides with as an
-//! engine drives it. [`read_bytes_per_token`] is what it reads, as one number for a plan, and [`lower_bound`] what no
-//! policy can beat.
+//! writes the columns that the reader takes. [`Player`] drives the arena with which `interbed-weights` decides, as an
+//! engine drives it. [`read_bytes_per_token`] returns what the player reads, as one number for a plan, and
+//! [`lower_bound`] returns what no policy can beat.
 
 mod bounds;
 mod expected;

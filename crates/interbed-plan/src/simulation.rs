@@ -1,8 +1,8 @@
-//! A driver with a virtual clock: windows over disks and links that need not exist.
+//! A driver with a virtual clock, which runs windows over disks and links that need not exist.
 //!
-//! Tests run the planners over it with faults on demand; `interbed plan` runs them with a machine's figures to predict
-//! its tokens per second. Time is in nanoseconds and passes only here. Compute is one queue: a unit is acquired,
-//! computed with, and released before the next one is acquired.
+//! Tests run the planners over this driver with faults on demand. `interbed plan` runs them with a machine's figures to
+//! predict its tokens per second. Time is in nanoseconds and passes only here. Compute is one queue: a unit is
+//! acquired, computed with, and released before the next unit is acquired.
 
 mod channel;
 mod machine;
@@ -25,16 +25,16 @@ pub use report::{Activity, PassReport, TimelineEvent};
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// The unit could not be loaded, however often that may be tried.
+    /// The unit could not be loaded, although its load was tried as often as it may be.
     #[error("unit {} could not be loaded, as often as it was tried", unit.0)]
     Failed {
-        /// The unit.
+        /// Unit that could not be loaded.
         unit: UnitId,
     },
     /// A pass waits for a unit, but no event in flight can bring it.
     #[error("unit {} is waited for, and nothing is in flight that could bring it", unit.0)]
     Stuck {
-        /// The unit.
+        /// Unit that the pass waits for.
         unit: UnitId,
     },
     /// A figure of the machine is not a number above 0.
@@ -71,10 +71,10 @@ pub struct Simulation {
 
 impl Simulation {
     /// Simulates one tier: units are read from disk into host memory, where they are computed with. `unit_bytes` must
-    /// be those that the window has.
+    /// be the sizes that the window has.
     ///
     /// # Errors
-    /// [`SimulationError::Machine`].
+    /// Fails with [`SimulationError::Machine`] if a figure of the machine is not a number above 0.
     pub fn one_tier(window: Window, unit_bytes: Vec<u64>, machine: SimulatedMachine) -> Result<Self, SimulationError> {
         Self::new(Planned::One { window: Box::new(window), scratch: Vec::new() }, unit_bytes, machine)
     }
@@ -82,7 +82,8 @@ impl Simulation {
     /// Simulates two tiers: units are computed with in device memory.
     ///
     /// # Errors
-    /// [`SimulationError::Machine`], [`SimulationError::NoLink`].
+    /// Fails with [`SimulationError::Machine`] if a figure of the machine is not a number above 0, and with
+    /// [`SimulationError::NoLink`] if the machine has no link.
     pub fn two_tiers(tiers: Tiers, unit_bytes: Vec<u64>, machine: SimulatedMachine) -> Result<Self, SimulationError> {
         if machine.link.is_none() {
             return Err(SimulationError::NoLink);
@@ -108,7 +109,7 @@ impl Simulation {
         })
     }
 
-    /// Records from now on what happens when; see [`take_timeline`](Self::take_timeline).
+    /// Begins to record what happens when; [`take_timeline`](Self::take_timeline) returns the record.
     pub fn record_timeline(&mut self) {
         self.timeline.get_or_insert_default();
     }
@@ -118,7 +119,7 @@ impl Simulation {
         self.timeline.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Loads what can be loaded before any pass. Returns the time it took, in seconds.
+    /// Loads what can be loaded before any pass. Returns the time that loading took, in seconds.
     pub fn warm_up(&mut self) -> f64 {
         let began = self.now_ns;
         self.planned.start(&mut self.out);
@@ -131,8 +132,8 @@ impl Simulation {
     /// Runs one pass over `units`; computing takes `compute_ns` for each.
     ///
     /// # Errors
-    /// [`SimulationError::Failed`] if all attempts to load a unit failed; the simulation can go on.
-    /// [`SimulationError::Stuck`].
+    /// Fails with [`SimulationError::Failed`] if all attempts to load a unit failed; the simulation can go on. Fails
+    /// with [`SimulationError::Stuck`] if no event in flight can bring a unit that the pass waits for.
     pub fn run_pass(
         &mut self,
         units: &[UnitId],
@@ -196,13 +197,13 @@ impl Simulation {
         self.planned.device()
     }
 
-    /// Returns whether the host computes with `unit`; see [`Tiers::is_computed_by_host`].
+    /// Returns whether the host computes with `unit`, as [`Tiers::is_computed_by_host`] says.
     pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
         self.planned.is_computed_by_host(unit)
     }
 
-    /// Calls `change` with both tiers between passes, for instance to set a phase or budgets. Does nothing if there is
-    /// one tier.
+    /// Calls `change` with both tiers between passes, for instance to set a phase or budgets. Returns `None`, and does
+    /// nothing, if there is one tier.
     pub fn with_tiers<T>(&mut self, change: impl FnOnce(&mut Tiers, &mut Vec<TierCommand>) -> T) -> Option<T> {
         let Planned::Two(tiers) = &mut self.planned else { return None };
         let answer = change(tiers, &mut self.out);
@@ -231,7 +232,7 @@ impl Simulation {
         self.now_ns = until_ns;
     }
 
-    /// Processes the next event; false if there is none.
+    /// Processes the next event. Returns false if there is none.
     fn step(&mut self) -> bool {
         let Some(Reverse((at_ns, _, event))) = self.events.pop() else { return false };
         self.now_ns = at_ns;
@@ -328,7 +329,7 @@ impl Simulation {
         if most == 0 { 0 } else { self.next_random() % (most + 1) }
     }
 
-    /// splitmix64: one addition and a mix, and any seed will do.
+    /// Returns the next random number, by splitmix64: one addition and a mix, and any seed will do.
     fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let value = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

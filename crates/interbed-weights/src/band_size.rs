@@ -1,10 +1,10 @@
-//! How large the bands are that matrices are cut into.
+//! Computes how large the bands are that matrices are cut into.
 
 /// Smallest size in bytes of a band (a run of a matrix's rows that is read at once) that matrices are cut into. The
 /// least budget is computed with this size.
 pub const BAND_LEAST: usize = 256 << 10;
 
-/// The memory buffers that bands are read into should together take no more than one part in this many of the budget.
+/// The inverse of the share of the budget that the memory buffers for reading bands should take at most.
 const BAND_SHARE: u64 = 64;
 
 /// Returns the size in bytes of a band, a run of a matrix's rows that is read at once. It is the best size for a read,
@@ -12,7 +12,7 @@ const BAND_SHARE: u64 = 64;
 /// bands of a given size need.
 ///
 /// # Errors
-/// The errors of `least`.
+/// Fails if `least` fails.
 pub fn band_bytes<E>(
     budget: u64,
     chunk_bytes: usize,

@@ -46,7 +46,7 @@ pub struct CatalogEntry {
     pub bytes: u64,
     /// Shape of the tensor, outermost dimension first.
     pub shape: Vec<usize>,
-    /// How the tensor's elements are stored.
+    /// Type in which the tensor's elements are stored.
     pub element_type: ElementType,
     /// Scales of an FP8 matrix whose file stores them as another tensor; the entry's own bytes are then the codes
     /// alone.
@@ -60,8 +60,8 @@ impl CatalogEntry {
         (name, Self { file, offset, bytes, shape, element_type, scales: None })
     }
 
-    /// Returns how many bytes are hashed at a time: those of a row, or of a piece of fixed size if the tensor has no
-    /// rows.
+    /// Returns how many bytes are hashed at a time: the bytes of a row, or of a piece of fixed size if the tensor has
+    /// no rows.
     pub(crate) fn leaf_bytes(&self) -> u64 {
         match *self.shape.as_slice() {
             [rows, _, ..] if rows > 0 && self.bytes.is_multiple_of(rows as u64) => (self.bytes / rows as u64).max(1),
@@ -87,12 +87,12 @@ impl CatalogEntry {
 
 /// The tensors of a model by name, over one or more open files. Opening reads headers only.
 ///
-/// Names are Hugging Face's in every format, and for mixtures those of `catalog/mixtures.rs`, where each matrix of each
-/// expert is a tensor; tensors without such a name keep the name in the file.
+/// Names are Hugging Face's in every format. The names of a mixture's tensors, where each matrix of each expert is a
+/// tensor, are listed in `catalog/mixtures.rs`. Tensors without such a name keep the name in the file.
 pub struct Catalog {
     files: Vec<Arc<dyn RandomAccessFile>>,
     tensors: BTreeMap<String, CatalogEntry>,
-    /// For each tensor that was given another name here: its name in the file.
+    /// Name in the file of each tensor that was given another name here.
     in_file: HashMap<String, Arc<str>>,
     metadata: Option<Metadata>,
     store: Option<Store>,
@@ -105,13 +105,13 @@ pub struct Catalog {
 
 impl Catalog {
     /// Opens a packed store (a file or a block device, of any name), a GGUF file (any one part of a set stands for the
-    /// set), or the weights of a directory: `model.safetensors` if it exists, else the shards that
-    /// `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model in the directory. What
-    /// lies beside that model and is none is left alone.
+    /// set), or the weights of a directory. In a directory, these are `model.safetensors` if it exists, else the shards
+    /// that `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model. GGUF files
+    /// beside that model that are not models are left alone.
     ///
     /// # Errors
-    /// No weights, a damaged header, an index that does not match its shards, parts that are missing or do not belong
-    /// together, several models, or an unreadable file; each error says where.
+    /// Fails if there are no weights, a header is damaged, an index does not match its shards, parts are missing or do
+    /// not belong together, there are several models, or a file cannot be read; each error says where.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
         let dir = path.as_ref();
         if !dir.is_dir() {
@@ -161,7 +161,7 @@ impl Catalog {
     /// Takes the tensors of all the given safetensors files; their names must be distinct.
     ///
     /// # Errors
-    /// A damaged header, or one name in two files.
+    /// Fails if a header is damaged, or if two files have a tensor of one name.
     pub fn from_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
         let entries = read_all(&files)?;
         Self::of(files, entries, None)
@@ -170,7 +170,7 @@ impl Catalog {
     /// Takes the tensors of the shards that the index at `index` names; `files` are these, in any order.
     ///
     /// # Errors
-    /// A damaged header, or an index that does not match the shards.
+    /// Fails if a header is damaged, or if the index does not match the shards.
     pub fn from_shards(index: &Path, files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
         let shards = files.iter().enumerate().map(|(at, file)| (file_name(file.path()), at)).collect();
         Self::of_shards(index, &read_index(index)?, &shards, files)
@@ -179,7 +179,7 @@ impl Catalog {
     /// Takes the tensors of all parts of a GGUF model, in order.
     ///
     /// # Errors
-    /// A damaged header, one name in two files, or parts that do not belong together.
+    /// Fails if a header is damaged, if two files have a tensor of one name, or if parts do not belong together.
     pub fn from_gguf_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
         let headers = files.into_iter().map(|file| read_gguf(file.as_ref()).map(|header| (file, header)));
         let parts = headers.collect::<Result<Vec<_>, _>>()?;
@@ -202,7 +202,7 @@ impl Catalog {
     /// packed.
     ///
     /// # Errors
-    /// If the metadata is damaged.
+    /// Fails if the metadata is damaged.
     pub fn from_store(store: Store) -> Result<Self, WeightError> {
         let metadata = store.read_gguf(METADATA_FILE)?.map(|header| header.metadata);
         let entries = store.tensors().into_iter().map(|tensor| CatalogEntry::of(0, tensor)).collect();
@@ -342,7 +342,7 @@ impl Catalog {
     /// elements.
     ///
     /// # Errors
-    /// If the elements have another type, or the read fails.
+    /// Fails if the elements have another type, or if the read fails.
     pub fn read_f32(&self, name: &str, most: usize) -> Result<Option<Vec<f32>>, WeightError> {
         let Some(entry) = self.get(name).filter(|entry| entry.bytes <= most as u64 * 4) else { return Ok(None) };
         if entry.element_type != ElementType::Known(DType::F32) {
@@ -359,7 +359,7 @@ impl Catalog {
     /// tensors.
     ///
     /// # Errors
-    /// If the read fails.
+    /// Fails if the read fails.
     pub(crate) fn read_scales(&self, entry: &CatalogEntry) -> Result<Option<Vec<f32>>, WeightError> {
         let (Some(scales), &[rows, cols]) = (&entry.scales, entry.shape.as_slice()) else { return Ok(None) };
         let count = scales.count([rows, cols]);
@@ -390,7 +390,7 @@ impl Catalog {
     /// Returns whether two tensors have the same shape, type and content. At most `compared` bytes of each are read.
     ///
     /// # Errors
-    /// If a read fails.
+    /// Fails if a read fails.
     pub fn is_same(&self, one: &str, other: &str, compared: u64) -> Result<bool, WeightError> {
         let (Some(one), Some(other)) = (self.get(one), self.get(other)) else { return Ok(false) };
         let shape = |entry: &CatalogEntry| (entry.bytes, entry.shape.clone(), entry.element_type.clone());
@@ -443,7 +443,7 @@ impl Catalog {
         &self.files[..self.files.len() - usize::from(self.rearranged.is_some())]
     }
 
-    /// From now on, hashes whatever is read of the tensors that `specs` name, each byte once.
+    /// Begins to hash whatever is read of the tensors that `specs` name, each byte once.
     pub fn hash_content(&mut self, specs: &[GroupSpec]) -> Arc<ContentHash> {
         let mut names: Vec<_> = specs.iter().flat_map(|group| &group.tensors).map(|tensor| &tensor.name).collect();
         names.sort_unstable();

@@ -33,7 +33,7 @@ pub(crate) struct Chunk<'a> {
 
 /// Reads all extents on a few threads and hands their chunks to `consume` on the calling thread, in order; an empty
 /// extent has no chunks. A chunk that cannot be read does not stop the next ones. Pages are dropped from the cache once
-/// they are read. Ends at the first error of `consume`.
+/// they are read. The function ends at the first error of `consume`.
 pub(crate) fn for_each_chunk<E>(
     files: &[&dyn RandomAccessFile],
     extents: &[Extent],

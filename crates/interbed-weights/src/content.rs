@@ -1,12 +1,12 @@
-//! What a model's weights are, told by their bytes: hashed as they pass through, in whatever order and pieces they are
-//! read, by the threads that read them.
+//! Tells what a model's weights are by a hash of their bytes. The threads that read the weights hash the bytes as they
+//! pass through, in whatever order and pieces they are read.
 //!
-//! A tensor is cut into *leaves*, the rows of a matrix as far as it has any. Each is hashed by itself, with its number
-//! as the seed, and the hashes are added up. So no read needs to know of another, nothing is kept but a bit for each
-//! leaf, and the sum is the same for weights that stay in memory and for those that are streamed, in bands of any size.
-//! XXH3-128 is fast enough to hide behind the reads, and tells whatever happens to weights by accident or by exchange.
-//! It need not withstand those who search for two models of one sum: who can choose the weights can have them say
-//! anything without that.
+//! A tensor is cut into *leaves*, which are the rows of a matrix if the tensor has rows. Each leaf is hashed by itself,
+//! with its number as the seed, and the hashes are added up. No read needs to know of another, and nothing is kept but
+//! a bit for each leaf. The sum does not depend on whether weights stay in memory or are streamed, in bands of whatever
+//! size. XXH3-128 is fast enough to hide behind the reads, and tells whatever happens to weights by accident or by
+//! exchange. The hash need not withstand those who search for two models of one sum: who can choose the weights can
+//! have them say anything without that.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,9 +29,9 @@ pub struct ContentHash {
     files: Vec<Arc<dyn RandomAccessFile>>,
     /// Ranges of bytes that belong to tensors, sorted by file and offset.
     regions: Vec<Region>,
-    /// For each file, the indices of its regions in `regions`.
+    /// Indices in `regions` of the regions of each file.
     of_files: Vec<std::ops::Range<usize>>,
-    /// For each tensor by name: its type and shape in words, and the indices of its regions in `regions`.
+    /// Type and shape in words of each tensor, by name, and the indices in `regions` of its regions.
     tensors: BTreeMap<String, (String, Vec<usize>)>,
     /// A bit for each leaf, set if the leaf was hashed or is being hashed.
     taken: Vec<AtomicU64>,
@@ -153,7 +153,7 @@ impl ContentHash {
     /// left to begin with; leaves that other threads have begun may still be [missing](Self::is_complete).
     ///
     /// # Errors
-    /// A failed read; it can be tried again.
+    /// Fails if a read fails; the read can be tried again.
     pub fn read_next(&self, buffer: &mut Vec<u8>) -> Result<bool, IoError> {
         let Some((file, offset, bytes)) = self.next_missing() else { return Ok(false) };
         buffer.resize(bytes, 0);

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::gguf::GgufProblem;
 use crate::store::StoreProblem;
 
-/// Weights could not be found, trusted or loaded.
+/// Reason why weights could not be found, trusted or loaded.
 #[derive(Debug, Error)]
 pub enum WeightError {
     /// A file could not be read or written.
@@ -30,18 +30,18 @@ pub enum WeightError {
         /// Number of the group whose weights the pass waits for.
         group: u32,
     },
-    /// A window for streamed weights that cannot be.
+    /// The settings of a window for streamed weights are impossible.
     #[error(transparent)]
     Window(#[from] crate::window::WindowError),
-    /// Experts that cannot be streamed.
+    /// The experts cannot be streamed.
     #[error(transparent)]
     Experts(#[from] crate::experts::ArenaError),
-    /// Experts that do not fit, on a device with memory of its own.
+    /// The experts do not fit, and the device has memory of its own.
     #[error(
         "experts that do not fit are streamed to the processor only: leave --device out, or give more --gpu-memory"
     )]
     ExpertsOnDevice,
-    /// A safetensors header that cannot be trusted.
+    /// The header of a safetensors file cannot be trusted.
     #[error("{}: {problem}; the file is damaged or no safetensors file: fetch it again", file.display())]
     Header {
         /// Path of the file.
@@ -49,31 +49,31 @@ pub enum WeightError {
         /// Reason why the file is refused.
         problem: HeaderProblem,
     },
-    /// A GGUF file, or a set of them, that cannot be used.
+    /// A GGUF file, or a set of such files, cannot be used.
     #[error("{}: {problem}", file.display())]
     Gguf {
-        /// The file, or the directory.
+        /// Path of the file or of the directory.
         file: PathBuf,
         /// Reason why the file is refused.
         problem: GgufProblem,
     },
-    /// A packed store that cannot be used, or was not made.
+    /// A packed store cannot be used, or could not be made.
     #[error("{}: {problem}", file.display())]
     Store {
-        /// The file or the device.
+        /// Path of the file or of the device.
         file: PathBuf,
-        /// Reason why the file is refused.
+        /// Reason why the store is refused or could not be made.
         problem: Box<StoreProblem>,
     },
-    /// What a packed store was to be written to.
+    /// The target that a packed store was to be written to cannot be used.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// A shard index that does not fit its shards.
+    /// A shard index does not fit its shards.
     #[error("{}: {problem}", file.display())]
     Index {
         /// Path of the index file.
         file: PathBuf,
-        /// Reason why the file is refused.
+        /// Reason why the index is refused.
         problem: IndexProblem,
     },
     /// The directory has no weights in a format we read.
@@ -87,7 +87,7 @@ pub enum WeightError {
     NoWeights {
         /// Path of the directory.
         dir: PathBuf,
-        /// Whether it holds weights in Python's pickle format.
+        /// Whether the directory holds weights in Python's pickle format.
         has_pickle: bool,
     },
     /// Two files hold a tensor of one name, and no index says which is meant.
@@ -98,19 +98,19 @@ pub enum WeightError {
     TensorInTwoFiles {
         /// Name of the tensor.
         tensor: String,
-        /// The file that had it first.
+        /// Path of the file that had the tensor first.
         first: PathBuf,
-        /// The file that has it too.
+        /// Path of the file that has the tensor too.
         second: PathBuf,
     },
-    /// Two tensors of one file are the same one of the model, under names of two kinds of files.
+    /// Two tensors of one file stand for one tensor of the model, under names of two kinds of files.
     #[error("{}: {tensor} is there twice, under two names for {name}; fetch the file again", file.display())]
     SameTensorTwice {
         /// Path of the file.
         file: PathBuf,
-        /// The second of them, as the file has it.
+        /// Name of the second tensor, as the file has it.
         tensor: String,
-        /// Our name for both.
+        /// Our name for both tensors.
         name: String,
     },
     /// The model needs a tensor that no file holds.
@@ -122,7 +122,7 @@ pub enum WeightError {
     MissingTensor {
         /// Name of the tensor.
         tensor: String,
-        /// The group that needs it.
+        /// Name of the group that needs the tensor.
         group: String,
     },
     /// A tensor's shape disagrees with the model's configuration.
@@ -132,9 +132,9 @@ pub enum WeightError {
         tensor: String,
         /// Path of the file that holds the tensor.
         file: PathBuf,
-        /// The shape that follows from the configuration.
+        /// Shape that follows from the configuration.
         expected: Vec<usize>,
-        /// The shape in the file.
+        /// Shape in the file.
         found: Vec<usize>,
     },
     /// A tensor's elements are of a type we do not compute with.
@@ -149,10 +149,10 @@ pub enum WeightError {
         tensor: String,
         /// Path of the file that holds the tensor.
         file: PathBuf,
-        /// The type's name in the file.
+        /// Name of the type in the file.
         found: String,
     },
-    /// A matrix that cannot be streamed as its file has it.
+    /// A matrix cannot be streamed as its file has it.
     #[error(
         "tensor {tensor} in {} has its FP8 scales in another tensor, and is streamed only with both in one place: run \
          `interbed pack` once and give the packed store as the model, or give --memory enough to hold all weights",
@@ -167,30 +167,30 @@ pub enum WeightError {
     /// The tensors together are larger than this machine can address.
     #[error("the weights need more bytes than this machine can address (at {group})")]
     TooLarge {
-        /// The group at which the count overflowed.
+        /// Name of the group at which the count overflowed.
         group: String,
     },
-    /// A model that would be cut into more bands than a window takes.
+    /// The model would be cut into more bands than a window takes.
     #[error(
         "with {group}, bands of {band_bytes} bytes make more than {limit} bands: the model is too large for them, or \
          its configuration is wrong"
     )]
     TooManyBands {
-        /// The group at which there were too many.
+        /// Name of the group at which there were too many bands.
         group: String,
-        /// Bytes wanted for a band.
+        /// Number of bytes that a band should have.
         band_bytes: usize,
-        /// Largest number that is accepted.
+        /// Maximum number of bands.
         limit: usize,
     },
-    /// Matrices that no sweep can take side by side.
+    /// No sweep can take the matrices of a group side by side.
     #[error("{group} has {count} matrices side by side: there may be {limit}, all of the same rows")]
     SideBySide {
-        /// The group that has them.
+        /// Name of the group that has the matrices.
         group: String,
-        /// Number of them.
+        /// Number of matrices side by side.
         count: usize,
-        /// Largest number that is accepted.
+        /// Maximum number of matrices side by side.
         limit: usize,
     },
     /// A writer was handed another amount of bytes than the tensor's shape says.
@@ -198,132 +198,132 @@ pub enum WeightError {
     WrongAmount {
         /// Name of the tensor.
         tensor: String,
-        /// Bytes that its shape and type make.
+        /// Number of bytes that follow from the tensor's shape and type.
         declared: u64,
-        /// Bytes that were handed over.
+        /// Number of bytes that were handed over.
         produced: u64,
     },
 }
 
-/// Why a safetensors header is refused.
+/// Reason why a safetensors header is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HeaderProblem {
-    /// Not even the eight bytes of the header's length are there.
+    /// The file does not even have the eight bytes of the header's length.
     #[error("the file has {file_len} bytes, fewer than the 8 that give the header's length")]
     TooShort {
-        /// Bytes in the file.
+        /// Number of bytes in the file.
         file_len: u64,
     },
     /// The header is longer than the file.
     #[error("the header claims {header_len} bytes, but the file has only {available} after the length field")]
     HeaderBeyondFile {
-        /// The length the header claims.
+        /// Number of bytes that the header claims to have.
         header_len: u64,
-        /// Bytes in the file after the length field.
+        /// Number of bytes in the file after the length field.
         available: u64,
     },
     /// The header is longer than any real one.
     #[error("the header claims {header_len} bytes, the limit is {limit}")]
     HeaderOverLimit {
-        /// The length the header claims.
+        /// Number of bytes that the header claims to have.
         header_len: u64,
-        /// Largest number that is accepted.
+        /// Maximum number of bytes that is accepted.
         limit: u64,
     },
     /// The header is not JSON of the right form.
     #[error("the header is not valid: {message}")]
     Json {
-        /// What the parser said, with line and column.
+        /// Message of the parser, with line and column.
         message: String,
     },
-    /// A name occurs twice.
+    /// A name occurs twice in the header.
     #[error("the name {tensor} occurs twice in the header")]
     DuplicateName {
         /// Name that occurs twice.
         tensor: String,
     },
-    /// The end lies before the beginning.
+    /// A tensor's end lies before its beginning.
     #[error("tensor {tensor} begins at {begin} and ends before that, at {end}")]
     BackwardOffsets {
         /// Name of the tensor.
         tensor: String,
-        /// First byte, counted from the end of the header.
+        /// Offset of the tensor's first byte, counted from the end of the header.
         begin: u64,
-        /// One past the last byte.
+        /// Offset behind the tensor's last byte, counted from the end of the header.
         end: u64,
     },
-    /// The tensor lies outside the file.
+    /// A tensor lies outside the file.
     #[error("tensor {tensor} ends at {end}, but the file has only {data_len} bytes of tensors (truncated?)")]
     OutOfRange {
         /// Name of the tensor.
         tensor: String,
-        /// One past its last byte, counted from the end of the header.
+        /// Offset behind the tensor's last byte, counted from the end of the header.
         end: u64,
-        /// Bytes in the file after the header.
+        /// Number of bytes in the file after the header.
         data_len: u64,
     },
-    /// The shape's product overflows.
+    /// The product of a tensor's dimensions overflows.
     #[error("tensor {tensor} has the impossible shape {shape:?}")]
     ImpossibleShape {
         /// Name of the tensor.
         tensor: String,
-        /// The shape in the header.
+        /// Shape in the header.
         shape: Vec<u64>,
     },
-    /// Shape, type and offsets disagree.
+    /// Shape, type and offsets of a tensor disagree.
     #[error("tensor {tensor} of shape {shape:?} in {dtype} makes {expected} bytes, but its offsets span {found}")]
     WrongSize {
         /// Name of the tensor.
         tensor: String,
-        /// The shape in the header.
+        /// Shape in the header.
         shape: Vec<u64>,
         /// Name of the element type.
         dtype: String,
-        /// Bytes that shape and type make.
+        /// Number of bytes that follow from shape and type.
         expected: u64,
-        /// Bytes between the offsets.
+        /// Number of bytes between the offsets.
         found: u64,
     },
     /// Two tensors share bytes.
     #[error("tensors {first} and {second} overlap: the first ends at {first_end}, the second begins at {second_begin}")]
     Overlap {
-        /// The tensor that begins first.
+        /// Name of the tensor that begins first.
         first: String,
-        /// The tensor that begins within it.
+        /// Name of the tensor that begins within the first one.
         second: String,
-        /// One past the first's last byte.
+        /// Offset behind the last byte of the first tensor.
         first_end: u64,
-        /// The second's first byte.
+        /// Offset of the first byte of the second tensor.
         second_begin: u64,
     },
-    /// Bytes that belong to no tensor.
+    /// Some bytes of the file belong to no tensor.
     #[error("bytes {from} to {to} after the header belong to no tensor")]
     Hole {
-        /// First byte of the hole, counted from the end of the header.
+        /// Offset of the first byte of the hole, counted from the end of the header.
         from: u64,
-        /// One past its last byte.
+        /// Offset behind the last byte of the hole.
         to: u64,
     },
 }
 
-/// Why a shard index is refused.
+/// Reason why a shard index is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IndexProblem {
     /// The index is longer than any real one.
     #[error("the index has {bytes} bytes, the limit is {limit}")]
     TooLong {
-        /// Bytes in the index.
+        /// Number of bytes in the index.
         bytes: u64,
-        /// Largest number that is accepted.
+        /// Maximum number of bytes that is accepted.
         limit: u64,
     },
     /// The index is not JSON of the right form.
     #[error("the index is not valid: {message}")]
     Json {
-        /// What the parser said, with line and column.
+        /// Message of the parser, with line and column.
         message: String,
     },
-    /// A name occurs twice.
+    /// A name occurs twice in the index.
     #[error("the name {tensor} occurs twice in the index")]
     DuplicateName {
         /// Name that occurs twice.
@@ -334,13 +334,13 @@ pub enum IndexProblem {
     ShardOutsideDirectory {
         /// Name of the tensor.
         tensor: String,
-        /// The shard's name in the index.
+        /// Name of the shard in the index.
         shard: String,
     },
     /// A shard that the index names is not there.
     #[error("the shard {shard} is missing: the download is incomplete, fetch it again")]
     MissingShard {
-        /// The shard's file name.
+        /// File name of the shard.
         shard: String,
     },
     /// A shard lacks a tensor that the index places there.
@@ -348,7 +348,7 @@ pub enum IndexProblem {
     TensorNotInShard {
         /// Name of the tensor.
         tensor: String,
-        /// The shard's file name.
+        /// File name of the shard.
         shard: String,
     },
 }

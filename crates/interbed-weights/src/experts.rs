@@ -1,22 +1,22 @@
-//! Experts of mixture layers under a budget: which slabs are in memory, and which gives way to the next.
+//! Keeps experts of mixture layers within a budget: says which slabs are in memory, and which gives way to the next.
 //!
-//! A *slab* is all weights of one expert in one layer. A pass comes to a layer, learns from the router which experts it
-//! needs, and computes with their slabs; most of a large mixture stays on disk. [`Arena`] decides where a slab goes and
-//! what it replaces. It is a pure state machine: it reads nothing, waits for nothing and asks for no time. The same
-//! code runs under the driver and in `interbed-lab replay`, which compares it with textbook policies and with a lower
-//! bound.
+//! A *slab* is all weights of one expert in one layer. A pass comes to a layer, learns from the router which experts
+//! the layer needs, and computes with their slabs. Most slabs of a large mixture stay on disk. [`Arena`] decides in
+//! which slot a slab goes and which slab leaves that slot. The arena is a pure state machine: it reads nothing, waits
+//! for nothing and asks for no time. The arena runs under the driver and, with the same code, in `interbed-lab replay`,
+//! which compares it with textbook policies and with a lower bound.
 //!
-//! **Score.** A slab's worth is its share of its layer's uses, aged by how much its layer has been used since:
-//! `uses / uses of the layer / (1 + uses of the layer since its last use / 8)`. The lowest goes. Ages are counted
-//! within a layer, not over the pass: layers come in turn, so a clock of the whole pass would call the slabs of the
-//! layer just computed young, and these are the ones that are needed last. Shares make layers comparable while a
-//! chunk of a prompt passes through them and some have counted its tokens and others have not. A visit adds as many
-//! uses as it has distinct slabs, whatever the number of its tokens: a chunk ranks slabs by its tokens and still does
-//! not outweigh the answer that follows.
+//! **Score.** The score of a slab is its share of its layer's uses, aged by how much the layer has been used since:
+//! `uses / uses of the layer / (1 + uses of the layer since the slab's last use / 8)`. The slab with the lowest score
+//! is evicted first. Ages are counted within a layer, not over the whole pass. Layers come in turn, so a clock of the
+//! whole pass would call the slabs of the layer just computed young, although they are needed last. Shares make layers
+//! comparable while a chunk of a prompt passes through the layers, when some layers have counted the chunk's tokens and
+//! others have not. A visit adds as many uses as it has distinct slabs, whatever the number of its tokens: a chunk
+//! ranks slabs by its tokens and still does not outweigh the answer that follows.
 //!
 //! **No admission by recency.** There is no separate rule for prompts. A slab that a chunk only streamed through has a
-//! low share, so once it is released it is itself the next victim, and a chunk takes no more room from others than the
-//! [`UNDER_WAY_MAX`] slabs that are placed at a time.
+//! low share, so it is the next victim once it is released. A chunk therefore takes no more room from other slabs than
+//! the [`UNDER_WAY_MAX`] slabs that are placed at a time.
 //!
 //! **Who owns memory.** From [`Placement`] until [`Arena::loaded`] or [`Arena::failed`] is accepted for its ticket,
 //! the slot belongs to the read with that ticket. Answers with another ticket, and second answers, change nothing.
@@ -41,8 +41,8 @@ pub use shape::ArenaShape;
 pub use slab::{Placement, SlabId, SlabSlot};
 pub use slots::SlotChanges;
 
-/// Slabs of a visit that are placed and not yet released: enough for the disk to have work while one is computed with,
-/// few enough for a long chunk to leave in memory what answers need.
+/// Maximum number of slabs of a visit that are placed and not yet released. The disk then has work while one slab is
+/// computed with, and a long chunk still leaves in memory what answers need.
 pub const UNDER_WAY_MAX: usize = 8;
 
 #[cfg(test)]

@@ -45,17 +45,17 @@ pub const GGUF_HEADER_BYTES_MAX: u64 = 256 << 20;
 
 /// The first bytes of a file.
 const MAGIC: &[u8; 4] = b"GGUF";
-/// The version that is written; 2 differs in nothing that concerns reading.
+/// The version that is written. Version 2 is read in the same way.
 const VERSION: u32 = 3;
-/// Most key and value pairs. Real files have some fifty.
+/// Maximum number of key and value pairs. Real files have some fifty.
 const PAIRS_MAX: u64 = 1 << 16;
 /// Most tensors of a file: more than the most layers have.
 const TENSORS_MAX: u64 = 1 << 18;
-/// Where tensors begin, unless `general.alignment` says otherwise.
+/// Number of bytes at whose multiples tensors begin, unless `general.alignment` says otherwise.
 const ALIGNMENT_DEFAULT: u32 = 32;
-/// Largest alignment that is believed.
+/// Maximum alignment that is accepted, in bytes.
 const ALIGNMENT_MAX: u32 = 1 << 20;
-/// Most dimensions; the format's own limit.
+/// Maximum number of dimensions, which is the format's own limit.
 const DIMENSIONS_MAX: u32 = 4;
 /// The key of the alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";
@@ -65,14 +65,15 @@ const ALIGNMENT_KEY: &str = "general.alignment";
 pub struct GgufHeader {
     /// The file's metadata.
     pub metadata: Metadata,
-    /// Its tensors under the names that they have in the file, in the order of their bytes.
+    /// Tensors of the file under the names that they have there, in the order of their bytes.
     pub tensors: Vec<TensorRecord>,
 }
 
 /// Reads and checks a file's header.
 ///
 /// # Errors
-/// [`WeightError::Gguf`] with the reason, [`WeightError::Io`] if the file cannot be read.
+/// Fails with [`WeightError::Gguf`], which names the reason, if the header is refused, and with [`WeightError::Io`] if
+/// the file cannot be read.
 pub fn read_gguf(file: &dyn RandomAccessFile) -> Result<GgufHeader, WeightError> {
     let problem = |problem| WeightError::Gguf { file: file.path().to_owned(), problem };
     let mut reader = Reader::new(file);
@@ -127,7 +128,7 @@ fn read_metadata(reader: &mut Reader<'_>, num_pairs: u64) -> Result<Metadata, We
     Ok(Metadata::new(pairs))
 }
 
-/// What tensors' offsets must be multiples of.
+/// Returns the number of bytes whose multiples tensors' offsets must be.
 fn alignment(metadata: &Metadata) -> Result<u32, GgufProblem> {
     match metadata.get(ALIGNMENT_KEY) {
         None => Ok(ALIGNMENT_DEFAULT),
@@ -229,7 +230,7 @@ fn check_tensor(
     Ok(TensorRecord { name, element_type, shape, offset: begin, bytes })
 }
 
-/// Bytes of a tensor with rows of `cols`; `Err(None)` if they cannot be counted.
+/// Returns the number of bytes of a tensor with rows of `cols` elements; `Err(None)` if the bytes cannot be counted.
 fn tensor_bytes(name: &str, dtype: DType, cols: u64, elements: u64) -> Result<u64, Option<GgufProblem>> {
     let block_len = dtype.block_len() as u64;
     if !cols.is_multiple_of(block_len) {

@@ -26,7 +26,7 @@ pub struct TensorSpec {
     pub name: String,
     /// Shape that follows from the model's configuration, outermost dimension first.
     pub shape: Vec<usize>,
-    /// How the forward pass reads the tensor, if it is a matrix.
+    /// Way in which the forward pass reads the tensor, if it is a matrix.
     pub access: Access,
 }
 
@@ -47,7 +47,7 @@ impl TensorSpec {
 pub struct GroupSpec {
     /// Name of the group in messages, such as "layer 3, attention".
     pub name: String,
-    /// What the group does in a pass.
+    /// Role of the group in a pass.
     pub role: Role,
     /// Index of the decoder layer that the group belongs to, counted from 0. Groups behind the last layer have one more
     /// than the last layer's index.
@@ -56,7 +56,7 @@ pub struct GroupSpec {
     pub tensors: Vec<TensorSpec>,
 }
 
-/// What a group of tensors does in a pass.
+/// Role of a group of tensors in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Turns tokens into vectors, before the first layer.

@@ -9,15 +9,15 @@ use interbed_io::{DirectRead, FileIdentity, IoError, RandomAccessFile};
 
 use crate::content::ContentHash;
 
-/// Bytes that are read before they are hashed: few enough to be in the processor's cache still, where hashing takes a
-/// third of the time.
+/// Number of bytes that are read before they are hashed. They are few enough to be in the processor's cache still,
+/// where hashing takes a third of the time.
 const STEP: usize = 256 << 10;
 
 /// A file of a catalog.
 pub(crate) struct HashedFile {
     pub(crate) file: Arc<dyn RandomAccessFile>,
     pub(crate) hash: Arc<ContentHash>,
-    /// Which of the catalog's files it is.
+    /// Index of the file among the catalog's files.
     pub(crate) number: usize,
     /// Whether two short reads cost as much as a long one.
     pub(crate) in_steps: bool,
@@ -57,12 +57,12 @@ impl RandomAccessFile for HashedFile {
     }
 }
 
-/// A file whose direct reads are hashed on their way. As long as anything is to be hashed, the kernel does not read by
-/// itself.
+/// A file whose direct reads are hashed on their way. The kernel does not read by itself as long as anything is to be
+/// hashed.
 pub(crate) struct HashedDirect {
     pub(crate) file: Arc<dyn DirectRead>,
     pub(crate) hash: Arc<ContentHash>,
-    /// Which of the catalog's files it is.
+    /// Index of the file among the catalog's files.
     pub(crate) number: usize,
 }
 

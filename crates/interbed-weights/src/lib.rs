@@ -1,9 +1,9 @@
 //! Weight formats and groups: safetensors, GGUF and packed stores in, bands of matrices out.
 //!
-//! The life of a weight: a [`Catalog`] finds every tensor of a directory and where its bytes lie; the model says which
-//! tensors it wants, as [`GroupSpec`]s; a [`WeightSource`] brings them under the compute code as [`Band`]s.
-//! [`ResidentWeights`] holds everything in memory, [`StreamedWeights`] what a budget has room for; nothing above them
-//! can tell.
+//! The life of a weight: a [`Catalog`] finds every tensor of a directory and the place of its bytes; the model names
+//! the tensors that it wants, as [`GroupSpec`]s; a [`WeightSource`] brings the tensors to the compute code as
+//! [`Band`]s. [`ResidentWeights`] holds all weights in memory, and [`StreamedWeights`] holds the weights that a budget
+//! has room for; the compute code cannot tell the two apart.
 
 mod band_size;
 mod catalog;

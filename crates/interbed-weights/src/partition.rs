@@ -54,8 +54,8 @@ pub struct Partition {
     vector_bytes: usize,
     swept_bytes: u64,
     banks: Vec<ExpertBank>,
-    /// For each matrix that is read row by row: the number of its rows, and the bytes of a row. They are kept here
-    /// because they are needed between steps, and a mixture has tens of thousands of tensors to search.
+    /// Number of rows, and bytes of a row, of each matrix that is read row by row. These numbers are kept here because
+    /// they are needed between steps, and a mixture has tens of thousands of tensors to search.
     row_matrices: Vec<(usize, usize)>,
     /// Sizes of the memory buffers (slots) that experts are read into; `None` if the model has no experts.
     experts: Option<(ExpertClasses, ArenaShape)>,
@@ -66,7 +66,7 @@ pub struct Partition {
 pub struct Group {
     /// Name of the group, for display.
     pub name: String,
-    /// What the group does in a pass.
+    /// Role of the group in a pass.
     pub role: Role,
     /// Index of the decoder layer, as in [`GroupSpec::layer`].
     pub layer: usize,
@@ -129,7 +129,7 @@ pub enum TensorPlace {
 pub struct Turn {
     /// Range of the rows in the matrix.
     pub rows: Range<usize>,
-    /// For each band of the step: the index of its tensor in the group, and the number of the band in the model.
+    /// Bands of the step: for each the index of its tensor in the group, and the number of the band in the model.
     pub bands: ArrayVec<(usize, u32), SWEEP_MAX>,
 }
 
@@ -183,7 +183,7 @@ pub struct WeightUnit {
     pub parameters: u64,
     /// Index of the decoder layer, as in [`GroupSpec::layer`].
     pub layer: usize,
-    /// What the unit's group does in a pass.
+    /// Role of the unit's group in a pass.
     pub role: Role,
 }
 
@@ -195,7 +195,8 @@ impl Partition {
     /// Checks every tensor against its spec, and cuts matrices into bands (runs of rows) of about `band_bytes`.
     ///
     /// # Errors
-    /// If a tensor is missing, or has another shape or a type that is not supported; and the errors of [`Self::new`].
+    /// Fails if a tensor is missing, or has another shape or a type that is not supported, and in the cases of
+    /// [`Self::new`].
     pub fn of_catalog(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
         Self::new(specs, band_bytes, |group, tensor| {
             let (entry, dtype) = checked(catalog, group, tensor)?;
@@ -207,8 +208,8 @@ impl Partition {
     /// is stored.
     ///
     /// # Errors
-    /// The errors of `stored_at`; sizes that overflow; more bands than a window takes; and matrices side by side that
-    /// do not fit one sweep.
+    /// Fails if `stored_at` fails, if sizes overflow, if there are more bands than a window takes, or if matrices side
+    /// by side do not fit one sweep.
     pub fn new(
         specs: &[GroupSpec],
         band_bytes: usize,
@@ -267,7 +268,7 @@ impl Partition {
     }
 
     /// Divides `budget` into bytes of memory for bands and bytes for experts. All bands stay in memory if there is room
-    /// for them, since every pass needs them; experts get the rest.
+    /// for them, since every pass needs them; experts get the bytes that are left.
     pub fn divide(&self, budget: u64) -> (u64, u64) {
         let rest = budget.saturating_sub(self.fixed_bytes());
         let Some((_, shape)) = self.experts() else { return (rest, 0) };
@@ -391,7 +392,7 @@ impl Partition {
         Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
     }
 
-    /// Returns the minimum number of bytes of memory with which passes can be computed: that of
+    /// Returns the minimum number of bytes of memory with which passes can be computed. This is the memory of
     /// [`slots_least`](Self::slots_least) buffers, but no more than all bands take, as long as one [`Turn`] has its
     /// buffers.
     pub fn least_budget(&self) -> u64 {
@@ -560,7 +561,8 @@ fn rows_of_band(row_bytes: usize, band_bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// A partition of one group of f32 matrices with these `[rows, cols]`; all but the first are read with `access`.
+    /// Returns a partition of one group of f32 matrices with these `[rows, cols]`; all matrices but the first are read
+    /// with `access`.
     fn partition(shapes: &[[usize; 2]], access: Access, band_bytes: usize) -> Result<Partition, WeightError> {
         let tensors = shapes.iter().enumerate().map(|(index, &shape)| {
             let tensor = TensorSpec::new(format!("t{index}"), shape);

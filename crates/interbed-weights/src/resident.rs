@@ -33,7 +33,7 @@ const DROP_CACHE_FROM: u64 = 64 << 20;
 pub struct ResidentWeights {
     plan: LoadPlan,
     buffers: Vec<PlacedBytes>, // one for each group
-    /// The group that is being visited, and its experts that are yet to be handed out, the next one last.
+    /// Group that is being visited, and its experts that are yet to be handed out, the next one last.
     visited: (usize, Vec<u32>),
 }
 
@@ -42,8 +42,8 @@ impl ResidentWeights {
     /// this thread, at least once, after each piece.
     ///
     /// # Errors
-    /// If a tensor is missing, or has another shape or a type that is not supported; if memory is refused; if a read
-    /// fails.
+    /// Fails if a tensor is missing, or has another shape or a type that is not supported, if memory is refused, or if
+    /// a read fails.
     pub fn load(
         catalog: &Catalog,
         specs: &[GroupSpec],
@@ -58,11 +58,11 @@ impl ResidentWeights {
         Ok(Self::over(plan, buffers.into_iter().map(|buffer| Arc::new(buffer).into()).collect()))
     }
 
-    /// As [`load`](Self::load), to where `device` reads the weights fastest: one group after the other, so that of a
-    /// device with memory of its own no more than a group is in host memory.
+    /// Loads the weights in the way of [`load`](Self::load), to where `device` reads them fastest. One group is loaded
+    /// after the other, so that no more than one group is in host memory if the device has memory of its own.
     ///
     /// # Errors
-    /// As there, or if the device has no memory for them.
+    /// Fails in the cases of [`load`](Self::load), or if the device has no memory for the weights.
     pub fn load_on(
         device: &mut dyn Device,
         catalog: &Catalog,
@@ -91,31 +91,32 @@ impl ResidentWeights {
         Self { plan, buffers, visited: (0, Vec::new()) }
     }
 
-    /// Bytes of host memory that the largest group of `specs` takes while it is loaded.
+    /// Returns the bytes of host memory that the largest group of `specs` takes while it is loaded.
     ///
     /// # Errors
-    /// As [`plan_bytes`].
+    /// Fails in the cases of [`plan_bytes`].
     pub fn largest_group(catalog: &Catalog, specs: &[GroupSpec]) -> Result<u64, WeightError> {
         let plan = LoadPlan::new(catalog, specs)?;
         Ok(plan.buffer_bytes.iter().map(|&bytes| bytes as u64).max().unwrap_or(0))
     }
 
-    /// Bytes of memory that the weights occupy, rounding included.
+    /// Returns the bytes of memory that the weights occupy, rounding included.
     pub fn bytes(&self) -> u64 {
         self.plan.bytes()
     }
 }
 
-/// Bytes of memory that [`ResidentWeights::load`] will take, after the same checks of every tensor.
+/// Returns the bytes of memory that [`ResidentWeights::load`] will take, after the checks of every tensor that it
+/// makes.
 ///
 /// # Errors
-/// As [`ResidentWeights::load`], except for errors of memory and reading.
+/// Fails in the cases of [`ResidentWeights::load`], except for errors of memory and reading.
 pub fn plan_bytes(catalog: &Catalog, specs: &[GroupSpec]) -> Result<u64, WeightError> {
     LoadPlan::new(catalog, specs).map(|plan| plan.bytes())
 }
 
 impl ResidentWeights {
-    /// A whole tensor.
+    /// Returns a whole tensor.
     fn whole(&self, TensorId { group, index }: TensorId) -> Weights {
         let Placed { dtype, ref shape, buffer, ref range } = self.plan.groups[group][index];
         let (rows, cols) = match *shape.as_slice() {
@@ -182,20 +183,21 @@ impl WeightSource for ResidentWeights {
     }
 }
 
-/// Where in a group's spec the matrices of its experts are.
+/// Positions in a group's spec of the matrices of its experts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ExpertTensors {
-    /// The index of the first.
+    /// Index of the first matrix of an expert.
     first: usize,
-    /// Matrices of each expert.
+    /// Number of matrices of each expert.
     each: usize,
 }
 
 impl ExpertTensors {
-    /// Those of `spec`; nothing if it has no experts.
+    /// Returns the positions of the experts' matrices in `spec`; there are none if the group has no experts.
     ///
     /// # Panics
-    /// If experts do not follow each other with the same matrices each: specs are written by layers, not by files.
+    /// Panics if experts do not follow each other with the same matrices each, since specs are written by layers, not
+    /// by files.
     pub fn of(spec: &GroupSpec) -> Self {
         let expert_of = |tensor: &TensorSpec| match tensor.access {
             Access::Expert { number, .. } => Some(number as usize),
@@ -211,17 +213,17 @@ impl ExpertTensors {
         Self { first, each }
     }
 
-    /// The indices of one expert's matrices.
+    /// Returns the indices of one expert's matrices.
     pub fn matrices_of(&self, expert: u32) -> Range<usize> {
         let first = self.first + expert as usize * self.each;
         first..first + self.each
     }
 }
 
-/// The tensor that a spec names, and its type.
+/// Returns the tensor that a spec names, and its type.
 ///
 /// # Errors
-/// If there is no such tensor, or it has another shape or a type that is not supported.
+/// Fails if there is no such tensor, or if it has another shape or a type that is not supported.
 pub(crate) fn checked<'c>(
     catalog: &'c Catalog,
     group: &GroupSpec,
@@ -255,7 +257,7 @@ pub(crate) fn checked<'c>(
     }
 }
 
-/// Where a tensor lies in memory.
+/// Place of a tensor in memory.
 #[derive(Debug, Clone)]
 struct Placed {
     dtype: DType,
@@ -273,11 +275,11 @@ struct TensorLoad {
     range: Range<usize>,
     /// Bytes of a row in the file: pieces end between two rows.
     row_bytes: usize,
-    /// The matrix, if its scales are apart: they are joined to its rows once it is read.
+    /// The matrix, if its scales are apart; the scales are joined to its rows once it is read.
     scaled: Option<CatalogEntry>,
 }
 
-/// Where each tensor goes, decided before any memory is taken.
+/// Places of all tensors, decided before any memory is taken.
 #[derive(Debug)]
 struct LoadPlan {
     groups: Vec<Vec<Placed>>,
@@ -335,7 +337,7 @@ struct Piece<'a> {
     target: &'a mut [u8],
 }
 
-/// Bytes that a tensor takes in memory: as in its file, unless scales are to be joined to it.
+/// Returns the bytes that a tensor takes in memory: as many as in its file, unless scales are to be joined to it.
 fn held_bytes(entry: &CatalogEntry, dtype: DType) -> Option<usize> {
     match *entry.shape {
         [rows, cols] if entry.scales.is_some() => dtype.row_bytes(cols)?.checked_mul(rows),

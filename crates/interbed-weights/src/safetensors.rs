@@ -21,17 +21,17 @@ use crate::pairs::Pairs;
 /// The longest header we read, in bytes; the format's own limit. Real ones stay under a few megabytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// How a tensor's elements are stored.
+/// Type in which a tensor's elements are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ElementType {
-    /// A type we compute with.
+    /// The type is one that we compute with.
     Known(DType),
-    /// Any other type, by its name in the header. Such a tensor may be listed, but not loaded.
+    /// The type is any other, by its name in the header. Such a tensor may be listed, but not loaded.
     Other(String),
 }
 
 impl ElementType {
-    /// The name in the header.
+    /// Returns the name of the type in the header.
     pub fn name(&self) -> &str {
         match self {
             ElementType::Known(dtype) => dtype.name(),
@@ -40,26 +40,27 @@ impl ElementType {
     }
 }
 
-/// One tensor of a file, checked: its bytes lie inside the file, overlap no other tensor's, and match its shape and
-/// type in number.
+/// One tensor of a file, after it was checked: its bytes lie inside the file, overlap no other tensor's, and match its
+/// shape and type in number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorRecord {
     /// The tensor's name.
     pub name: String,
-    /// How its elements are stored.
+    /// Type in which the tensor's elements are stored.
     pub element_type: ElementType,
-    /// Its shape, outermost dimension first.
+    /// Shape of the tensor, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Its first byte, counted from the start of the file.
+    /// Offset of the tensor's first byte, counted from the start of the file.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length of the tensor in bytes.
     pub bytes: u64,
 }
 
 /// Reads and checks a file's header. Tensors come in the order of their bytes.
 ///
 /// # Errors
-/// [`WeightError::Header`] with the reason, [`WeightError::Io`] if the file cannot be read.
+/// Fails with [`WeightError::Header`], which names the reason, if the header is refused, and with [`WeightError::Io`]
+/// if the file cannot be read.
 pub fn read_header(file: &dyn RandomAccessFile) -> Result<Vec<TensorRecord>, WeightError> {
     let problem = |problem| WeightError::Header { file: file.path().to_owned(), problem };
     let Some(available) = file.len().checked_sub(8) else {
@@ -88,7 +89,7 @@ struct RawTensor {
     data_offsets: (u64, u64),
 }
 
-/// The header as written: its tensors in the order of the text, repeated names and all.
+/// The header as it is written: its tensors in the order of the text, repeated names and all.
 struct RawHeader(Vec<(String, RawTensor)>);
 
 impl<'de> Deserialize<'de> for RawHeader {

@@ -35,7 +35,7 @@ pub trait WeightSource: Send {
     /// Begins a pass of `tokens` rows at the first group, however the last pass ended.
     ///
     /// # Errors
-    /// Why weights cannot be read; another attempt may succeed.
+    /// Fails if weights cannot be read; another attempt may succeed.
     fn begin_pass(&mut self, _tokens: usize) -> Result<(), WeightError> {
         Ok(())
     }
@@ -43,7 +43,7 @@ pub trait WeightSource: Send {
     /// Returns a vector as a matrix of one row; vectors are always in memory.
     ///
     /// # Panics
-    /// If the spec has no such vector: specs and forward pass are written together.
+    /// Panics if the spec has no such vector, since specs and forward pass are written together.
     fn vector(&self, tensor: TensorId) -> Weights;
 
     /// Returns whether some bands of this pass may be multiplied by the [host](Queue::Host) rather than the device.
@@ -54,7 +54,7 @@ pub trait WeightSource: Send {
     /// Returns a vector like [`vector`](Self::vector), but in host memory, where [`Queue::Host`] can read it.
     ///
     /// # Panics
-    /// As [`vector`](Self::vector).
+    /// Panics if the spec has no such vector.
     fn vector_on_host(&self, tensor: TensorId) -> Weights {
         self.vector(tensor)
     }
@@ -65,20 +65,20 @@ pub trait WeightSource: Send {
     /// after the other.
     ///
     /// # Errors
-    /// Why the bytes could not be read, or the device's failure; `bands` is then empty.
+    /// Fails if the bytes could not be read or the device failed; `bands` is then empty.
     fn bands(&mut self, device: &mut dyn Device, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), WeightError>;
 
     /// Releases `bands`, so that their memory can be read into again once `device` has executed the submission `used`.
     ///
     /// # Errors
-    /// The device failed, or still uses the bands although `used` has been executed. The bands are released all the
-    /// same.
+    /// Fails if the device failed, or still uses the bands although it has executed `used`. The bands are released all
+    /// the same.
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError>;
 
     /// Looks up the first rows of `wanted` in a matrix that is read row by row: all of them or fewer, at least one.
     ///
     /// # Errors
-    /// Why the bytes could not be read.
+    /// Fails if the bytes could not be read.
     fn rows<'a>(&mut self, tensor: TensorId, wanted: &'a [u32]) -> Result<Rows<'a>, WeightError>;
 
     /// Returns whether an expert of `group` is in memory.
@@ -86,24 +86,26 @@ pub trait WeightSource: Send {
         true
     }
 
-    /// Begins to bring the experts of `group` that a pass needs. `wanted` are their numbers, ascending, each with how
-    /// many of the pass's tokens it is for. Sweeps over other matrices may come before they are taken.
+    /// Begins to bring the experts of `group` that a pass needs. Each entry of `wanted` is the number of an expert, and
+    /// the number of the pass's tokens that this expert is for; numbers of experts ascend. Sweeps over other matrices
+    /// may come before the experts are taken.
     ///
     /// # Errors
-    /// Why they cannot be brought.
+    /// Fails if the experts cannot be brought.
     fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError>;
 
     /// Returns the next of the wanted experts that is in memory, in any order and each once. Waits for one if need be;
     /// returns `None` once all have been handed out. While it waits for an expert, it may also wait for `device`.
     ///
     /// # Errors
-    /// Why its bytes could not be read. The visit is over then.
+    /// Fails if the bytes of an expert could not be read. The visit is over then.
     fn next_expert(&mut self, device: &mut dyn Device) -> Result<Option<Expert>, WeightError>;
 
     /// Releases an expert, so that its memory can be read into again once `device` has executed the submission `used`.
     ///
     /// # Errors
-    /// As [`release`](Self::release).
+    /// Fails if the device failed, or still uses the expert although it has executed `used`. The expert is released all
+    /// the same.
     fn release_expert(
         &mut self,
         expert: Expert,
@@ -112,7 +114,7 @@ pub trait WeightSource: Send {
     ) -> Result<(), DeviceError>;
 
     /// Returns whether it is worth the work to guess which experts of `group` the pass will need; `group` comes behind
-    /// the one that is visited.
+    /// the group that is visited.
     fn looks_ahead(&mut self, _group: usize) -> bool {
         false
     }
@@ -122,14 +124,15 @@ pub trait WeightSource: Send {
     /// visit ends.
     fn out_of_turn(&self, _tensor: TensorId, _bands: &mut Bands) {}
 
-    /// Experts of `group`, which comes behind the one that is visited, that the pass will probably need: each with its
-    /// place in some token's choice, the best first. They may be brought while few others are being read.
+    /// Takes guesses about the experts of `group` that the pass will probably need; `group` comes behind the group that
+    /// is visited. Each guess is the number of an expert, and its place in some token's choice, counted from 0 for the
+    /// best. The experts may be brought while few others are being read.
     fn guess(&mut self, _group: usize, _guesses: &[(u32, u32)]) {}
 
     /// Ends the pass, and says whether its results can be trusted.
     ///
     /// # Errors
-    /// If the weights changed during the pass.
+    /// Fails if the weights changed during the pass.
     fn end_pass(&mut self) -> Result<(), WeightError> {
         Ok(())
     }
@@ -139,8 +142,8 @@ pub trait WeightSource: Send {
         None
     }
 
-    /// Publishes where the weights are to those who watch their [`StreamMonitor`](crate::StreamMonitor). It is called
-    /// when there is no pass; passes publish it themselves from time to time.
+    /// Publishes where the weights are, for watchers with a [`StreamMonitor`](crate::StreamMonitor). This is called
+    /// when there is no pass; passes publish by themselves from time to time.
     fn show(&mut self) {}
 }
 
@@ -149,11 +152,11 @@ pub trait ElasticWeights {
     /// Takes in the reads that have ended, and returns how much memory the weights take.
     fn memory(&mut self) -> StreamMemory;
 
-    /// Changes how many bytes of memory the weights may take in all. Memory that is not in use is given back before
-    /// this returns; see [`StreamMemory::held`] for the rest.
+    /// Changes how many bytes of memory the weights may take in all. Memory that is not in use is given back before the
+    /// call returns; [`StreamMemory::held`] tells how much is still held.
     ///
     /// # Errors
-    /// If it is less than the least with which passes can be computed; nothing has changed then.
+    /// Fails if `bytes` is less than the least with which passes can be computed; nothing has changed then.
     fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError>;
 
     /// Returns the value of more memory: the estimated seconds by which the passes since the last call would have
@@ -196,7 +199,7 @@ impl Sweep {
     /// Starts a walk over these matrices of one group.
     ///
     /// # Panics
-    /// If there are more than [`SWEEP_MAX`].
+    /// Panics if there are more than [`SWEEP_MAX`] matrices.
     pub fn new(tensors: impl IntoIterator<Item = TensorId>) -> Self {
         Self { tensors: tensors.into_iter().collect(), cursor: 0 }
     }

@@ -1,8 +1,8 @@
-//! Weights that are larger than memory: read band by band while the forward pass computes.
+//! Streams weights that are larger than memory: reads them band by band while the forward pass computes.
 //!
-//! `partition.rs` cuts matrices into bands, the window decides which of them stay in memory and which only pass
-//! through, and `driver.rs` moves them. No band's results depend on another band, so results equal those of resident
-//! weights bit for bit.
+//! `partition.rs` cuts matrices into bands (runs of rows). The window decides which bands stay in memory and which only
+//! pass through, and `driver.rs` moves the bands. No band's results depend on another band, so results equal those of
+//! resident weights bit for bit.
 
 mod band_driver;
 mod buffer;
@@ -51,7 +51,7 @@ pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
 /// Opens a catalog's files for direct reads.
 ///
 /// # Errors
-/// A file that cannot be opened, or that is no longer the file whose header the catalog has read.
+/// Fails if a file cannot be opened, or is no longer the file whose header the catalog has read.
 pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
     let open = |file: &Arc<dyn RandomAccessFile>| -> Result<Arc<dyn DirectRead>, WeightError> {
         let direct = DirectFile::open(file.path())?;
@@ -69,34 +69,34 @@ pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, Weight
 /// Weights of which a part stays in host memory while the rest is read from disk in every pass.
 pub type StreamedWeights = BandwiseWeights<Driver>;
 
-/// Weights of which a part stays in a device's own memory, and another in host memory, from where it is copied in every
-/// pass, while the rest is read from disk.
+/// Weights in three places. A part stays in a device's own memory, a part stays in host memory, from where the device
+/// gets a copy in every pass, and the rest is read from disk in every pass.
 pub type TieredWeights = BandwiseWeights<TieredDriver>;
 
-/// Weights that come band by band, by a driver.
+/// Weights that a driver of type `D` brings band by band.
 pub struct BandwiseWeights<D> {
     partition: Partition,
-    /// Where the device reads them, and where the host does.
+    /// All vectors: first the memory in which the device reads them, then the memory in which the host reads them.
     vectors: [PlacedBytes; 2],
     rows: Option<RowReader>,
     files: Vec<Arc<dyn DirectRead>>,
     driver: D,
-    /// Brings experts, if the model has some.
+    /// Driver that brings experts; `None` if the model has no experts.
     experts: Option<ExpertDriver>,
-    /// The group of the bands handed out last, and when they were handed out.
+    /// Group of the bands that were handed out last, and when they were handed out; `None` once they are released.
     computing_since: Option<(usize, Instant)>,
-    /// When an expert was handed out.
+    /// When the last expert was handed out; `None` once it is released.
     expert_since: Option<Instant>,
     /// The most streamed bands that one call of `bands` takes.
     bands_streamed: usize,
     monitor: Arc<StreamMonitor>,
-    /// Where each band was, to be written again, and when it is to be shown next.
+    /// Memory into which the places of all bands are written before they are shown to watchers.
     sight: WindowSight,
     pace: WatchPace,
     valued: Valued,
 }
 
-/// What all streamed weights are made of, before their driver starts.
+/// Parts that all kinds of streamed weights have, made before their driver starts.
 struct Parts {
     plan: StreamPlan,
     slots: usize,
@@ -124,11 +124,11 @@ impl Parts {
 }
 
 impl StreamedWeights {
-    /// Reads the vectors and the resident bands; `progress(bytes read, bytes in all)` is called as they arrive. `files`
-    /// are those of the catalog, in its order.
+    /// Reads the vectors and the resident bands, and calls `progress(bytes read, bytes in all)` as bytes arrive.
+    /// `files` are the catalog's files, in the catalog's order.
     ///
     /// # Errors
-    /// A budget below [`Partition::least_budget`], a failed read, or memory that the system refuses.
+    /// Fails if the budget is below [`Partition::least_budget`], if a read fails, or if the system refuses memory.
     pub fn start(
         plan: StreamPlan,
         catalog: &Catalog,
@@ -149,30 +149,33 @@ impl StreamedWeights {
         Ok(Self::over(partition, [vectors.clone(), vectors], rows, files, driver, experts, slots))
     }
 
-    /// The least budget that [`set_budget`](ElasticWeights::set_budget) accepts, in bytes.
+    /// Returns the least budget that [`set_budget`](ElasticWeights::set_budget) accepts, in bytes.
     pub fn least_budget(&self) -> u64 {
         let of_experts = self.partition.experts().map_or(0, |(_, shape)| shape.least_bytes());
         self.partition.fixed_bytes().saturating_add(self.driver.window().least_budget()).saturating_add(of_experts)
     }
 
-    /// The budget with which all weights stay in memory, in bytes; more has no effect.
+    /// Returns the budget with which all weights stay in memory, in bytes. A larger budget has no further effect.
     pub fn full_budget(&self) -> u64 {
         self.partition.full_budget()
     }
 
-    /// Which experts are in memory, and what bringing them has cost, if the model has experts.
+    /// Returns the arena, which says which experts are in memory and what reading experts has cost; `None` if the model
+    /// has no experts.
     pub fn arena(&self) -> Option<&Arena> {
         self.experts.as_ref().map(ExpertDriver::arena)
     }
 
-    /// The same, to warm it by the uses of earlier runs.
+    /// Returns the arena for changes, such as warming it by the uses of earlier runs; `None` if the model has no
+    /// experts.
     pub fn arena_mut(&mut self) -> Option<&mut Arena> {
         self.experts.as_mut().map(ExpertDriver::arena_mut)
     }
 }
 
-/// What is read is hashed, if anything is left to be hashed: by threads that read, since where the kernel does that by
-/// itself, it would be the thread of the pass.
+/// Wraps `files` so that their bytes are hashed as they are read, if the catalog has anything left to hash. Threads
+/// then do the reads and hash what they have read. Where the kernel reads by itself, the thread of the pass would have
+/// to hash.
 fn hashed(
     catalog: &Catalog,
     files: Vec<Arc<dyn DirectRead>>,
@@ -184,11 +187,11 @@ fn hashed(
     }
 }
 
-/// Fewest reads of experts in flight. The disk was measured with chunks of some MiB, of which one or two at a time may
-/// be enough; the ranges of an expert are smaller.
+/// Minimum number of reads of experts that may be in flight. The configured depth comes from measurements with chunks
+/// of some MiB, of which one or two at a time may be enough; the byte ranges of an expert are smaller.
 const EXPERT_READS_MIN: usize = 4;
 
-/// Starts what brings experts, if the model has some.
+/// Starts the driver that brings experts; returns `None` if the model has no experts.
 fn start_experts(
     partition: &Partition,
     files: &[Arc<dyn DirectRead>],
@@ -212,12 +215,15 @@ fn start_engine(config: &StreamConfig, depth: usize) -> Result<Box<dyn ReadEngin
 }
 
 impl TieredWeights {
-    /// Reads and copies the vectors and what stays in each tier, as [`StreamedWeights::start`]. `config` is of the
-    /// host, whose budget may be as small as the slots through which all else passes; `device_budget` is what the
-    /// device may hold in bytes, vectors included.
+    /// Reads the vectors and the bands that stay in host memory, and copies to the device the vectors and the bands
+    /// that stay there. [`StreamedWeights::start`] explains `files` and `progress`.
+    ///
+    /// `config` describes host memory, whose budget may be as small as the slots through which all other bands pass.
+    /// `device_budget` is the number of bytes that the device may hold, vectors included.
     ///
     /// # Errors
-    /// A budget below [`Partition::least_budget`], a failed read, or memory that the system or the device refuses.
+    /// Fails if the model has experts, if a budget is below [`Partition::least_budget`], if a read fails, or if the
+    /// system or the device refuses memory.
     pub fn start_on(
         device: &mut dyn Device,
         device_budget: u64,
@@ -246,7 +252,8 @@ impl TieredWeights {
         Ok(Self::over(partition, vectors, rows, files, driver, None, slots))
     }
 
-    /// Bytes of weights that stay on the device, and of those that stay in host memory, each once.
+    /// Returns the bytes of weights that stay on the device, and the bytes of the other weights that stay in host
+    /// memory.
     pub fn resident_bytes(&self) -> [u64; 2] {
         let tiers = self.driver.tiers();
         let on_device = |band| tiers.device().is_resident(UnitId(band));
@@ -292,7 +299,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
         weights
     }
 
-    /// What other threads may read of these weights while passes are computed.
+    /// Returns the monitor, through which other threads read about these weights while passes are computed.
     pub fn monitor(&self) -> Arc<StreamMonitor> {
         Arc::clone(&self.monitor)
     }
@@ -310,7 +317,8 @@ impl<D: BandDriver> BandwiseWeights<D> {
         self.monitor.publish(recorder.stats, recorder.take_events());
     }
 
-    /// Shows where each band is to those who watch, from time to time. It costs nothing while nobody does.
+    /// Publishes the place of each band, if anybody watches and the last publication is long enough ago. The call costs
+    /// nothing while nobody watches.
     fn show_in_passing(&mut self) {
         if self.monitor.is_watched() && self.pace.is_due(Instant::now()) {
             self.show_now();
@@ -360,7 +368,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
         Ok(())
     }
 
-    /// The turns that a sweep goes through.
+    /// Returns the range of its group's turns that a sweep goes through.
     fn turns(&self, sweep: &Sweep) -> Range<usize> {
         let turns = |tensor: &TensorId| match &self.partition.groups()[tensor.group].tensors[tensor.index] {
             TensorPlace::Swept { turns, .. } => turns.clone(),
@@ -541,7 +549,7 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
     }
 }
 
-/// Drivers whose memory can become larger and smaller.
+/// A driver that says whether its memory can become larger and smaller.
 pub trait Elastic: Sized {
     fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights>;
 }

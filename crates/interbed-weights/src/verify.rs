@@ -18,47 +18,48 @@ const DIGEST_FILE_BYTES_MAX: u64 = 64 << 10;
 /// A group of a packed store, one of its small files, or a whole file of another format, after it was read.
 #[derive(Debug)]
 pub struct Checked {
-    /// The group's name, or the file's.
+    /// Name of the group or of the file.
     pub name: String,
-    /// The file or device in which it lies.
+    /// File or device in which the bytes lie.
     pub file: PathBuf,
-    /// Its first byte in that file.
+    /// Offset of the first byte in the file or device.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// The names of its tensors; only for groups of a store.
+    /// Names of the group's tensors; empty unless this is a group of a store.
     pub tensors: Vec<String>,
-    /// What its bytes were compared with.
+    /// Digest that the bytes were compared with.
     pub method: Method,
-    /// What is wrong with it, if anything.
+    /// Damage of the bytes; `None` if they are whole.
     pub damage: Option<Damage>,
 }
 
-/// What bytes are compared with.
+/// Digest that bytes are compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
-    /// The checksum in a store's manifest.
+    /// The bytes are compared with the checksum in a store's manifest.
     Checksum,
-    /// A SHA-256 that was found in `place`.
+    /// The bytes are compared with a SHA-256 that was found in `place`.
     Sha256 {
-        /// The place in words, such as "the name of its blob in the Hub's cache".
+        /// Place in words, such as "the name of its blob in the Hub's cache".
         place: String,
     },
-    /// Nothing: the format has no checksums and no digest was found. All that is known is that the bytes can be read.
+    /// The bytes are compared with no digest: the format has no checksums and no digest was found. All that is known is
+    /// that the bytes can be read.
     ReadOnly,
 }
 
-/// What is wrong with bytes.
+/// Damage of bytes.
 #[derive(Debug)]
 pub enum Damage {
-    /// They are not the bytes that were written.
+    /// The bytes are not those that were written.
     Differs {
-        /// The digest that they should have, in hexadecimal digits.
+        /// Digest that the bytes should have, in hexadecimal digits.
         expected: String,
-        /// The digest that they have.
+        /// Digest that the bytes have.
         found: String,
     },
-    /// They cannot be read; at most 16 faults are kept.
+    /// The bytes cannot be read; at most 16 faults are kept.
     Unreadable(Vec<IoError>),
 }
 
@@ -71,7 +72,7 @@ pub struct VerifyStopped;
 /// catalog was opened. `watch(bytes done, bytes in all)` is called after each chunk and may stop the run with `Break`.
 ///
 /// # Errors
-/// [`VerifyStopped`]. Damaged bytes are not an error but part of the result.
+/// Fails with [`VerifyStopped`] if `watch` stops the run. Damaged bytes are not an error but part of the result.
 pub fn verify(
     catalog: &Catalog,
     watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
@@ -159,7 +160,7 @@ fn verify_files(
     Ok(all)
 }
 
-/// The SHA-256 that a file should have, as lower-case digits, and where it was found.
+/// Returns the SHA-256 that a file should have, as lower-case digits, and the place where it was found.
 fn expected_sha256(path: &Path) -> Option<(String, String)> {
     // In the Hub's cache, files are links to blobs whose names are their digests.
     let blob = std::fs::read_link(path).ok().and_then(|target| {
@@ -187,7 +188,7 @@ fn sha256_digits(text: &str) -> Option<String> {
     is_one.then(|| text.to_ascii_lowercase())
 }
 
-/// The content of a small text file; `None` if there is none.
+/// Returns the content of a small text file; `None` if there is none.
 fn read_short(path: &Path) -> Option<String> {
     let file = interbed_io::ExactFile::open(path).ok().filter(|file| file.len() <= DIGEST_FILE_BYTES_MAX)?;
     let mut bytes = vec![0; file.len() as usize];

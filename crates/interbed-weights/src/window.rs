@@ -1,13 +1,14 @@
-//! The window: which units of weights are in a tier of memory, and which are loaded and evicted next.
+//! The window: says which units of weights are in a tier of memory, and which are loaded and evicted next.
 //!
-//! A pure state machine: events go in, commands come out, and nothing is read, waited for or timed here. The same code
-//! runs over the real driver, over drivers of tests that fail on purpose, and over the simulated driver with which
-//! `interbed plan` predicts (`interbed-plan`).
+//! The window is a pure state machine: events go in, commands come out, and nothing is read, waited for or timed
+//! here. The same code runs over the real driver, over drivers of tests that fail on purpose, and over the simulated
+//! driver with which `interbed plan` predicts (`interbed-plan`).
 //!
 //! **Who owns memory.** From [`WindowCommand::Load`] until `evicted`, `load_failed` or `allocation_failed` is accepted
-//! for it, the unit's memory counts against the budget and belongs to the load with that ticket. The window never
-//! cancels a load, so each must be answered exactly once. An answer with another ticket, or a second answer, is stale:
-//! the call returns false and changes nothing. The driver then frees the memory that it allocated for *that* ticket.
+//! for the load, the unit's memory counts against the budget and belongs to the load with that ticket. The window never
+//! cancels a load, so each load must be answered exactly once. An answer with another ticket, or a second answer, is
+//! stale: the call returns false and changes nothing. The driver then frees the memory that it allocated for *that*
+//! ticket.
 //!
 //! **Waits end.** As long as every command is answered and no more units are in use or waited for at the same time than
 //! the policy allows, a unit that is waited for becomes present or fails after finitely many answers.
@@ -47,19 +48,21 @@ use resident::ResidentPlanner;
 use ring::RingPlanner;
 use units::Units;
 
-/// The answer to an acquisition.
+/// Answer to the acquisition of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Acquired {
     /// The unit is present and in use, until it is released as often as it was acquired.
     Ready,
-    /// The unit will be loaded. Ask again after the next report to the window, or call [`Window::stop_waiting`].
+    /// The unit will be loaded. The caller asks again after the next report to the window, or calls
+    /// [`Window::stop_waiting`].
     Pending,
-    /// Its load was tried as often as the configuration allows. The wait has ended; the next acquisition tries again.
+    /// The unit's load was tried as often as the configuration allows. The wait has ended; the next acquisition tries
+    /// again.
     Failed,
 }
 
-/// One tier's window. Methods append commands to `out`, the most urgent first.
+/// The window of one tier. Methods append commands to `out`, the most urgent first.
 #[derive(Debug)]
 pub struct Window {
     units: Units,
@@ -69,11 +72,11 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window in which nothing is loaded yet.
+    /// Creates a window in which nothing is loaded yet.
     ///
     /// # Errors
-    /// [`WindowError`]: a unit is empty, unknown or named twice, a setting is 0, or the budget is too small; the error
-    /// names the least that works.
+    /// Fails if a unit is empty, unknown or named twice, if a setting is 0, or if the budget is too small; the error
+    /// names the least budget that works.
     pub fn new(config: WindowConfig) -> Result<Self, WindowError> {
         let num_units = config.unit_bytes.len();
         let order = Order::new(config.order, num_units)?;
@@ -100,7 +103,7 @@ impl Window {
         Ok(window)
     }
 
-    /// Begins to load, in the order of access: the residents, and the first streamed units. [`acquire`](Self::acquire)
+    /// Begins to load the residents and the first streamed units, in the order of access. [`acquire`](Self::acquire)
     /// begins to load as well.
     pub fn start(&mut self, out: &mut Vec<WindowCommand>) {
         self.started = true;
@@ -111,7 +114,7 @@ impl Window {
     /// Asks for the right to read `unit`, and tells the window where the pass is.
     ///
     /// # Panics
-    /// If there is no such unit.
+    /// Panics if there is no such unit.
     pub fn acquire(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) -> Acquired {
         self.started = true;
         let record = self.units.get_mut(unit);
@@ -141,10 +144,10 @@ impl Window {
         answer
     }
 
-    /// One user of `unit` is done with it.
+    /// Tells the window that one user of `unit` is done with it.
     ///
     /// # Panics
-    /// If no one uses the unit: each release belongs to one acquisition.
+    /// Panics if no one uses the unit, since each release belongs to one acquisition.
     pub fn release(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         let record = self.units.get_mut(unit);
         assert!(record.users > 0, "{unit:?} is released more often than it was acquired");
@@ -153,8 +156,8 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// The caller that waited for `unit` will not ask again. Without this call, the unit keeps its memory until it is
-    /// acquired, or until other callers cannot go on without that memory.
+    /// Tells the window that the caller that waited for `unit` will not ask again. Without this call, the unit keeps
+    /// its memory until it is acquired, or until other callers cannot go on without that memory.
     pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         if self.units.end_wait(unit) {
             self.settle(unit, false, out);
@@ -162,22 +165,22 @@ impl Window {
         }
     }
 
-    /// Announces that `unit` will be acquired next: an expert that the router chose, or where a pass continues after a
-    /// jump. An announcement that does not come true only costs a load.
+    /// Announces that `unit` will be acquired next. Callers announce an expert that the router chose, or the unit where
+    /// a pass continues after a jump. An announcement that does not come true only costs a load.
     ///
     /// # Panics
-    /// If there is no such unit.
+    /// Panics if there is no such unit.
     pub fn expect(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         self.started = true;
         self.planner.expected(&self.units, unit);
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Pins `unit`, so that it is evicted last, whether it is present or not: it is evicted only if a caller waits for
-    /// another unit and nothing else can make room. Pins are counted.
+    /// Pins `unit`, whether it is present or not. A pinned unit is evicted only if a caller waits for another unit and
+    /// nothing else can make room. Pins are counted.
     ///
     /// # Panics
-    /// If there is no such unit.
+    /// Panics if there is no such unit.
     pub fn pin(&mut self, unit: UnitId) {
         if self.units.is_idle(unit) {
             self.planner.busy(unit);
@@ -185,10 +188,10 @@ impl Window {
         self.units.pin(unit);
     }
 
-    /// Removes one pin.
+    /// Removes one pin of `unit`.
     ///
     /// # Panics
-    /// If `unit` has no pin: each `unpin` belongs to one [`pin`](Self::pin).
+    /// Panics if `unit` has no pin, since each `unpin` belongs to one [`pin`](Self::pin).
     pub fn unpin(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         assert!(self.units.get(unit).pins > 0, "{unit:?} is unpinned more often than it was pinned");
         self.units.unpin(unit);
@@ -196,7 +199,8 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// The load has arrived. False if the report is stale: see "Who owns memory" in the module.
+    /// Tells the window that a unit's load has arrived. Returns false if the report is stale, which the module explains
+    /// under "Who owns memory".
     pub fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.loaded(unit, ticket);
         if taken {
@@ -206,8 +210,9 @@ impl Window {
         taken
     }
 
-    /// The load has failed, and its memory was given back. It is tried again at once, as often as the configuration
-    /// allows; after that the callers that wait are told. False if the report is stale.
+    /// Tells the window that a unit's load has failed, and that its memory was given back. The load is tried again at
+    /// once, as often as the configuration allows; after that, the callers that wait are told. Returns false if the
+    /// report is stale.
     pub fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.failed(unit, ticket, self.load_attempts);
         if taken {
@@ -218,10 +223,10 @@ impl Window {
         taken
     }
 
-    /// No memory could be allocated for the load although the budget allows it. The budget shrinks by what the unit
-    /// would have taken, but not below the least that works, so that another unit is evicted; the rest is as in
-    /// [`load_failed`](Self::load_failed). The budget stays reduced until [`set_budget`](Self::set_budget). False if
-    /// the report is stale.
+    /// Tells the window that no memory could be allocated for a unit's load, although the budget allows it. The budget
+    /// shrinks by what the unit would have taken, but not below the least that works, so that another unit is evicted.
+    /// The budget stays reduced until [`set_budget`](Self::set_budget). The load is tried again as
+    /// [`load_failed`](Self::load_failed) says. Returns false if the report is stale.
     pub fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let record = self.units.get(unit);
         let cost = if record.own { record.bytes } else { self.units.slot_bytes };
@@ -238,7 +243,8 @@ impl Window {
         taken
     }
 
-    /// The unit's memory was given back, as [`WindowCommand::Evict`] asked. False if the report is stale.
+    /// Tells the window that the unit's memory was given back, as [`WindowCommand::Evict`] asked. Returns false if the
+    /// report is stale.
     pub fn evicted(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.evicted(unit);
         if taken {
@@ -248,13 +254,14 @@ impl Window {
         taken
     }
 
-    /// Changes how many bytes the window may take, while it runs. Only as many residents are added or removed as the
-    /// difference requires, and they stay spread over the order. A unit in use is evicted after its release: until then
-    /// [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that would keep it there.
-    /// It is best not to shrink the budget while a caller has many units in use and waits for more.
+    /// Changes how many bytes the window may take, while the window runs. Only as many residents are added or removed
+    /// as the difference requires, and residents stay spread over the order. A unit in use is evicted after its
+    /// release. Until then [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that
+    /// would keep it there. A caller should not shrink the budget while it has many units in use and waits for more.
     ///
     /// # Errors
-    /// [`WindowError::BudgetTooSmall`]; nothing has changed then.
+    /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below the least that works; nothing has changed
+    /// then.
     pub fn set_budget(&mut self, bytes: u64, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
         self.check_budget(bytes)?;
         self.units.budget = bytes;
@@ -270,7 +277,7 @@ impl Window {
     /// of its own.
     ///
     /// # Errors
-    /// If the order names a unit that does not exist, or one twice; nothing has changed then.
+    /// Fails if the order names a unit that does not exist, or one unit twice; nothing has changed then.
     pub fn set_order(&mut self, order: Vec<UnitId>, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
         let order = Order::new(order, self.units.len())?;
         self.planner.set_order(order, &self.units);
@@ -284,79 +291,79 @@ impl Window {
         Ok(())
     }
 
-    /// How many units may be in use or waited for at the same time; with more, waits may never end.
+    /// Returns how many units may be in use or waited for at the same time. With more units, waits may never end.
     pub fn concurrent_max(&self) -> usize {
         self.planner.concurrent_max(&self.units)
     }
 
-    /// How many slots there are now. A driver that keeps the memory of empty slots keeps at most this number less the
-    /// slots in use. Slots that are no longer needed, after a smaller budget or one that holds everything, go back to
-    /// the system.
+    /// Returns how many slots there are now. A driver that keeps the memory of empty slots keeps at most this number
+    /// less the slots in use. Slots that are no longer needed, after a smaller budget or a budget that holds
+    /// everything, go back to the system.
     pub fn slots(&self) -> usize {
         self.planner.slots(&self.units)
     }
 
-    /// How many units are in slots now, including units that are being loaded or evicted.
+    /// Returns how many units are in slots now, including units that are being loaded or evicted.
     pub fn slots_used(&self) -> usize {
         self.units.slots_used
     }
 
-    /// Whether [`acquire`](Self::acquire) would return anything but [`Acquired::Pending`].
+    /// Returns whether [`acquire`](Self::acquire) would return anything but [`Acquired::Pending`].
     pub fn is_answered(&self, unit: UnitId) -> bool {
         let record = self.units.get(unit);
         record.state == UnitState::Present || (record.awaited && record.given_up)
     }
 
-    /// The least budget with which the window works, in bytes.
+    /// Returns the least budget with which the window works, in bytes.
     pub fn least_budget(&self) -> u64 {
         self.planner.least_budget(&self.units).unwrap_or(u64::MAX)
     }
 
-    /// The budget now, in bytes.
+    /// Returns the present budget in bytes.
     pub fn budget(&self) -> u64 {
         self.units.budget
     }
 
-    /// Bytes of the residents, whether they are present yet or not. 0 under `ring`.
+    /// Returns the bytes of the residents, whether they are present yet or not. The result is 0 under policy `ring`.
     pub fn resident_bytes(&self) -> u64 {
         self.planner.resident_bytes()
     }
 
-    /// Whether `unit` is a resident.
+    /// Returns whether `unit` is a resident.
     pub fn is_resident(&self, unit: UnitId) -> bool {
         self.planner.is_resident(unit)
     }
 
-    /// Bytes that units take now, including units being loaded or evicted; a slot counts in full.
+    /// Returns the bytes that units take now, including units being loaded or evicted; a slot counts in full.
     pub fn bytes_held(&self) -> u64 {
         self.units.bytes_held()
     }
 
-    /// Where `unit` is.
+    /// Returns where `unit` is.
     pub fn state(&self, unit: UnitId) -> UnitState {
         self.units.get(unit).state
     }
 
-    /// How often `unit` was acquired and not released yet.
+    /// Returns how often `unit` was acquired and not released yet.
     pub fn users(&self, unit: UnitId) -> u32 {
         self.units.get(unit).users
     }
 
-    /// Loads in flight.
+    /// Returns the number of loads in flight.
     pub fn in_flight(&self) -> usize {
         self.units.in_flight
     }
 
-    /// What has been counted so far.
+    /// Returns what the window has counted so far.
     pub fn counters(&self) -> WindowCounters {
         self.units.counters
     }
 
-    /// Checks that the records agree with each other, that a unit that is waited for can still come, and what the
-    /// policy promises. For tests; takes time proportional to the number of units.
+    /// Checks that the records agree with each other, that a unit that is waited for can still come, and that the
+    /// policy keeps its promises. The check is for tests; it takes time proportional to the number of units.
     ///
     /// # Errors
-    /// What does not agree.
+    /// Fails with a description of what does not agree.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.units.check_invariants()?;
         self.planner.check_invariants(&self.units)

@@ -14,16 +14,16 @@ const DATA_ALIGN: usize = 4096;
 /// A tensor to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorMeta {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// How its elements are stored.
+    /// Type in which the tensor's elements are stored.
     pub dtype: DType,
-    /// Its shape, outermost dimension first.
+    /// Shape of the tensor, outermost dimension first.
     pub shape: Vec<usize>,
 }
 
 impl TensorMeta {
-    /// Its length in bytes, unless that overflows or is not whole blocks.
+    /// Returns the tensor's length in bytes; `None` if that overflows or is not whole blocks.
     pub fn bytes(&self) -> Option<u64> {
         let (&cols, outer) = self.shape.split_last().unwrap_or((&1, &[]));
         let rows = outer.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))?;
@@ -38,7 +38,7 @@ impl TensorMeta {
 /// Each file appears only when it is whole and synced; the index last.
 ///
 /// # Errors
-/// A failed write, a size that overflows, or a producer that hands over too few or too many bytes.
+/// Fails if a write fails, if a size overflows, or if a producer hands over too few or too many bytes.
 pub fn write_model(
     dir: &Path,
     tensors: &[TensorMeta],
@@ -108,7 +108,7 @@ pub(crate) fn finish(writer: AtomicWriter, path: &Path) -> Result<(), WeightErro
     Ok(())
 }
 
-/// Index ranges of the tensors of each shard, and the bytes of all.
+/// Returns the index ranges of the tensors of each shard, and the bytes of all shards.
 fn cut_into_shards(
     tensors: &[TensorMeta],
     shard_bytes: u64,
@@ -137,7 +137,7 @@ fn cut_into_shards(
     Ok((shards, total))
 }
 
-/// The length field and the JSON header of one shard, padded with spaces.
+/// Returns the length field and the JSON header of one shard, padded with spaces.
 fn header(tensors: &[TensorMeta]) -> Vec<u8> {
     let mut entries = Map::new();
     entries.insert("__metadata__".to_owned(), json!({ "format": "pt" }));

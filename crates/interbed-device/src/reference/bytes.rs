@@ -10,17 +10,17 @@ pub struct ReferenceBytes {
 }
 
 impl ReferenceBytes {
-    /// Bytes that are no number in any plain type, until they are written.
+    /// Creates `len` bytes that are no number in any plain type, until they are written.
     pub(super) fn poisoned(len: usize) -> Self {
         Self { bytes: Mutex::new(vec![0xff; len]), len }
     }
 
-    /// Bytes in the memory.
+    /// Returns the number of bytes in the memory.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Lets `look` see all bytes, or change them.
+    /// Calls `look` with all bytes, which it may read or change.
     pub(super) fn with<R>(&self, look: impl FnOnce(&mut [u8]) -> R) -> R {
         look(&mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! What each command does, in plain arithmetic.
+//! The effects of each command, in plain arithmetic.
 
 mod attention;
 
@@ -28,7 +28,7 @@ pub struct DeviceMemory {
 type Slot = (u32, usize, usize, usize, bool);
 
 impl DeviceMemory {
-    /// Memory in which nothing has been written.
+    /// Creates memory in which nothing has been written.
     pub fn poisoned(capacity: usize, block_size: usize) -> Self {
         Self { numbers: vec![f32::NAN; capacity], host: vec![f32::NAN; capacity], kv: HashMap::new(), block_size }
     }
@@ -38,7 +38,7 @@ impl DeviceMemory {
         self.host[tensor.range()].fill(f32::NAN);
     }
 
-    /// The numbers that the host reads.
+    /// Returns the numbers that the host reads.
     pub fn host(&mut self, tensor: Tensor) -> &mut [f32] {
         &mut self.host[tensor.range()]
     }
@@ -52,7 +52,7 @@ impl DeviceMemory {
     }
 }
 
-/// The operation of a command. If the device `shares` host memory, copies read it when they are executed.
+/// Returns the operation of a command. If the device `shares` host memory, copies read it when they are executed.
 pub fn of(command: &Command<'_>, shares: bool) -> Operation {
     match *command {
         Command::Fill { out, values } => {
@@ -253,7 +253,8 @@ fn activated(activation: Activation, x: f32) -> f32 {
     }
 }
 
-/// By its Taylor series where that converges fast; beyond that, 1 to within rounding.
+/// Computes the error function of `x`: by its Taylor series where that converges fast, and as 1 to within rounding
+/// beyond that.
 fn error_function(x: f32) -> f32 {
     let x = f64::from(x);
     if x.abs() > 4.0 {

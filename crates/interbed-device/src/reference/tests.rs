@@ -5,7 +5,7 @@ use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, Kv
 use super::*;
 use crate::{BandProduct, KvFrame, KvSequences, TensorArea, Weights};
 
-/// A device, and three tensors of four numbers that fill its memory.
+/// Returns a device, and three tensors of four numbers that fill its memory.
 fn device(seed: u64) -> (ReferenceDevice, [Tensor; 3]) {
     let mut area = TensorArea::default();
     let tensors = [(); 3].map(|()| area.take(4));

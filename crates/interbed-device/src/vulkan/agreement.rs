@@ -32,12 +32,12 @@ impl Bits {
         (self.0 >> 32) as u32
     }
 
-    /// A number in -1 .. 1.
+    /// Returns a number in -1 .. 1.
     fn number(&mut self) -> f32 {
         self.next() as f32 / (1u32 << 31) as f32 - 1.0
     }
 
-    /// Rows of weights of common sizes.
+    /// Returns random rows of weights of common sizes.
     fn weights(&mut self, dtype: DType) -> Vec<u8> {
         let len = dtype.row_bytes(COLS).expect("whole blocks of every type") * ROWS;
         match dtype {
@@ -68,11 +68,11 @@ impl Bits {
 }
 
 impl VulkanDevice {
-    /// In which order, and with which roundings, this GPU adds up products with weights of these types, if the host can
-    /// do the same. Nothing may be in the device's tensors yet, whose first ones are written.
+    /// Finds in which order, and with which roundings, this GPU adds up products with weights of these types, if the
+    /// host can do the same. Writes the first of the device's tensors, which must not be in use yet.
     ///
     /// # Errors
-    /// When the GPU fails, or has no memory.
+    /// Fails if the GPU fails, or has no memory.
     pub(super) fn order_of_sums(&mut self, dtypes: &[DType]) -> Result<Option<SubgroupOrder>, DeviceError> {
         let mut area = TensorArea::default();
         let (x, out) = (area.take(COLS), area.take(ROWS));

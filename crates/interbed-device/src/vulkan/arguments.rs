@@ -1,5 +1,5 @@
-//! What commands hand to kernels beside numbers: tables, tokens, and weights in host memory. A ring of host memory that
-//! kernels read by address.
+//! The data that commands hand to kernels beside numbers: tables, tokens, and weights in host memory. The data is put
+//! in a ring of host memory that kernels read by address.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
 
-/// Bytes of the ring: what some passes need, so that the host can be ahead.
+/// Bytes of the ring, which suffice for some passes, so that the host can be ahead of the GPU.
 const RING: usize = 32 << 20;
 
-/// What takes more gets memory of its own.
+/// The most bytes that are put in the ring; longer data gets memory of its own.
 pub(super) const PIECE_MAX: usize = RING / 4;
 
-/// Every piece begins at a multiple of this, which suffices for whatever kernels read at once.
+/// The alignment of every piece in bytes, which suffices for whatever kernels read at once.
 const ALIGN: usize = 64;
 
-/// See the module.
+/// A ring of host memory for the data that commands hand to kernels.
 pub(super) struct Arguments {
     gpu: Arc<Gpu>,
     ring: Arc<GpuBuffer>,
-    /// Bytes that were ever taken, and given back; what is between them is in use.
+    /// The bytes that were ever taken, and (`tail`) given back; the bytes between the two are in use.
     head: usize,
     tail: usize,
     pieces: VecDeque<Piece>,
@@ -36,9 +36,9 @@ struct Piece {
     number: u64,
 }
 
-/// Where bytes lie that were put there for the GPU.
+/// The place of bytes that were put in memory for the GPU.
 pub(super) struct Put {
-    /// Must be kept until the GPU is done with them.
+    /// The buffer with the bytes, which must be kept until the GPU is done with them.
     pub buffer: Arc<GpuBuffer>,
     pub offset: usize,
 }
@@ -78,29 +78,29 @@ impl Arguments {
         Ok(Put { buffer: Arc::clone(&self.ring), offset })
     }
 
-    /// Bytes that were ever put.
+    /// Returns the number of bytes that were ever put.
     pub fn bytes_put(&self) -> u64 {
         self.put
     }
 
-    /// Whether much of the ring is in use.
+    /// Returns whether much of the ring is in use.
     pub fn is_tight(&self) -> bool {
         self.head - self.tail > RING / 2
     }
 
-    /// The submission that has what was put first, if anything is in use.
+    /// Returns the submission whose piece was put first among the pieces in use; `None` if no piece is in use.
     pub fn oldest(&self) -> Option<(usize, u64)> {
         self.pieces.front().map(|piece| (piece.gpu_queue, piece.number))
     }
 
-    /// The submission of [`oldest`](Self::oldest) is done.
+    /// Gives the place of [`oldest`](Self::oldest) back, whose submission is done.
     pub fn give_back_oldest(&mut self) {
         if let Some(piece) = self.pieces.pop_front() {
             self.tail = piece.end;
         }
     }
 
-    /// The offset of `len` bytes of the ring that are not in use.
+    /// Returns the offset of `len` bytes of the ring that are not in use.
     fn take(&mut self, len: usize) -> Option<usize> {
         let mut start = self.head.next_multiple_of(ALIGN);
         if start % RING + len > RING {

@@ -17,10 +17,10 @@ const REMEMBERED: usize = 2;
 /// The least bytes of a table's memory, so that the next one that is a little longer fits too.
 const LEAST: usize = 64 << 10;
 
-/// See the module.
+/// The block tables that were used last, and their memory.
 #[derive(Default)]
 pub(super) struct BlockTables {
-    /// The one that was used last comes first.
+    /// The tables that were used last; the most recent one comes first.
     last: Vec<Arc<BlockTable>>,
     /// Memory of all tables, in use or not.
     memory: Vec<Arc<GpuBuffer>>,
@@ -30,22 +30,22 @@ pub(super) struct BlockTables {
 pub(super) struct BlockTable {
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
-    /// Those of the first span, and then those of the others one after the other.
+    /// The addresses of the blocks of the first span, and then those of the other spans one after the other.
     pub addresses: Vec<u64>,
-    /// Where each span's begin.
+    /// The place in `addresses` at which the addresses of each span begin.
     pub starts: Vec<u32>,
-    /// The addresses where kernels find them. Must be kept until the GPU is done with it.
+    /// The memory where kernels find the addresses, which must be kept until the GPU is done with it.
     pub memory: Arc<GpuBuffer>,
 }
 
 impl BlockTables {
-    /// The table of these sequences.
+    /// Returns the table of these sequences.
     ///
     /// # Errors
-    /// When the system has no memory for it.
+    /// Fails if the system has no memory for it.
     ///
     /// # Panics
-    /// If a block table is too short, or names a block that does not exist.
+    /// Panics if a block table is too short, or names a block that does not exist.
     pub fn of(&mut self, gpu: &Arc<Gpu>, kv: &GpuKv, sequences: KvSequences<'_>) -> Result<Arc<BlockTable>, GpuError> {
         let is_known = |table: &Arc<BlockTable>| table.spans == sequences.spans && table.tables == sequences.tables;
         let table = match self.last.iter().position(is_known) {
@@ -69,7 +69,7 @@ impl BlockTables {
         Ok(BlockTable { spans: spans.to_vec(), tables: tables.to_vec(), addresses, starts, memory })
     }
 
-    /// Memory of at least `len` bytes that nobody uses.
+    /// Returns memory of at least `len` bytes that nobody uses.
     fn room(&mut self, gpu: &Arc<Gpu>, len: usize) -> Result<Arc<GpuBuffer>, GpuError> {
         let is_free = |memory: &Arc<GpuBuffer>| Arc::strong_count(memory) == 1;
         if let Some(memory) = self.memory.iter().find(|memory| is_free(memory) && memory.len() >= len) {

@@ -6,12 +6,12 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
 
-/// The most bytes of a chunk, and the share of the budget that it has otherwise: what the last of them leaves empty is
-/// little.
+/// The most bytes of a chunk. A smaller budget has chunks of one part in [`BUDGET_SHARE`] of the budget, so that the
+/// last chunk leaves little of it empty.
 const CHUNK_MAX: u64 = 256 << 20;
 const BUDGET_SHARE: u64 = 64;
 
-/// Pieces larger than one part in this many of a chunk have allocations of their own.
+/// Multiple of bytes at which pieces begin.
 const PIECES: usize = 8;
 
 /// Pieces begin at multiples of this.
@@ -27,7 +27,7 @@ impl Chunks {
     /// Takes `len` bytes of device memory.
     ///
     /// # Errors
-    /// When the budget, or the GPU, has no such memory.
+    /// Fails if the budget, or the GPU, has no such memory.
     pub fn take(&mut self, gpu: &Arc<Gpu>, len: usize) -> Result<GpuBuffer, GpuError> {
         let [_, budget] = gpu.used();
         let chunk = usize::try_from((budget.0 / BUDGET_SHARE).min(CHUNK_MAX)).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! Where the host reads what was downloaded.
+//! Host memory from which the host reads downloaded tensors.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ pub(super) struct Downloads {
 struct Place {
     tensor: Tensor,
     buffer: Arc<GpuBuffer>,
-    /// The queue and submission that write it.
+    /// The queue and submission that write the place.
     writer: (usize, u64),
 }
 
 impl Downloads {
-    /// Room for `tensor`, which submission `writer` will write. Those for which `is_read` says that the host has waited
-    /// for their writer may be used.
+    /// Returns room for `tensor`, which submission `writer` will write. Room may be used again if `is_read` says that
+    /// the host has waited for the room's writer.
     pub fn room(
         &mut self,
         gpu: &Arc<Gpu>,
@@ -53,12 +53,12 @@ impl Downloads {
         Ok(Arc::clone(&place.buffer))
     }
 
-    /// Bytes that were ever downloaded.
+    /// Returns the number of bytes that were ever downloaded.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where `tensor` was downloaded to last, and by which submission.
+    /// Returns the buffer to which `tensor` was downloaded last, and the submission that wrote it.
     pub fn find(&self, tensor: Tensor) -> Option<(&GpuBuffer, (usize, u64))> {
         let place = self.places.iter().find(|place| place.tensor == tensor)?;
         Some((&place.buffer, place.writer))

@@ -1,4 +1,4 @@
-//! What can go wrong with a GPU.
+//! Failures of a GPU.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use thiserror::Error;
 
 use crate::{AllocError, Bytes};
 
-/// Why a GPU could not do what was asked.
+/// The reasons for which a GPU cannot do what was asked.
 #[derive(Debug, Clone, Error)]
 pub enum GpuError {
     /// This machine has no Vulkan.
     #[error("there is no Vulkan here ({why}); install the Vulkan loader (Debian: libvulkan1) and your GPU's driver")]
     NoVulkan {
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
     /// There is no such GPU.
     #[error("there is no GPU number {number}; `interbed devices` lists those there are")]
     NotFound {
-        /// What was asked for.
+        /// The number that was asked for.
         number: usize,
     },
     /// The GPU or its driver lacks something that all kernels need.
@@ -29,7 +29,7 @@ pub enum GpuError {
     Lacks {
         /// The GPU's name.
         gpu: String,
-        /// What it lacks.
+        /// The feature that the GPU lacks.
         missing: &'static str,
     },
     /// The GPU has no dot products of bytes.
@@ -52,26 +52,26 @@ pub enum GpuError {
     /// A pass of more tokens than kernels take.
     #[error("a pass has more tokens than a GPU's kernels take at once; lower --max-num-batched-tokens")]
     TooManyTokens,
-    /// The GPU's memory is too small, or what Interbed may use of it.
+    /// The GPU's memory, or the part of it that Interbed may use, is too small.
     #[error(
         "the GPU has no {wanted} left of the {budget} that it may use, and {used} are in use; raise --gpu-memory, or \
              lower --max-model-len, --max-num-batched-tokens or --kv-memory"
     )]
     OutOfMemory {
-        /// What was asked for.
+        /// The bytes that were asked for.
         wanted: Bytes,
-        /// What may be used.
+        /// The bytes that may be used.
         budget: Bytes,
-        /// What is in use.
+        /// The bytes that are in use.
         used: Bytes,
     },
-    /// The driver has no memory of the GPU's left, whatever Interbed may use of it.
+    /// The driver has no memory of the GPU's left, although Interbed's budget is not used up.
     #[error(
         "the GPU's driver could not {what}, for the GPU has no memory left; end other programs that use it, or lower \
              --gpu-memory"
     )]
     DeviceMemory {
-        /// What it was for.
+        /// The use of the memory.
         what: &'static str,
     },
     /// The driver has no host memory left.
@@ -80,7 +80,7 @@ pub enum GpuError {
              --memory"
     )]
     HostMemory {
-        /// What it was for.
+        /// The use of the memory.
         what: &'static str,
     },
     /// The GPU stopped.
@@ -89,7 +89,7 @@ pub enum GpuError {
     /// The driver refused an earlier submission, which therefore never ends.
     #[error("the GPU's driver refused what this depends on; the system's log may say why. Start Interbed again")]
     Dropped,
-    /// The system has no memory left for what the host brings to the GPU.
+    /// The system has no memory left for the host memory that the GPU uses.
     #[error(transparent)]
     Host(#[from] Arc<AllocError>),
     /// Products that the host was to compute for the GPU.
@@ -98,15 +98,15 @@ pub enum GpuError {
     /// The driver refused for another reason.
     #[error("the GPU's driver refused to {what}: {source}")]
     Refused {
-        /// What it was to do.
+        /// The operation that the driver was asked for.
         what: &'static str,
-        /// What it said.
+        /// The driver's answer.
         source: vk::Result,
     },
 }
 
 impl GpuError {
-    /// The error of a call that was to do `what`.
+    /// Returns the error of a call that was to do `what`.
     pub(super) fn of(what: &'static str) -> impl Fn(vk::Result) -> Self {
         move |source| match source {
             vk::Result::ERROR_DEVICE_LOST => Self::Lost,

@@ -1,4 +1,4 @@
-//! A GPU that is in use: its queues, its memory and the budget of it.
+//! A GPU that is in use: its queues, its memory and the budget of that memory.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,15 @@ use super::error::GpuError;
 use super::loader::{GpuInfo, Vulkan, is_for_copies};
 use crate::Bytes;
 
-/// A GPU in use. Everything that was made of it holds it.
+/// A GPU in use. Everything that was made on the GPU keeps this value alive.
 pub struct Gpu {
     device: ash::Device,
     info: GpuInfo,
     memory: vk::PhysicalDeviceMemoryProperties,
     /// Families of the queues for kernels and for copies, which may be the same.
     families: [u32; 2],
-    /// The queue for kernels, and that for copies if it is another. Vulkan lets one thread at a time use each.
+    /// The queue for kernels, and the queue for copies if that is another. Vulkan lets one thread at a time use each
+    /// queue.
     queues: Vec<Mutex<vk::Queue>>,
     /// Bytes of device memory that may be used.
     budget: u64,
@@ -31,8 +32,8 @@ pub struct Gpu {
     tick_nanoseconds: f64,
     /// Whether kernels can ask for a number of threads that compute in step.
     chooses_subgroups: bool,
-    /// If the GPU can read host memory where it lies: the functions for it, and what such memory begins and ends at
-    /// multiples of.
+    /// The functions that let the GPU read host memory in place, and the number of bytes that such memory begins and
+    /// ends at multiples of; `None` if the GPU cannot read host memory.
     host_memory: Option<(ash::ext::external_memory_host::Device, usize)>,
     _vulkan: Arc<Vulkan>,
 }
@@ -44,10 +45,10 @@ impl std::fmt::Debug for Gpu {
 }
 
 impl Gpu {
-    /// Opens GPU `number`, to use at most `budget` bytes of its memory.
+    /// Opens GPU `number`, to use at most `budget` bytes of the GPU's memory.
     ///
     /// # Errors
-    /// When there is no such GPU, it lacks what kernels need, or its driver refuses.
+    /// Fails if there is no such GPU, the GPU lacks what kernels need, or its driver refuses.
     pub fn open(vulkan: &Arc<Vulkan>, number: usize, budget: Bytes) -> Result<Arc<Self>, GpuError> {
         let gpu = *vulkan.physical_devices()?.get(number).ok_or(GpuError::NotFound { number })?;
         let info = vulkan.info(number, gpu);
@@ -116,7 +117,7 @@ impl Gpu {
     /// Opens the first GPU that kernels run on.
     ///
     /// # Errors
-    /// When there is none, or as [`open`](Self::open).
+    /// Fails if there is none, or as [`open`](Self::open).
     pub fn first(budget: Bytes) -> Result<Arc<Self>, GpuError> {
         let vulkan = Vulkan::load()?;
         let usable = vulkan.gpus()?.into_iter().find(|gpu| gpu.missing.is_none());
@@ -124,22 +125,23 @@ impl Gpu {
         Self::open(&vulkan, number, budget)
     }
 
-    /// What it is and can do.
+    /// Returns the name and the abilities of the GPU.
     pub fn info(&self) -> &GpuInfo {
         &self.info
     }
 
-    /// Bytes of its memory that are in use, of those that may be.
+    /// Returns the number of bytes of the GPU's memory that are in use, and the number that may be used.
     pub fn used(&self) -> [Bytes; 2] {
         [Bytes(self.used.load(Ordering::Relaxed)), Bytes(self.budget)]
     }
 
-    /// The most bytes of one buffer.
+    /// Returns the maximum number of bytes of one buffer.
     pub fn buffer_max(&self) -> usize {
         usize::try_from(self.allocation_max).unwrap_or(usize::MAX)
     }
 
-    /// The bits of the times that queues for copies, or those for kernels, note; 0 if they note none.
+    /// Returns the number of bits of the times that queues for copies, or queues for kernels, note; 0 if such queues
+    /// note no times.
     pub(super) fn tick_bits(&self, for_copies: bool) -> u32 {
         self.tick_bits[usize::from(for_copies)]
     }
@@ -164,7 +166,7 @@ impl Gpu {
         &self.families
     }
 
-    /// The queue for copies, or that for kernels, which nobody else uses meanwhile.
+    /// Returns the queue for copies, or that for kernels, which nobody else uses meanwhile.
     pub(super) fn queue(&self, for_copies: bool) -> MutexGuard<'_, vk::Queue> {
         let queue = if for_copies { self.queues.last() } else { self.queues.first() };
         // Handles are as good after a panic as before it.
@@ -179,7 +181,7 @@ impl Gpu {
         let _ = unsafe { self.device.device_wait_idle() };
     }
 
-    /// A kind of memory that has all of `flags` and none of `unwanted`, and that `allowed` has a bit for.
+    /// Returns a kind of memory that has all of `flags` and none of `unwanted`, and that `allowed` has a bit for.
     pub(super) fn memory_type(
         &self,
         allowed: u32,
@@ -200,12 +202,13 @@ impl Gpu {
         self.allocations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An allocation that was made is gone.
+    /// Counts an allocation that is gone.
     pub(super) fn forget_allocation(&self) {
         self.allocations.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether host memory may have another allocation. It can do without, and leaves half of them to what cannot.
+    /// Returns whether host memory may have another allocation. Sharing host memory is optional, and leaves half of all
+    /// allocations to memory that needs one.
     pub(super) fn can_share(&self) -> bool {
         self.allocations.load(Ordering::Relaxed) < self.allocations_max / 2
     }
@@ -227,7 +230,7 @@ impl Gpu {
     }
 }
 
-/// Starts the GPU with one queue of each of these families, and with what kernels need.
+/// Starts the GPU with one queue of each of these families, and with the features that kernels need.
 fn start(
     instance: &ash::Instance,
     gpu: vk::PhysicalDevice,

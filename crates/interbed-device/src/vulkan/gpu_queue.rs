@@ -12,14 +12,14 @@ use super::memory::GpuBuffer;
 use super::timestamps::{self, Timed, Timestamps};
 use crate::{HostBuffer, Queue, Use};
 
-/// Operations after which what was recorded is handed over, so that the GPU computes while the host records.
+/// Number of recorded operations after which a batch is handed over, so that the GPU computes while the host records.
 const OPERATIONS_MAX: usize = 96;
 
-/// Multiply-adds after which it is handed over: drivers take a GPU for hung that is busy with one batch for some
-/// seconds. A small GPU does so many in about 0.2 s.
+/// The multiply-adds after which a batch is handed over: drivers treat a GPU as hung if one batch takes some seconds. A
+/// small GPU does so many multiply-adds in about 0.2 s.
 const MULTIPLY_ADDS_MAX: u64 = 100_000_000_000;
 
-/// See the module.
+/// A queue of the GPU, with the batch that is being recorded for the queue and the batches that run.
 pub(super) struct GpuQueue {
     gpu: Arc<Gpu>,
     pool: vk::CommandPool,
@@ -31,13 +31,13 @@ pub(super) struct GpuQueue {
     /// The last submission that was handed over.
     handed_last: u64,
     done: u64,
-    /// When batches run, if anybody wants to know.
+    /// The times at which batches run, if the times are wanted.
     times: Option<Timestamps>,
     for_copies: bool,
-    /// Why a batch was never handed over. Its submissions are lost, although the numbers of later ones would pass
-    /// theirs; so nothing is done and nothing is taken after it.
+    /// The reason for which a batch was never handed over. The submissions of that batch are lost, although the numbers
+    /// of later submissions would pass theirs; so nothing is done and nothing is taken after such a failure.
     failed: Option<GpuError>,
-    /// Has the next batch refused.
+    /// Makes the next batch fail.
     #[cfg(test)]
     refuses: bool,
 }
@@ -51,16 +51,16 @@ struct Batch {
     operations: usize,
     multiply_adds: u64,
     timed: Option<Timed>,
-    /// What was used since the last barrier.
+    /// The places that were used since the last barrier.
     uses: Vec<Use>,
-    /// What the GPU uses until the batch is done.
+    /// The buffers that the GPU uses until the batch is done.
     kept: Vec<Arc<GpuBuffer>>,
-    /// Host memory that it reads in place.
+    /// The host memory that the batch reads in place.
     kept_on_host: Vec<Arc<HostBuffer>>,
 }
 
 impl GpuQueue {
-    /// A queue of the family for kernels, or of that for copies.
+    /// Creates a queue of the family for kernels, or of that for copies.
     pub fn new(gpu: &Arc<Gpu>, for_copies: bool) -> Result<Self, GpuError> {
         let (device, family) = (gpu.device(), gpu.families()[usize::from(for_copies)]);
         let create = vk::CommandPoolCreateInfo::default()
@@ -93,19 +93,20 @@ impl GpuQueue {
         })
     }
 
-    /// Notes from now on when batches run, as those of `queue`.
+    /// Notes from now on when batches run, and names `queue` as their queue.
     pub fn note_times(&mut self, queue: Queue) -> Result<(), GpuError> {
         self.times = Timestamps::new(&self.gpu, queue, self.for_copies)?;
         Ok(())
     }
 
-    /// The batches that have been done since the last call, if their times are noted.
+    /// Returns the batches that have been done since the last call, if their times are noted.
     pub fn take_times(&mut self) -> Result<Vec<timestamps::Batch>, GpuError> {
         self.collect()?;
         Ok(self.times.iter_mut().flat_map(Timestamps::take).collect())
     }
 
-    /// What another queue waits for if it is to come after this one's submission `number`.
+    /// Returns the signal for another queue to wait for, if that queue is to come after submission `number` of this
+    /// queue.
     pub fn signal_of(&self, number: u64) -> (vk::Semaphore, u64) {
         (self.timeline, number)
     }
@@ -131,7 +132,8 @@ impl GpuQueue {
         Ok(())
     }
 
-    /// The commands of the open batch, for an operation with these `uses`: after those before it that it depends on.
+    /// Returns the commands of the open batch, for an operation with these `uses`. Records a barrier first if the
+    /// operation depends on an earlier operation.
     pub fn operation(&mut self, uses: &[Use]) -> vk::CommandBuffer {
         let batch = self.open.as_mut().expect("a submission has begun");
         let depends = batch.uses.iter().any(|earlier| uses.iter().any(|used| used.conflicts(earlier)));
@@ -144,13 +146,13 @@ impl GpuQueue {
         batch.commands
     }
 
-    /// Counts what an operation computes, which bounds how long its batch takes.
+    /// Counts the multiply-adds of an operation, which bound how long its batch takes.
     pub fn count_multiply_adds(&mut self, count: u64) {
         let batch = self.open.as_mut().expect("a submission has begun");
         batch.multiply_adds = batch.multiply_adds.saturating_add(count);
     }
 
-    /// Orders what follows after everything that was recorded.
+    /// Records a barrier: later commands come after everything that was recorded.
     pub fn barrier(&mut self) {
         let batch = self.open.as_mut().expect("a submission has begun");
         barrier(&self.gpu, batch.commands);
@@ -170,7 +172,7 @@ impl GpuQueue {
         batch.kept_on_host.push(memory);
     }
 
-    /// Ends a submission: what was recorded is handed over if it is much.
+    /// Ends a submission. If the recorded batch is large, the batch is handed over.
     pub fn end(&mut self) -> Result<(), GpuError> {
         match &self.open {
             Some(batch) if batch.operations >= OPERATIONS_MAX || batch.multiply_adds >= MULTIPLY_ADDS_MAX => {
@@ -180,7 +182,7 @@ impl GpuQueue {
         }
     }
 
-    /// Hands over what was recorded. If that fails, so does everything from then on.
+    /// Hands over the open batch. If that fails, everything after it fails too.
     pub fn hand_over(&mut self) -> Result<(), GpuError> {
         self.check()?;
         let handed = self.try_hand_over();
@@ -188,8 +190,10 @@ impl GpuQueue {
         handed
     }
 
+    /// Checks that everything so far was handed over.
+    ///
     /// # Errors
-    /// If something was never handed over: whoever depends on it would compute with anything.
+    /// Fails if something was never handed over, because whoever depends on it would compute with undefined data.
     fn check(&self) -> Result<(), GpuError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
@@ -229,7 +233,7 @@ impl GpuQueue {
         self.collect()
     }
 
-    /// Whether submission `number` and all before it are done.
+    /// Returns whether submission `number` and all submissions before it are done.
     pub fn is_done(&mut self, number: u64) -> Result<bool, GpuError> {
         self.check()?;
         if self.done < number {
@@ -238,7 +242,8 @@ impl GpuQueue {
         Ok(self.done >= number)
     }
 
-    /// Hands over submission `number` if it has not been. An error if its batch was refused, for then it is never done.
+    /// Hands over submission `number` if that has not been done yet. Fails if the submission's batch was refused, for
+    /// then the submission is never done.
     pub fn hand_over_to(&mut self, number: u64) -> Result<(), GpuError> {
         self.check()?;
         if number > self.handed_last {
@@ -263,7 +268,7 @@ impl GpuQueue {
         if self.handed_last > 0 { self.wait(self.handed_last) } else { Ok(()) }
     }
 
-    /// Notes what is done, and lets go of what it used.
+    /// Notes which batches are done, and lets go of the memory that these used.
     fn collect(&mut self) -> Result<(), GpuError> {
         // SAFETY: the semaphore is this queue's.
         let done = unsafe { self.gpu.device().get_semaphore_counter_value(self.timeline) };
@@ -277,7 +282,7 @@ impl GpuQueue {
         Ok(())
     }
 
-    /// A command buffer that is being recorded, ordered after everything before it in the queue.
+    /// Returns a command buffer that is being recorded, ordered after everything before it in the queue.
     fn recording(&mut self) -> Result<vk::CommandBuffer, GpuError> {
         let device = self.gpu.device();
         let commands = match self.free.pop() {
@@ -297,7 +302,8 @@ impl GpuQueue {
     }
 }
 
-/// Orders what is recorded after this behind everything before it, and behind what the host wrote before it signalled.
+/// Records a barrier: what is recorded later comes after everything before the barrier, and after everything that the
+/// host wrote before it signalled.
 fn barrier(gpu: &Gpu, commands: vk::CommandBuffer) {
     let (stages, host) = (vk::PipelineStageFlags2::ALL_COMMANDS, vk::PipelineStageFlags2::HOST);
     let barriers = [vk::MemoryBarrier2::default()

@@ -1,5 +1,6 @@
 //! Products that the host computes between a GPU's queues: a thread waits for the activations, computes, and signals.
-//! So the thread that submits waits for neither, and no GPU queue waits for that thread.
+//! The thread that submits need not wait for the activations or the results, and no GPU queue waits for the thread that
+//! submits.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,10 +21,10 @@ use crate::{BandProduct, Cpu, Operand, Tensor, Use, Weights};
 /// Bytes of a number in tensors.
 const NUMBER: usize = size_of::<f32>();
 
-/// What a queue waits for: a semaphore, and the value that it is to reach.
+/// The signal that a queue waits for: a semaphore, and the value that the semaphore is to reach.
 type Signal = (vk::Semaphore, u64);
 
-/// See the module.
+/// A queue of products that the host computes for the GPU.
 pub(super) struct HostQueue {
     gpu: Arc<Gpu>,
     /// Counts the numbers of submissions that are done.
@@ -40,7 +41,7 @@ pub(super) struct HostQueue {
     results: VecDeque<HostResults>,
 }
 
-/// Activations on their way to the host.
+/// Activations that are being copied to the host.
 #[derive(Clone)]
 pub(super) struct Input {
     tensor: Tensor,
@@ -49,7 +50,7 @@ pub(super) struct Input {
     number: u64,
 }
 
-/// Results of a submission, for the GPU to copy once that is done.
+/// Results of a submission, which the GPU copies once the submission is done.
 pub(super) struct HostResults {
     number: u64,
     pub buffer: Arc<GpuBuffer>,
@@ -58,16 +59,16 @@ pub(super) struct HostResults {
 
 /// The result of one product.
 pub(super) struct HostResult {
-    /// Where it begins, in numbers: `[tokens, rows]`.
+    /// The number of `buffer` at which the result begins: `[tokens, rows]`.
     pub start: usize,
     pub tokens: usize,
-    /// The columns of `out` that it is for.
+    /// The columns of `out` that the result is for.
     pub rows: Range<usize>,
     pub out: Tensor,
 }
 
 impl HostResult {
-    /// What the result is written to.
+    /// Returns the place that the result is written to.
     pub fn place(&self) -> Operand {
         Operand::Columns { tensor: self.out, start: self.rows.start, end: self.rows.end }
     }
@@ -88,7 +89,7 @@ struct OwnProduct {
 }
 
 impl HostQueue {
-    /// A queue whose products `cpu` computes, with sums of this order.
+    /// Creates a queue whose products `cpu` computes, with sums of this order.
     pub fn new(gpu: &Arc<Gpu>, cpu: Cpu, order: SubgroupOrder) -> Result<Self, GpuError> {
         let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let counter = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
@@ -116,24 +117,24 @@ impl HostQueue {
         })
     }
 
-    /// Activations of `tensor` that are on their way already, and have not changed since.
+    /// Returns the activations of `tensor` that are being copied already, if they have not changed since.
     pub fn input(&self, tensor: Tensor) -> Option<Input> {
         self.input.clone().filter(|input| input.tensor == tensor)
     }
 
-    /// Room for the activations of `tensor`.
+    /// Returns room for the activations of `tensor`.
     pub fn room_for(&mut self, tensor: Tensor) -> Result<Arc<GpuBuffer>, GpuError> {
         self.inputs.take(&self.gpu, tensor.len() * NUMBER)
     }
 
-    /// The activations of `tensor` will be in `buffer` when `copied` is signalled.
+    /// Notes that the activations of `tensor` will be in `buffer` when `copied` is signalled.
     pub fn set_input(&mut self, tensor: Tensor, buffer: Arc<GpuBuffer>, copied: Signal) -> Input {
         self.inputs_made += 1;
         self.input.insert(Input { tensor, buffer, copied, number: self.inputs_made }).clone()
     }
 
-    /// Forgets activations that a command with these `uses` changes, and results in whose place it writes: nobody has
-    /// waited for those, since their pass failed, and the place may be another tensor's now.
+    /// Forgets activations that a command with these `uses` changes, and results in whose place the command writes.
+    /// Nobody has waited for such results, because their pass failed, and their place may now belong to another tensor.
     pub fn forget(&mut self, uses: &[Use]) {
         for results in &mut self.results {
             results.products.retain(|result| {
@@ -147,10 +148,10 @@ impl HostQueue {
         });
     }
 
-    /// Submission `number`: products of `input`, whose rows have `cols` numbers.
+    /// Submits products of `input`, whose rows have `cols` numbers, as submission `number`.
     ///
     /// # Panics
-    /// If weights are not in host memory.
+    /// Panics if weights are not in host memory.
     pub fn submit(
         &mut self,
         number: u64,
@@ -173,23 +174,25 @@ impl HostQueue {
         jobs.send(job).map_err(|_| GpuError::HostFailed)
     }
 
-    /// What another queue waits for if it is to come after submission `number`.
+    /// Returns the signal for another queue to wait for, if that queue is to come after submission `number`.
     pub fn signal_of(&self, number: u64) -> Signal {
         (self.timeline, number)
     }
 
-    /// The next results of submissions up to `number` that are still to be copied.
+    /// Returns the next results of submissions up to `number` that are still to be copied.
     pub fn take_results(&mut self, number: u64) -> Option<HostResults> {
         self.results.pop_front_if(|results| results.number <= number)
     }
 
+    /// Checks that everything so far could be computed.
+    ///
     /// # Errors
-    /// If something could not be computed: no result since can be trusted.
+    /// Fails if something could not be computed: no later result can be trusted.
     pub fn check(&self) -> Result<(), GpuError> {
         if self.failed.load(Ordering::Acquire) { Err(GpuError::HostFailed) } else { Ok(()) }
     }
 
-    /// Whether submission `number` is done.
+    /// Returns whether submission `number` is done.
     pub fn is_done(&self, number: u64) -> Result<bool, GpuError> {
         self.check()?;
         // SAFETY: the semaphore is this queue's.
@@ -217,7 +220,7 @@ impl Drop for HostQueue {
     }
 }
 
-/// Buffers that are used again once nobody else has them.
+/// Buffers that are used again once nobody else holds them.
 struct Rooms {
     heap: Heap,
     all: Vec<Arc<GpuBuffer>>,
@@ -228,7 +231,7 @@ impl Rooms {
         Self { heap, all: Vec::new() }
     }
 
-    /// A buffer of at least `len` bytes.
+    /// Returns a buffer of at least `len` bytes.
     fn take(&mut self, gpu: &Arc<Gpu>, len: usize) -> Result<Arc<GpuBuffer>, GpuError> {
         let is_free = |room: &Arc<GpuBuffer>| Arc::strong_count(room) == 1;
         if let Some(room) = self.all.iter().find(|room| room.len() >= len && is_free(room)) {
@@ -249,7 +252,7 @@ fn wait(gpu: &Gpu, (semaphore, value): Signal) -> Result<(), GpuError> {
     unsafe { gpu.device().wait_semaphores(&wait, u64::MAX) }.map_err(GpuError::of("compute"))
 }
 
-/// Computes jobs in order, and signals each one, failed or not: what waits for it must go on.
+/// Computes jobs in order, and signals each job even if it failed, because whoever waits for the signal must go on.
 fn work(
     gpu: &Gpu,
     timeline: vk::Semaphore,

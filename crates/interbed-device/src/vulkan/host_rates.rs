@@ -1,4 +1,5 @@
-//! What is faster for weights in host memory: to copy them, or to compute with them where they are.
+//! Measurements of two ways to use weights in host memory: to copy them to the GPU, or to let the host compute with
+//! them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ impl VulkanDevice {
     /// for it. Comes before the first pass, on a device that [computes on the host](Self::compute_on_host).
     ///
     /// # Errors
-    /// When the GPU fails, or has no memory.
+    /// Fails if the GPU fails, or has no memory.
     pub fn host_rates(&mut self, dtype: DType, most: Bytes) -> Result<Option<HostRates>, DeviceError> {
         let row = dtype.row_bytes(COLS).expect("whole blocks of every type");
         let rows = usize::try_from(most.0).unwrap_or(usize::MAX) / row;

@@ -1,5 +1,5 @@
-//! Products with quantised weights in integers, as the processor computes them: activations become bytes, once for all
-//! products of the same ones.
+//! Products with quantised weights in integer arithmetic, like the processor's: activations become bytes, once for all
+//! products of the same activations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,12 @@ use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
 use crate::{Operand, PassNeeds, Tensor, Use};
 
-/// Numbers of activations that share a scale, and the bytes that they take with it and the sums of their halves.
+/// Numbers of activations that share a scale.
 pub(super) const BLOCK: usize = 32;
+/// Bytes that a block takes, with its scale and the sums of its halves.
 pub(super) const BLOCK_BYTES: usize = 48;
 
-/// How products with quantised weights are computed.
+/// The arithmetic of products with quantised weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProductArithmetic {
     /// Weights become f32, and activations stay as they are.
@@ -34,16 +35,16 @@ impl fmt::Display for ProductArithmetic {
     }
 }
 
-/// Room for activations as bytes, and what is in it.
+/// Memory for activations as bytes, and the activations that it holds.
 pub(super) struct Integers {
-    /// `None` if products are not computed so.
+    /// The memory; `None` if products are not computed in integers.
     pub room: Option<Arc<GpuBuffer>>,
     /// The activations that the room has as bytes.
     pub holds: Option<Tensor>,
 }
 
 impl Integers {
-    /// Bytes of room for passes of these `needs`.
+    /// Returns the number of bytes of room for passes of these `needs`.
     pub fn bytes(needs: &PassNeeds, arithmetic: ProductArithmetic) -> usize {
         match arithmetic {
             ProductArithmetic::Float => 0,
@@ -53,10 +54,10 @@ impl Integers {
         }
     }
 
-    /// Room for passes of these `needs`, if products are computed in integers.
+    /// Creates room for passes of these `needs`, if products are computed in integers.
     ///
     /// # Errors
-    /// When the GPU cannot compute so, or has no memory.
+    /// Fails if the GPU cannot compute in integers, or has no memory.
     pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, arithmetic: ProductArithmetic) -> Result<Self, GpuError> {
         if arithmetic == ProductArithmetic::Float {
             return Ok(Self { room: None, holds: None });
@@ -68,18 +69,18 @@ impl Integers {
         Ok(Self { room: Some(Arc::new(room)), holds: None })
     }
 
-    /// Something with these uses is computed: what it overwrites is not held any more.
+    /// Notes that a command with these uses is computed: activations that the command overwrites are not held any more.
     pub fn note(&mut self, uses: &[Use]) {
         let overwrites = |x: Tensor| uses.iter().any(|used| used.writes && used.place.overlaps(&Operand::Tensor(x)));
         self.holds = self.holds.filter(|&x| !overwrites(x));
     }
 
-    /// What was recorded may never be computed.
+    /// Forgets which activations are held, because what was recorded may never be computed.
     pub fn forget(&mut self) {
         self.holds = None;
     }
 
-    /// Where products with weights of this type find their activations, if they find bytes.
+    /// Returns the address at which products with weights of this type find activations as bytes, if they use bytes.
     pub fn address(&self, dtype: DType) -> Option<u64> {
         self.room.as_ref().filter(|_| !dtype.is_plain() && !dtype.is_decoded()).map(|room| room.address())
     }

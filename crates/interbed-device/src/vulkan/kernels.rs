@@ -1,5 +1,5 @@
-//! The kernels: SPIR-V that was compiled from the GLSL beside it, specialised for types and sizes when they are first
-//! used.
+//! The kernels: SPIR-V that was compiled from the GLSL files in `shaders`, specialised for types and sizes when the
+//! kernels are first used.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -12,19 +12,19 @@ use interbed_kernels::{Activation, DType, KvDType, RopeStyle};
 use super::error::GpuError;
 use super::gpu::Gpu;
 
-/// The most bytes that a kernel is given directly; every driver takes as many.
+/// The most bytes of arguments that a kernel is given directly; every driver supports this many.
 const PUSH_MAX: u32 = 128;
 
 /// Threads of kernels that take any number.
 pub(super) const THREADS: u32 = 128;
 
-/// The most workgroups in a row, or rows of them, that every driver takes.
+/// The most workgroups in a row, and the most rows of workgroups, that every driver takes.
 const GROUPS_MAX: usize = 65_535;
 
 /// Subgroups of a workgroup of products.
 const SUBGROUPS: u32 = 4;
 
-/// A kernel, with all that it is specialised for.
+/// A kernel, with everything that the kernel is specialised for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kernel {
     /// `gather.comp`
@@ -35,7 +35,7 @@ pub(super) enum Kernel {
     Quantise,
     /// `integer_product.comp`
     IntegerProduct(Number, ProductShape),
-    /// `best.comp`, for numbers or for keys that it has left.
+    /// `best.comp`, for numbers, or for keys that an earlier run of `best.comp` has written.
     Best { of_keys: bool },
     /// `norm.comp`
     Norm,
@@ -61,20 +61,20 @@ pub(super) struct ProductShape {
 }
 
 impl ProductShape {
-    /// For so many rows of activations. What a token's results are does not depend on it.
+    /// Returns the shape for `tokens` rows of activations. A token's results do not depend on the shape.
     pub fn of(tokens: usize) -> Self {
         let tokens = tokens.next_power_of_two().min(16);
         Self { rows: (tokens / 4).max(1), tokens }
     }
 
-    /// What a kernel for weights of type `number` is specialised by.
+    /// Returns the specialisation constants of a kernel for weights of type `number`.
     fn constants(self, subgroup: u32, number: Number) -> Vec<u32> {
         let (rows, tokens) = (self.rows as u32, self.tokens as u32);
         vec![SUBGROUPS * subgroup, number.get(), rows, tokens, SUBGROUPS, subgroup]
     }
 }
 
-/// How `elementwise.comp` calls its operations.
+/// The numbers of the operations of `elementwise.comp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Elementwise {
     Add = 0,
@@ -98,7 +98,7 @@ impl Elementwise {
     }
 }
 
-/// How `weights.glsl` calls the types of weights.
+/// The number of a type of weights in `weights.glsl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Number(u32);
 
@@ -126,13 +126,13 @@ impl Number {
         Self(number)
     }
 
-    /// As kernels get it that are not specialised for it.
+    /// Returns the number, for kernels that are not specialised for it.
     pub fn get(self) -> u32 {
         self.0
     }
 }
 
-/// How `kv.glsl` calls the types of keys and values.
+/// Returns the number of a type of keys and values in `kv.glsl`.
 fn kv_number(dtype: KvDType) -> u32 {
     match dtype {
         KvDType::F32 => 0,
@@ -142,7 +142,7 @@ fn kv_number(dtype: KvDType) -> u32 {
     }
 }
 
-/// Whether the pairs of a head are neighbours.
+/// Returns whether the pairs of a head are neighbours.
 pub(super) fn are_neighbours(style: RopeStyle) -> bool {
     match style {
         RopeStyle::Halves => false,
@@ -150,12 +150,12 @@ pub(super) fn are_neighbours(style: RopeStyle) -> bool {
     }
 }
 
-/// Rows of a tile of attention.
+/// Returns how many rows a tile of attention has.
 pub(super) fn attention_rows(head_dim: usize) -> usize {
     (2048 / head_dim).clamp(1, 16)
 }
 
-/// What `gather.comp` is given.
+/// The arguments of `gather.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct GatherPush {
@@ -170,7 +170,7 @@ pub(super) struct GatherPush {
     pub unused: u32,
 }
 
-/// What `product.comp` is given.
+/// The arguments of `product.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct ProductPush {
@@ -188,7 +188,7 @@ pub(super) struct ProductPush {
     pub unused: u32,
 }
 
-/// What `norm.comp` is given.
+/// The arguments of `norm.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct NormPush {
@@ -204,7 +204,7 @@ pub(super) struct NormPush {
     pub offset: f32,
 }
 
-/// What `elementwise.comp` is given.
+/// The arguments of `elementwise.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct ElementwisePush {
@@ -216,7 +216,7 @@ pub(super) struct ElementwisePush {
     pub rows: u32,
 }
 
-/// What `keep_rows.comp` is given.
+/// The arguments of `keep_rows.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct KeepRowsPush {
@@ -226,7 +226,7 @@ pub(super) struct KeepRowsPush {
     pub rows: u32,
 }
 
-/// What `combine.comp` is given.
+/// The arguments of `combine.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct CombinePush {
@@ -240,7 +240,7 @@ pub(super) struct CombinePush {
     pub unused: u32,
 }
 
-/// What `store_kv.comp` is given.
+/// The arguments of `store_kv.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct StoreKvPush {
@@ -258,7 +258,7 @@ pub(super) struct StoreKvPush {
     pub tokens: u32,
 }
 
-/// What `attention.comp` is given.
+/// The arguments of `attention.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct AttentionPush {
@@ -268,7 +268,7 @@ pub(super) struct AttentionPush {
     pub parts: u64,
     pub tiles: u64,
     pub blocks: u64,
-    /// 0 for none.
+    /// The address of the sinks; 0 if there are none.
     pub sinks: u64,
     pub heads: u32,
     pub sharing: u32,
@@ -284,14 +284,14 @@ pub(super) struct AttentionPush {
     pub unused: u32,
 }
 
-/// What `merge.comp` is given.
+/// The arguments of `merge.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct MergePush {
     pub parts: u64,
     pub result: u64,
     pub counts: u64,
-    /// 0 for none.
+    /// The address of the sinks; 0 if there are none.
     pub sinks: u64,
     pub heads: u32,
     pub parts_per_row: u32,
@@ -331,17 +331,17 @@ impl Kernels {
         Ok(Self { gpu: Arc::clone(gpu), layout, ready: HashMap::new() })
     }
 
-    /// Subgroups of a workgroup of products.
+    /// Returns how many subgroups a workgroup of products has.
     pub fn subgroups(&self) -> usize {
         SUBGROUPS as usize
     }
 
-    /// Threads of a kernel that takes any number of them.
+    /// Returns how many threads a workgroup has in a kernel that takes any number of threads.
     pub fn threads(&self) -> usize {
         THREADS as usize
     }
 
-    /// Records that `groups` workgroups of `kernel` run, with what `push` says.
+    /// Records a run of `groups` workgroups of `kernel`, with the arguments `push`.
     pub fn run<P: Pod>(
         &mut self,
         commands: vk::CommandBuffer,

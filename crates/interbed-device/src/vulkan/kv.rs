@@ -11,7 +11,7 @@ use super::memory::{GpuBuffer, Heap};
 /// Bytes of a slab at most: few enough for every driver.
 const SLAB: usize = 1 << 30;
 
-/// Blocks in slabs; kernels get their addresses.
+/// KV blocks in slabs of GPU memory; kernels get the blocks' addresses.
 pub(super) struct GpuKv {
     layout: KvLayout,
     num_blocks: usize,
@@ -36,10 +36,10 @@ impl GpuKv {
         &self.layout
     }
 
-    /// The slab of a block, and where in it the block begins.
+    /// Returns the slab of a block, and the byte in the slab at which the block begins.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// Panics if there is no such block.
     pub fn place(&self, block: u32) -> (&Arc<GpuBuffer>, usize) {
         let block = block as usize;
         assert!(block < self.num_blocks, "a sequence has a block beyond the pool");

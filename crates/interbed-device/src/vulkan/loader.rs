@@ -8,46 +8,46 @@ use ash::vk;
 use super::error::GpuError;
 use crate::Bytes;
 
-/// What kernels need of Vulkan. Every driver since 2022 has it.
+/// The version of Vulkan that kernels need. Every driver since 2022 has this version.
 const API_VERSION: u32 = vk::API_VERSION_1_3;
 
-/// The Vulkan loader of this machine, loaded when it is asked for.
+/// The Vulkan loader of this machine.
 pub struct Vulkan {
     instance: ash::Instance,
     /// The functions of `instance` are in this library.
     _entry: ash::Entry,
 }
 
-/// A GPU, and what it can do.
+/// A GPU, with its abilities.
 #[derive(Debug, Clone)]
 pub struct GpuInfo {
-    /// Counted from 0, in the order in which drivers list them.
+    /// The number of the GPU, counted from 0 in the order in which drivers list GPUs.
     pub number: usize,
-    /// As its driver calls it.
+    /// The GPU's name, from its driver.
     pub name: String,
     /// The driver and its version.
     pub driver: String,
     /// What kind of device it is: "discrete", "integrated", "virtual", "software" or "other".
     pub kind: &'static str,
-    /// Its largest heap of device memory.
+    /// The size of the GPU's largest heap of device memory.
     pub memory: Bytes,
-    /// Whether it shares its memory with the processor.
+    /// Whether the GPU shares its memory with the processor.
     pub is_unified: bool,
-    /// Threads that compute in step.
+    /// The number of threads that compute in step.
     pub subgroup: u32,
     /// Whether copies can run beside kernels, in a queue of their own.
     pub copies_apart: bool,
-    /// Whether it has matrix units that kernels can use.
+    /// Whether the GPU has matrix units that kernels can use.
     pub has_matrices: bool,
     /// Whether kernels can take sums of products of bytes (`--gpu-products integer`).
     pub has_dot_products: bool,
-    /// Whether it has instructions for these, and they are not made of others.
+    /// Whether the GPU has instructions for sums of products of bytes, which are not made of other instructions.
     pub has_fast_dot_products: bool,
-    /// Whether it copies from host memory where that lies, instead of from memory of its driver's.
+    /// Whether the GPU copies from host memory in place, instead of from memory of the driver's.
     pub reads_host_memory: bool,
     /// Whether memory can be mapped into buffers by the page.
     pub has_sparse_memory: bool,
-    /// What it lacks, if kernels cannot run on it.
+    /// The feature that the GPU lacks, if kernels cannot run on this GPU.
     pub missing: Option<&'static str>,
 }
 
@@ -55,7 +55,7 @@ impl Vulkan {
     /// Loads Vulkan.
     ///
     /// # Errors
-    /// When there is no loader, or it cannot start.
+    /// Fails if there is no loader, or it cannot start.
     pub fn load() -> Result<Arc<Self>, GpuError> {
         let no_vulkan = |why: String| GpuError::NoVulkan { why };
         // SAFETY: the system's Vulkan loader keeps to Vulkan's specification, as do the drivers that it loads.
@@ -68,10 +68,10 @@ impl Vulkan {
         Ok(Arc::new(Self { instance, _entry: entry }))
     }
 
-    /// The GPUs of this machine; drivers that compute on the processor are among them.
+    /// Returns the GPUs of this machine; drivers that compute on the processor are among them.
     ///
     /// # Errors
-    /// When the drivers cannot list them.
+    /// Fails if the drivers cannot list them.
     pub fn gpus(&self) -> Result<Vec<GpuInfo>, GpuError> {
         Ok(self.physical_devices()?.into_iter().enumerate().map(|(number, gpu)| self.info(number, gpu)).collect())
     }
@@ -85,7 +85,7 @@ impl Vulkan {
         unsafe { self.instance.enumerate_physical_devices() }.map_err(GpuError::of("list GPUs"))
     }
 
-    /// What a GPU is and can do.
+    /// Returns the name and the abilities of a GPU.
     pub(super) fn info(&self, number: usize, gpu: vk::PhysicalDevice) -> GpuInfo {
         let mut properties_11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut properties_12 = vk::PhysicalDeviceVulkan12Properties::default();
@@ -149,7 +149,7 @@ impl Vulkan {
         extensions.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name))
     }
 
-    /// Whether buffers for copies can be made of host memory.
+    /// Returns whether buffers for copies can be made of host memory.
     fn reads_host_memory(&self, gpu: vk::PhysicalDevice) -> bool {
         let buffer = vk::PhysicalDeviceExternalBufferInfo::default()
             .usage(vk::BufferUsageFlags::TRANSFER_SRC)
@@ -163,7 +163,7 @@ impl Vulkan {
             && !can.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
     }
 
-    /// Whether the host may reset queries.
+    /// Returns whether the host may reset queries.
     pub(super) fn resets_queries(&self, gpu: vk::PhysicalDevice) -> bool {
         self.features(gpu).resets_queries
     }
@@ -214,7 +214,7 @@ struct Features {
     resets_queries: bool,
 }
 
-/// What kernels need of threads that compute in step, and a GPU lacks.
+/// Returns the ability of subgroups (threads that compute in step) that kernels need and a GPU lacks, if there is one.
 fn missing_of_subgroups(
     properties_11: &vk::PhysicalDeviceVulkan11Properties<'_>,
     properties_13: &vk::PhysicalDeviceVulkan13Properties<'_>,
@@ -233,7 +233,7 @@ fn missing_of_subgroups(
     needed.into_iter().find_map(|(has, name)| (!has).then_some(name))
 }
 
-/// Whether a family's queues do nothing but copy: they run beside kernels.
+/// Returns whether a family's queues do nothing but copy; such queues run beside kernels.
 pub(super) fn is_for_copies(family: &vk::QueueFamilyProperties) -> bool {
     let others = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS | vk::QueueFlags::VIDEO_DECODE_KHR;
     family.queue_flags.contains(vk::QueueFlags::TRANSFER) && !family.queue_flags.intersects(others)

@@ -10,18 +10,18 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use crate::HostBuffer;
 
-/// Where memory lies.
+/// The kinds of memory for the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heap {
-    /// On the GPU.
+    /// Memory on the GPU.
     Device,
-    /// In host memory, which the host writes and the GPU reads.
+    /// Host memory, which the host writes and the GPU reads.
     Upload,
-    /// In host memory, which the GPU writes and the host reads.
+    /// Host memory, which the GPU writes and the host reads.
     Readback,
 }
 
-/// Some memory of a GPU's, or that it can reach: an allocation of its own, or part of one.
+/// Some memory of a GPU's, or memory that a GPU can reach: an allocation of its own, or part of an allocation.
 #[derive(Debug)]
 pub struct GpuBuffer {
     allocation: Arc<Allocation>,
@@ -29,16 +29,16 @@ pub struct GpuBuffer {
     len: usize,
 }
 
-/// Memory as drivers give it, which many of them do only a few thousand times.
+/// Memory in the form in which drivers give it; many drivers give only a few thousand such allocations.
 #[derive(Debug)]
 struct Allocation {
     gpu: Arc<Gpu>,
     buffer: vk::Buffer,
     memory: vk::DeviceMemory,
     address: u64,
-    /// Where the host sees it.
+    /// The address at which the host sees the memory.
     mapped: Option<NonNull<u8>>,
-    /// Of the budget.
+    /// The bytes that this allocation takes of the budget.
     taken: u64,
 }
 
@@ -51,16 +51,16 @@ impl GpuBuffer {
     /// Takes `len` bytes of unspecified content.
     ///
     /// # Errors
-    /// When the budget, or the GPU, has no such memory.
+    /// Fails if the budget, or the GPU, has no such memory.
     pub fn new(gpu: &Arc<Gpu>, heap: Heap, len: usize) -> Result<Self, GpuError> {
         Ok(Self { allocation: Arc::new(Allocation::new(gpu, heap, len)?), start: 0, len })
     }
 
-    /// Lets copies to the GPU read host memory where it lies, from now on. Whoever submits them keeps the memory until
-    /// they are done, so that nobody has it to themselves and can write it.
+    /// Lets copies to the GPU read host memory in place, from now on. Whoever submits such copies keeps the memory
+    /// until the copies are done, so that nobody has exclusive access to the memory and can write it.
     ///
     /// # Errors
-    /// When the GPU or its driver cannot read this memory, or the driver gives few more allocations.
+    /// Fails if the GPU or its driver cannot read this memory, or the driver gives few more allocations.
     pub(super) fn share(gpu: &Arc<Gpu>, memory: &HostBuffer) -> Result<(), GpuError> {
         if memory.view::<Self>().is_none() {
             let (start, len) = memory.pages();
@@ -72,48 +72,49 @@ impl GpuBuffer {
         Ok(())
     }
 
-    /// Host memory as this GPU sees it, if it was [shared](Self::share) with it.
+    /// Returns host memory in the form in which this GPU sees it, if the memory was [shared](Self::share) with this
+    /// GPU.
     pub(super) fn shared<'a>(gpu: &Arc<Gpu>, memory: &'a HostBuffer) -> Option<&'a Self> {
         memory.view::<Self>().filter(|view| Arc::ptr_eq(&view.allocation.gpu, gpu))
     }
 
-    /// Some of these bytes, which no other part is to have.
+    /// Returns a part of these bytes, which no other part may contain.
     ///
     /// # Panics
-    /// If they are not within the buffer.
+    /// Panics if the bytes are not within the buffer.
     pub(super) fn part(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
         Self { allocation: Arc::clone(&self.allocation), start: self.start + range.start, len: range.len() }
     }
 
-    /// Its address, for kernels.
+    /// Returns the buffer's address, for kernels.
     pub fn address(&self) -> u64 {
         self.allocation.address + self.start as u64
     }
 
-    /// Bytes in the buffer.
+    /// Returns the number of bytes in the buffer.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the buffer has no bytes.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The driver's buffer, and where in it this one begins.
+    /// Returns the driver's buffer, and the byte of it at which this buffer begins.
     pub(super) fn handle(&self) -> (vk::Buffer, usize) {
         (self.allocation.buffer, self.start)
     }
 
-    /// The host's view of some bytes.
+    /// Returns the host's view of some bytes.
     ///
     /// # Safety
     /// Until the reference is gone, nothing else on the host uses these bytes, and the GPU does not write them; if the
     /// host writes them, the GPU does not read them either.
     ///
     /// # Panics
-    /// If the bytes are not within the buffer, or the host cannot see them.
+    /// Panics if the bytes are not within the buffer, or the host cannot see them.
     #[expect(clippy::mut_from_ref, reason = "the caller's promise")]
     pub(super) unsafe fn on_host(&self, range: Range<usize>) -> &mut [u8] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
@@ -185,10 +186,10 @@ impl Allocation {
         Ok(own)
     }
 
-    /// Host memory, which copies to the GPU read where it lies.
+    /// Creates a buffer of host memory, which copies to the GPU read in place.
     ///
     /// # Safety
-    /// As there.
+    /// The `len` bytes from `start` on are whole pages that stay mapped while the buffer exists.
     unsafe fn of_host(gpu: &Arc<Gpu>, start: NonNull<u8>, len: usize) -> Result<Self, GpuError> {
         const KIND: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
         let refused = |source| GpuError::Refused { what: "read host memory in place", source };

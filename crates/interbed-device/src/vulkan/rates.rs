@@ -1,4 +1,4 @@
-//! How fast a GPU copies: within its memory, and over its link to the host.
+//! The rates at which a GPU copies: within its memory, and over its link to the host.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,29 +9,29 @@ use super::gpu_queue::GpuQueue;
 use super::memory::{GpuBuffer, Heap};
 use super::record::copy;
 
-/// Copies in one measurement, side by side with nothing else.
+/// Copies in one measurement, while nothing else runs.
 const COPIES: usize = 8;
 
-/// Measurements of each rate; the best counts, for whatever else the machine did made the others slower.
+/// Measurements of each rate; the best counts, because other work of the machine only makes copies slower.
 const TIMES: usize = 4;
 
-/// Bytes a second.
+/// Rates of copies, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CopyRates {
-    /// That a copy within device memory reads and writes, both counted.
+    /// The rate of a copy within device memory, with the bytes read and the bytes written both counted.
     pub device: f64,
-    /// From host memory to the GPU.
+    /// The rate of copies from host memory to the GPU.
     pub to_device: f64,
-    /// From the GPU to host memory.
+    /// The rate of copies from the GPU to host memory.
     pub to_host: f64,
 }
 
 impl CopyRates {
-    /// Measures copies of `bytes`, for which there must be room twice on the GPU, and twice on the host. They should be
-    /// much more than caches hold.
+    /// Measures copies of `bytes` bytes, for which there must be room twice on the GPU, and twice on the host. `bytes`
+    /// should be much more than caches hold.
     ///
     /// # Errors
-    /// There is no such memory, or the GPU fails.
+    /// Fails if there is no such memory, or the GPU fails.
     pub fn measure(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self, GpuError> {
         let buffer = |heap| GpuBuffer::new(gpu, heap, bytes).map(Arc::new);
         let [one, other, upload, readback] =

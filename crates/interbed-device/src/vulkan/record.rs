@@ -28,7 +28,7 @@ use crate::{BandProduct, Command, HostBuffer, KvSequences, PlacedBytes, Tensor, 
 
 pub(super) use best::room_bytes;
 
-/// Workgroups in a row: every driver takes as many. Kernels that have more of them have several rows.
+/// The most workgroups in a row, which every driver supports. Kernels with more workgroups have several rows of them.
 const GROUPS_MAX: usize = 32_768;
 
 /// Bytes of a number in tensors.
@@ -38,7 +38,7 @@ const NUMBER: usize = size_of::<f32>();
 pub(super) struct Recorder<'a> {
     pub gpu: &'a Arc<Gpu>,
     pub gpu_queue: &'a mut GpuQueue,
-    /// The queue's number, and that of the submission.
+    /// The queue's number, and the submission's number.
     pub submission: (usize, u64),
     pub kernels: &'a mut Kernels,
     pub arguments: &'a mut Arguments,
@@ -53,7 +53,7 @@ pub(super) struct Recorder<'a> {
     pub best_room: &'a Arc<GpuBuffer>,
     /// The last submission of each queue that the host has waited for.
     pub known: [u64; 3],
-    /// Counts bytes that are copied from host memory where they lie.
+    /// The number of bytes that are copied from host memory in place, so far.
     pub in_place: &'a mut u64,
 }
 
@@ -61,7 +61,7 @@ impl Recorder<'_> {
     /// Records one command.
     ///
     /// # Errors
-    /// When there is no memory for what it needs, or a kernel cannot be made.
+    /// Fails if there is no memory for what the command needs, or a kernel cannot be made.
     pub fn record(&mut self, command: &Command<'_>) -> Result<(), GpuError> {
         let uses = &command.uses()[..];
         self.integers.note(uses);
@@ -253,7 +253,7 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// One product; `commands` come after what it depends on.
+    /// Records one product, into `commands` that come after everything that the product depends on.
     fn product(
         &mut self,
         commands: vk::CommandBuffer,
@@ -297,7 +297,7 @@ impl Recorder<'_> {
         self.kernels.run(commands, kernel, &push, in_rows(groups))
     }
 
-    /// `gate = activation(gate) * up` in some columns.
+    /// Records `gate = activation(gate) * up` for some columns.
     fn gate(
         &mut self,
         commands: vk::CommandBuffer,
@@ -320,7 +320,7 @@ impl Recorder<'_> {
         self.kernels.run(commands, Kernel::Elementwise(operation), &push, groups)
     }
 
-    /// Copies what the host has computed to where it belongs.
+    /// Copies the results of the host's products to their tensors.
     pub fn take_in(&mut self, results: &HostResults) -> u64 {
         let mut bytes = 0;
         for result in &results.products {
@@ -434,7 +434,7 @@ impl Recorder<'_> {
         self.tensors.address() + (tensor.range().start * NUMBER) as u64
     }
 
-    /// Where kernels find weights: on the GPU, or in a copy of them in host memory.
+    /// Returns the address at which kernels find weights: on the GPU, or in a copy of the weights in host memory.
     fn weights(&mut self, weights: &Weights) -> Result<u64, GpuError> {
         match on_gpu(weights) {
             Some((buffer, offset)) => {
@@ -445,7 +445,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// A copy of `bytes` for kernels.
+    /// Returns a copy of `bytes` for kernels.
     fn put(&mut self, bytes: &[u8]) -> Result<u64, GpuError> {
         let put = self.arguments.put(self.submission, bytes.len(), |to| to.copy_from_slice(bytes))?;
         let address = put.address();
@@ -453,7 +453,7 @@ impl Recorder<'_> {
         Ok(address)
     }
 
-    /// Numbers that the host writes.
+    /// Puts `len` numbers that the host writes where kernels can read them.
     fn put_numbers(&mut self, len: usize, values: impl FnOnce(&mut [f32])) -> Result<Put, GpuError> {
         self.arguments.put(self.submission, len * NUMBER, |bytes| values(bytemuck::cast_slice_mut(bytes)))
     }
@@ -466,7 +466,7 @@ impl Recorder<'_> {
     }
 }
 
-/// So many workgroups, and some beyond, in rows of them.
+/// Returns the size of a grid of at least `groups` workgroups, in rows.
 fn in_rows(groups: usize) -> [usize; 2] {
     [groups.min(GROUPS_MAX), groups.div_ceil(GROUPS_MAX)]
 }
@@ -482,14 +482,14 @@ pub(super) fn copy(
     copy_pieces(gpu, commands, from, to, [Piece { from: source, to: destination, len }]);
 }
 
-/// Bytes to be copied, and where they lie in either buffer.
+/// Some bytes to be copied: their places in the two buffers, and their number.
 struct Piece {
     from: usize,
     to: usize,
     len: usize,
 }
 
-/// As [`copy`], for several pieces.
+/// Records copies of several pieces. Whoever calls this keeps both buffers until the submission is done.
 fn copy_pieces(
     gpu: &Gpu,
     commands: vk::CommandBuffer,
@@ -511,7 +511,7 @@ fn copy_pieces(
     }
 }
 
-/// The GPU's memory in which weights lie, and where in it, if they are there.
+/// Returns the GPU's memory in which weights lie, and the byte in it at which they begin, if they are on the GPU.
 fn on_gpu(weights: &Weights) -> Option<(&Arc<GpuBuffer>, usize)> {
     match weights.place() {
         (PlacedBytes::Gpu(buffer), range) => Some((buffer, range.start)),
@@ -524,7 +524,7 @@ fn row_bytes(weights: &Weights) -> u32 {
     bytes.expect("weights have whole rows") as u32
 }
 
-/// The patches of a row, or its scales: what decides where its numbers begin.
+/// Returns the number of patches or of scales of a row, which decides where the row's numbers begin.
 fn patches(weights: &Weights) -> u32 {
     match weights.dtype() {
         DType::CodedBf16 { patches } => patches.into(),

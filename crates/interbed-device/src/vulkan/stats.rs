@@ -1,19 +1,19 @@
-//! What a GPU has been used for.
+//! Counts of what a GPU has been used for.
 
 use std::sync::Arc;
 
 use crate::Bytes;
 
-/// The memory of a GPU and what went over its link.
+/// The memory of a GPU and the bytes that went over the GPU's link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceStats {
-    /// The GPU, as its driver calls it.
+    /// The GPU's name, from its driver.
     pub name: Arc<str>,
-    /// Its memory in use.
+    /// The GPU's memory in use.
     pub memory_used: Bytes,
-    /// Its memory that may be used.
+    /// The GPU's memory that may be used.
     pub memory_budget: Bytes,
-    /// Bytes that the host handed to it.
+    /// Bytes that the host handed to the GPU.
     pub bytes_to_device: u64,
     /// Bytes that came back to the host.
     pub bytes_to_host: u64,

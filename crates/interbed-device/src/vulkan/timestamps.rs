@@ -1,8 +1,9 @@
-//! When batches ran on a GPU, in the host's time.
+//! The times at which batches ran on a GPU, in the host's time.
 //!
-//! The clocks of both are compared by the batches themselves: none begins before it was handed over, and one that finds
-//! nothing to wait for begins right then. So the GPU's clock is as far behind as the batch shows that began soonest;
-//! what is wrong is no more than the time from its handing over to its beginning.
+//! The batches themselves compare the clocks of the host and the GPU: no batch begins before it was handed over, and a
+//! batch that finds nothing to wait for begins at once. So the batch that began soonest after its handing over shows
+//! how far the GPU's clock is behind. The error is no more than the time from that batch's handing over to its
+//! beginning.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::Queue;
 /// Batches that can be in flight and have their times noted.
 const SLOTS: u32 = 256;
 
-/// The most batches that are kept until somebody takes them; then the rest has no times.
+/// The most batches that are kept until somebody takes them; further batches have no times.
 const BATCHES_MAX: usize = 100_000;
 
 /// A batch of commands that ran on a queue of a device.
@@ -24,11 +25,11 @@ const BATCHES_MAX: usize = 100_000;
 pub struct DeviceEvent {
     /// The queue.
     pub queue: Queue,
-    /// Commands in it.
+    /// The number of commands in the batch.
     pub operations: usize,
-    /// When it began, as far as the clocks of host and device can be compared.
+    /// The time at which the batch began, as far as the clocks of host and device can be compared.
     pub start: Instant,
-    /// When it ended.
+    /// The time at which the batch ended.
     pub end: Instant,
 }
 
@@ -47,7 +48,7 @@ pub(super) struct Batch {
     queue: Queue,
     operations: usize,
     handed: Instant,
-    /// The GPU's times of its beginning and its end.
+    /// The GPU's times of the batch's beginning and end.
     ticks: [u64; 2],
 }
 
@@ -59,7 +60,7 @@ pub(super) struct Timed {
 }
 
 impl Timestamps {
-    /// For a queue for kernels or for copies; `None` if it notes no times.
+    /// Creates the times of a queue for kernels or for copies; returns `None` if the queue notes no times.
     pub fn new(gpu: &Arc<Gpu>, queue: Queue, for_copies: bool) -> Result<Option<Self>, GpuError> {
         if gpu.tick_bits(for_copies) == 0 {
             return Ok(None);
@@ -79,13 +80,13 @@ impl Timestamps {
         Some(Timed { slot, handed: Instant::now() })
     }
 
-    /// Notes when what was recorded has ended; it is handed over now.
+    /// Notes when the recorded commands have ended; the batch must be handed over now.
     pub fn end(&mut self, commands: vk::CommandBuffer, timed: &mut Timed) {
         self.note(commands, 2 * timed.slot + 1);
         timed.handed = Instant::now();
     }
 
-    /// The batch, of so many operations, is done.
+    /// Notes that the batch, of `operations` operations, is done.
     pub fn done(&mut self, Timed { slot, handed }: Timed, operations: usize) {
         let mut ticks = [0u64; 2];
         let flags = vk::QueryResultFlags::TYPE_64;
@@ -97,7 +98,7 @@ impl Timestamps {
         }
     }
 
-    /// The batches that have run since the last call.
+    /// Returns the batches that have run since the last call.
     pub fn take(&mut self) -> impl Iterator<Item = Batch> {
         self.batches.drain(..)
     }
@@ -116,15 +117,15 @@ impl Drop for Timestamps {
     }
 }
 
-/// A GPU's clock beside the host's. All queues have the same.
+/// A GPU's clock, related to the host's clock. All queues have the same clock.
 pub(super) struct Clock {
     /// Nanoseconds of a tick, and the bits of ticks that do not count.
     nanoseconds: f64,
     unused_bits: u32,
-    /// The host's times count from here, and the GPU's from the first that it noted.
+    /// The origin of the host's times; the GPU's times count from the first time that the GPU noted.
     origin: Instant,
     first_tick: Option<u64>,
-    /// Nanoseconds from the origin to that first time, at the least.
+    /// Lower bound of the nanoseconds from the origin to the first time that the GPU noted.
     first: Option<f64>,
 }
 
@@ -140,7 +141,7 @@ impl Clock {
         }
     }
 
-    /// These batches in the host's time.
+    /// Returns the times of these batches in the host's time.
     pub fn events(&mut self, batches: &[Batch]) -> impl Iterator<Item = DeviceEvent> {
         for batch in batches {
             let handed = batch.handed.saturating_duration_since(self.origin).as_nanos() as f64;
@@ -155,7 +156,7 @@ impl Clock {
         })
     }
 
-    /// Nanoseconds from the first time to another, which may come before it.
+    /// Returns the nanoseconds from the first time to `tick`, which may come before the first time.
     fn since_first(&mut self, tick: u64) -> f64 {
         let first = *self.first_tick.get_or_insert(tick);
         let ticks = (tick.wrapping_sub(first) << self.unused_bits) as i64 >> self.unused_bits;

@@ -141,7 +141,7 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
     }
 }
 
-/// The keys or values of a run: their addresses, and which of their elements are wanted.
+/// The addresses of a run's keys or values, and the elements of them that are wanted.
 #[derive(Clone, Copy)]
 pub(super) struct RowSlots<'a> {
     /// A slot for each key of the run; only slots of visible keys are read.
@@ -188,8 +188,8 @@ pub(super) unsafe fn add_values(
 }
 
 /// Implements [`add_values`] for one level. Rows are processed in blocks: first the keys that only some rows of a block
-/// see before the others, row by row; then the keys that all of them see, together; then those that only some see
-/// afterwards. So each row's chain goes through its keys in ascending order.
+/// see before the others, row by row; then the keys that all rows of the block see, together; then the keys that only
+/// some rows see afterwards. So each row's chain goes through its keys in ascending order.
 ///
 /// # Safety
 /// The conditions of [`add_values`] hold.

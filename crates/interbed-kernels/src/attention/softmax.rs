@@ -6,13 +6,14 @@ use super::RUN;
 use crate::Level;
 use crate::simd::{LANES, Simd, dispatch, exp, load_few, store_few};
 
-/// The softmax state of a row. Its sum of weighted values is stored elsewhere, relative to the same greatest score.
+/// The softmax state of a row. The row's sum of weighted values is stored elsewhere, relative to the same greatest
+/// score.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// The greatest score so far.
     pub greatest: f32,
-    /// The sum of `e^(score - greatest)`. It is NaN once a score was not finite, since an overflow must show and the
-    /// weights alone would hide it.
+    /// The sum of `e^(score - greatest)`. The sum is NaN once a score was not finite, because an overflow must show and
+    /// the weights alone would hide it.
     pub total: f32,
 }
 
@@ -43,10 +44,10 @@ pub(super) unsafe fn weigh_rows(
     ));
 }
 
-/// Merges the state `from` with its sums `others` into `into` with its `sums`.
+/// Merges the state `from` and its sums `others` into the state `into` and its sums `sums`.
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub(super) fn merge(level: Level, into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]) {
     assert_eq!(sums.len(), others.len());
     dispatch!(level, merge_kernel::<_>(into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]));
@@ -104,9 +105,8 @@ unsafe fn weigh_kernel<S: Simd>(
 /// Turns the products of one row with a run's keys into weights relative to the greatest score so far, and returns the
 /// factor by which earlier sums have to be multiplied. Keys outside `keys` get weight zero.
 ///
-/// # Safety
-/// [`RUN`] elements are writable at `scores`; those that `keys` names hold products; `keys` is not empty and ends
-/// within the run.
+/// [`RUN`] elements are writable at `scores`, and the elements that `keys` names hold products. `keys` is not empty and
+/// ends within the run.
 #[inline(always)]
 unsafe fn weigh_row<S: Simd>(s: S, scores: *mut f32, keys: &Range<usize>, scale: f32, seen: &mut Seen) -> f32 {
     let vectors = keys.start / LANES * LANES..keys.end.next_multiple_of(LANES);

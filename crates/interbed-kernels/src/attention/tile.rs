@@ -19,7 +19,7 @@ const SUMS: usize = 16 << 10;
 /// Tiles with at least this many rows widen values once for all rows rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
 
-/// Maximum number of rows of a tile for heads of `head_dim` elements.
+/// Returns the maximum number of rows of a tile for heads of `head_dim` elements.
 pub(super) const fn rows_max(head_dim: usize) -> usize {
     let fitting = SUMS / head_dim;
     if fitting < ROWS { fitting } else { ROWS }
@@ -33,7 +33,7 @@ pub(super) struct Tile<'a> {
     pub kv: KvView<'a>,
     /// Slot 0 of this layer's and head's keys in block 0.
     pub keys: *const u8,
-    /// The query of the tile's first head for its first token. Heads are adjacent, and tokens are `token_stride`
+    /// The query of the tile's first head for the tile's first token. Heads are adjacent, and tokens are `token_stride`
     /// elements apart.
     pub queries: *const f32,
     pub token_stride: usize,
@@ -54,7 +54,7 @@ impl Tile<'_> {
         self.tokens * self.heads
     }
 
-    /// Positions that one token of the tile sees.
+    /// Returns the positions that one token of the tile sees.
     fn seen_by(&self, token: usize) -> Range<usize> {
         seen_from(self.first_position + token, self.window)
     }
@@ -65,7 +65,8 @@ impl Tile<'_> {
     }
 }
 
-/// Positions that a token at `position` sees: its own and those before it within the sliding window.
+/// Returns the positions that a token at `position` sees: the token's own and the positions before it within the
+/// sliding window.
 pub(super) fn seen_from(position: usize, window: Option<usize>) -> Range<usize> {
     window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
 }
@@ -75,7 +76,7 @@ pub(super) fn stretches_of(positions: &Range<usize>) -> Range<usize> {
     positions.start / STRETCH..positions.end.div_ceil(STRETCH)
 }
 
-/// A thread's working memory for one tile. It lies on the stack and is not initialized.
+/// A thread's working memory for one tile, which lies on the stack and is not initialized.
 pub(super) struct Workspace {
     /// Keys transposed to `[CHUNK, RUN]`, or values widened to `[RUN, CHUNK]`.
     chunk: MaybeUninit<Aligned<{ CHUNK * RUN }>>,
@@ -99,26 +100,26 @@ impl Workspace {
 
 /// Destination of a tile's results, by row; rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
-    /// Sums of `[head_dim]` each, or null if they are not wanted. Their initial contents do not matter if a row's first
-    /// stretch is among those computed.
+    /// Addresses of the sums of each row, `[head_dim]`, or null if the sums are not wanted. The initial values of a
+    /// row's sums do not matter if the row's first stretch is among the stretches computed.
     pub sums: &'a [*mut f32],
     /// Softmax state of each row, which includes earlier stretches.
     pub seen: &'a mut [Seen],
 }
 
-/// What the results of some stretches stand for.
+/// The meaning of the results of some stretches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One stretch's part, which is merged later.
+    /// The results are one stretch's part, which is merged later.
     Part,
-    /// These stretches merged into earlier results; more stretches follow.
+    /// The stretches are merged into earlier results; more stretches follow.
     Continued,
-    /// These stretches merged into earlier results; the result is final.
+    /// The stretches are merged into earlier results; the result is final.
     Last,
 }
 
-/// Computes attention over `stretches`, each by itself. Merges them in ascending order, except for [`Kind::Part`].
-/// Stretches that are not the first that a row sees are merged into the row's earlier results.
+/// Computes attention over `stretches`, each stretch by itself. Merges the results in ascending order, except for
+/// [`Kind::Part`]. A stretch that is not the first that a row sees is merged into the row's earlier results.
 ///
 /// # Safety
 /// The tile's queries, and the slots of the positions it sees, are readable; the results are writable and have the
@@ -165,7 +166,7 @@ pub(super) unsafe fn attend(
     }
 }
 
-/// The `count` elements at `first` as a slice.
+/// Returns the `count` elements at `first` as a slice.
 ///
 /// # Safety
 /// The elements are writable, and nothing else touches them while they are in use.
@@ -174,8 +175,8 @@ unsafe fn numbers<'a>(first: *mut f32, count: usize) -> &'a mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(first, count) }
 }
 
-/// Computes attention over one stretch of [`STRETCH`] positions; writes zeros and [`Seen::NOTHING`] for rows that see
-/// nothing of it.
+/// Computes attention over one stretch of [`STRETCH`] positions. Writes zeros and [`Seen::NOTHING`] for rows that see
+/// nothing of the stretch.
 ///
 /// # Safety
 /// The conditions of [`attend`] hold.
@@ -260,8 +261,8 @@ unsafe fn attend_run(
     }
 }
 
-/// The slots of a run's keys. Keys that the tile does not see get the slot of one that it does, which is readable and
-/// has no effect. Prefetches the values, which are needed after the keys.
+/// Returns the slots of a run's keys. A key that the tile does not see gets the slot of a key that the tile sees, which
+/// is readable and has no effect. Prefetches the values, which are needed after the keys.
 fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
     let (bytes, offset) = (tile.layer.slot_bytes(), tile.layer.value_offset());
     let mut slots = [std::ptr::null::<u8>(); RUN];

@@ -11,12 +11,13 @@ const PANEL_ROWS: usize = 32;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Maximum number of rows of type `weights` that are decoded at a time.
+/// Returns the maximum number of rows of type `weights` that are decoded at a time.
 pub(crate) const fn panel_rows(weights: DType) -> usize {
     PANEL_ROWS * size_of::<u16>() / weights.decoded().block_bytes()
 }
 
-/// Elements of f32 that a [`Panel`] for rows of `cols` needs, including room to align it to a cache line.
+/// Returns the number of elements of f32 that a [`Panel`] for rows of `cols` needs, including room to align it to a
+/// cache line.
 pub(crate) const fn panel_len(cols: usize) -> usize {
     (PANEL_ROWS * cols * size_of::<u16>() + LINE).div_ceil(size_of::<f32>())
 }
@@ -35,7 +36,7 @@ impl<'a> Panel<'a> {
         Self { numbers: &mut bytemuck::cast_slice_mut(area)[..PANEL_ROWS * cols], cols }
     }
 
-    /// Decodes `rows` of `weights`, at most [`panel_rows`] of them.
+    /// Decodes `rows` of `weights`, which must be at most [`panel_rows`] rows.
     pub(crate) fn decode(&mut self, level: Level, weights: Matrix<'_>, rows: Range<usize>) -> Matrix<'_> {
         let count = rows.len();
         if weights.dtype() == DType::Fp8 {
@@ -54,7 +55,7 @@ impl<'a> Panel<'a> {
 /// Decodes `rows` of a coded matrix into `out`, `[rows, cols]` in bf16.
 ///
 /// # Panics
-/// If the matrix is not coded, has no such rows, or `out` has another length.
+/// Panics if the matrix is not coded, has no such rows, or `out` has another length.
 fn decode_rows(level: Level, weights: Matrix<'_>, rows: Range<usize>, out: &mut [u16]) {
     let DType::CodedBf16 { patches } = weights.dtype() else { panic!("{} is not coded", weights.dtype()) };
     let (cols, row_bytes) = (weights.cols(), weights.row_bytes());

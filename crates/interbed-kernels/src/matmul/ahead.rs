@@ -14,12 +14,13 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// For weights that are read in place; [`Ahead::further`] then sets the first row to prefetch.
+    /// Creates a prefetch of weights that are read in place; [`Ahead::further`] then sets the first row to prefetch.
     pub fn in_place(w: Matrix<'_>) -> Self {
         Self { in_place: true, ..Self::decoded_next(w, 0) }
     }
 
-    /// For weights that are decoded first: the rows from `row` on are decoded next, which may not exist.
+    /// Creates a prefetch for weights that are decoded before use: the rows from `row` on, which may not exist, are
+    /// decoded next.
     pub fn decoded_next(w: Matrix<'_>, row: usize) -> Self {
         let row_bytes = w.row_bytes();
         let first = w.bytes().as_ptr().wrapping_add(row * row_bytes);
@@ -31,13 +32,13 @@ impl Ahead {
         Self { first: cached.cast(), row_bytes: 0, step_bytes: 0, in_place: false }
     }
 
-    /// Whether the weights are read in place.
+    /// Returns whether the weights are read in place.
     #[inline(always)]
     pub fn is_in_place(self) -> bool {
         self.in_place
     }
 
-    /// The rows from `row` on.
+    /// Returns the rows from `row` on.
     #[inline(always)]
     pub fn from(self, row: usize) -> Self {
         Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }
@@ -49,8 +50,8 @@ impl Ahead {
         if self.in_place { self.from(rows) } else { self }
     }
 
-    /// Address of the part of row `row` (counted from the first) that corresponds to column `col`. It need not be
-    /// readable.
+    /// Returns the address of the part of row `row` (counted from the first) that corresponds to column `col`. It need
+    /// not be readable.
     #[inline(always)]
     pub fn at(&self, row: usize, col: usize) -> *const u8 {
         self.first.wrapping_add(row * self.row_bytes + col / 8 * self.step_bytes)

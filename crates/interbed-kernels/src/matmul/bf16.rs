@@ -1,7 +1,7 @@
 //! Products of bf16 weights with activations rounded to bf16, by AVX-512's dot products of pairs.
 //!
-//! The order of sums is that of [`super::vector`], where a lane adds up pairs of `k`. Activations are rounded once per
-//! operation. Weights are read in place or, for many tokens, a panel at a time.
+//! The order of sums is the order of [`super::vector`], where a lane adds up pairs of `k`. Activations are rounded once
+//! per operation. Weights are read in place or, for many tokens, a panel at a time.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ use crate::{DType, Level, Matrix};
 #[cfg(target_arch = "x86_64")]
 const STEP: usize = 32;
 
-/// Whether `level` has the instructions of these kernels. (AMX is faster still.)
+/// Returns whether `level` has the instructions of these kernels. (AMX is faster still.)
 pub(crate) fn runs_at(level: Level) -> bool {
     level.instructions() >= Instructions::Avx512Bf16 && cfg!(target_arch = "x86_64")
 }
 
-/// The token that proves that `level` has the instructions.
+/// Returns the token that proves that `level` has the instructions.
 ///
 /// # Panics
-/// If the level does not have them.
+/// Panics if the level does not have them.
 #[cfg(target_arch = "x86_64")]
 fn token(level: Level) -> crate::simd::Bf16Dots {
     crate::simd::Bf16Dots::of(level).expect("a level that multiplies bf16")
@@ -123,7 +123,7 @@ mod x86 {
     /// Rounds one row to bf16 and pads it with zeros.
     ///
     /// # Panics
-    /// If `to` is shorter than the row in whole steps.
+    /// Panics if `to` is shorter than the row in whole steps.
     pub(super) fn pack_row(s: Bf16Dots, from: &[f32], to: &mut [u16]) {
         // SAFETY: the token proves the instructions.
         unsafe { pack_row_kernel(s, from, to) };

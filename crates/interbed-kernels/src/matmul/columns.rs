@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-/// Destination of a product's results, `[tokens, columns]`: all columns of a buffer, or those that a band of the
+/// Destination of a product's results, `[tokens, columns]`: all columns of a buffer, or the columns that a band of the
 /// weights' rows computes.
 #[derive(Debug)]
 pub struct Columns<'a> {
@@ -14,32 +14,32 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// All columns of `out`, `[tokens, columns]`.
+    /// Creates the columns of all of `out`, `[tokens, columns]`.
     ///
     /// # Panics
-    /// If `out` is not whole rows.
+    /// Panics if `out` is not whole rows.
     pub fn new(out: &'a mut [f32], columns: usize) -> Self {
         assert!(columns > 0 && out.len().is_multiple_of(columns));
         let tokens = out.len() / columns;
         Self { first: out.as_mut_ptr(), tokens, columns, stride: columns, buffer: PhantomData }
     }
 
-    /// Splits off the first `count` columns; returns them and the rest.
+    /// Splits off the first `count` columns; returns these columns and the rest.
     ///
     /// # Panics
-    /// If there are fewer columns.
+    /// Panics if there are fewer columns.
     pub fn split_at(self, count: usize) -> (Self, Self) {
         assert!(count <= self.columns);
         let behind = Self { first: self.first.wrapping_add(count), columns: self.columns - count, ..self };
         (Self { columns: count, ..self }, behind)
     }
 
-    /// Number of tokens (rows).
+    /// Returns the number of tokens (rows).
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }
@@ -49,7 +49,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Results that several threads write: each writes different columns, those of its rows of the weights.
+/// Results that several threads write. Each thread writes different columns: the columns of its rows of the weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Output {
     first: *mut f32,
@@ -63,18 +63,19 @@ unsafe impl Send for Output {}
 unsafe impl Sync for Output {}
 
 impl Output {
-    /// The results from column `first` on.
+    /// Returns the results from column `first` on.
     pub fn behind(self, first: usize) -> Self {
         Self { first: self.first.wrapping_add(first), ..self }
     }
 
-    /// Address of the result of `row` for `token`. It may be dereferenced only if [`Columns`] has that element.
+    /// Returns the address of the result of `row` for `token`. It may be dereferenced only if [`Columns`] has that
+    /// element.
     #[inline(always)]
     pub fn at(&self, token: usize, row: usize) -> *mut f32 {
         self.first.wrapping_add(token * self.stride + row)
     }
 
-    /// The results of `count` rows from `row` on for `token`.
+    /// Returns the results of `count` rows from `row` on for `token`.
     ///
     /// # Safety
     /// [`Columns`] has these elements, and nothing else touches them while they are in use.

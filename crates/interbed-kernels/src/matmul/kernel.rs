@@ -18,10 +18,10 @@ use crate::{DType, Level, cache, coded};
 /// Number of tokens from which a product is limited by arithmetic rather than by reading weights.
 const MANY_TOKENS: usize = 64;
 
-/// Rows of a chunk of work for many tokens, so that its outputs stay in the cache.
+/// Number of rows of a chunk of work for many tokens, such that the outputs of a chunk stay in the cache.
 const CHUNK_ROWS: usize = panel::ROWS;
 
-/// Bytes of weights in a chunk of work for few tokens: enough to be read at full speed.
+/// Bytes of weights in a chunk of work for few tokens, which are enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Form of the activations that a kernel reads.
@@ -31,39 +31,39 @@ pub(crate) enum Form {
     Plain,
     /// Rounded to bf16, `[tokens, cols]` with rows padded with zeros.
     Bf16,
-    /// Rounded to bf16, in the order in which AMX reads its second operand.
+    /// Rounded to bf16, in the order in which AMX reads the second operand of a product.
     Tiles,
-    /// Rounded to bytes, with a scale for each 32.
+    /// Rounded to bytes, with a scale for each 32 activations.
     Bytes,
 }
 
 impl Form {
-    /// The form that products with weights of `dtype` read.
+    /// Returns the form that products with weights of `dtype` read.
     pub(crate) fn of(level: Level, dtype: DType) -> Self {
         // The form does not depend on the number of tokens.
         Kernel::of(level, dtype, 1).form()
     }
 }
 
-/// How a product is computed.
+/// The way in which a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kernel {
-    /// A few rows of weights with a few tokens at a time, in f32.
+    /// Multiplies a few rows of weights with a few tokens at a time, in f32.
     Rows,
-    /// Panels of weights that are widened once for all tokens, in f32.
+    /// Multiplies panels of weights that are widened once for all tokens, in f32.
     Panels,
-    /// Like [`Kernel::Rows`], with dot products of pairs of bf16.
+    /// Multiplies like [`Kernel::Rows`], with dot products of pairs of bf16.
     DotRows,
-    /// Like [`Kernel::Panels`], with dot products of pairs of bf16.
+    /// Multiplies like [`Kernel::Panels`], with dot products of pairs of bf16.
     DotPanels,
-    /// AMX tiles of bf16.
+    /// Multiplies AMX tiles of bf16.
     Tiles,
-    /// Dot products of bytes.
+    /// Computes dot products of bytes.
     Bytes(Layout),
 }
 
 impl Kernel {
-    /// The kernel for products of `tokens` tokens with weights of this type.
+    /// Returns the kernel for products of `tokens` tokens with weights of this type.
     pub fn of(level: Level, weights: DType, tokens: usize) -> Self {
         let many = tokens >= panel::tokens_min(level, weights.is_decoded());
         match weights.decoded() {
@@ -76,7 +76,7 @@ impl Kernel {
         }
     }
 
-    /// The form in which the kernel reads activations.
+    /// Returns the form in which the kernel reads activations.
     pub fn form(self) -> Form {
         match self {
             Self::Rows | Self::Panels => Form::Plain,
@@ -86,18 +86,18 @@ impl Kernel {
         }
     }
 
-    /// Whether the kernel reads coded weights directly; for other kernels they are decoded first.
+    /// Returns whether the kernel reads coded weights directly; for other kernels the weights are decoded first.
     pub fn decodes(self) -> bool {
         matches!(self, Self::Panels | Self::DotPanels)
     }
 
-    /// Number of rows of `row_bytes` bytes that a thread computes at a time.
+    /// Returns the number of rows of `row_bytes` bytes that a thread computes at a time.
     pub fn chunk_rows(self, tokens: usize, row_bytes: usize) -> usize {
         if self.decodes() || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
     }
 
-    /// Number of rows of `cols` weights, stored as `weights`, to decode at a time. Weights for few tokens are used only
-    /// once, so the decoded rows should still be in the L1 cache then.
+    /// Returns the number of rows of `cols` weights, stored as `weights`, to decode at a time. Weights for few tokens
+    /// are used only once, so the decoded rows should still be in the L1 cache then.
     pub fn rows_decoded(self, weights: DType, tokens: usize, cols: usize) -> usize {
         let most = coded::panel_rows(weights);
         if tokens > vector::TILE_TOKENS || self == Self::Tiles {

@@ -1,9 +1,9 @@
 //! Products for many tokens: weights are widened or decoded once, for all tokens.
 //!
-//! The order of sums is that of [`super::vector`], whatever the batch. A panel of weights, with the columns of one
-//! chain ([`Unit::CHAIN`]), stays in the L2 cache while all tokens are multiplied with it, a tile of their activations
-//! at a time in the L1 cache. Meanwhile the next panel's weights come from memory. Rows of panel and tile are a cache
-//! line longer than a chain: at a distance of a power of two all would map to a few sets of the cache.
+//! The order of sums is the order of [`super::vector`], whatever the batch. A panel of weights, with the columns of one
+//! chain ([`Unit::CHAIN`]), stays in the L2 cache while all tokens are multiplied with the panel, a tile of their
+//! activations at a time in the L1 cache. Meanwhile the next panel's weights come from memory. Rows of panel and tile
+//! are a cache line longer than a chain: at a distance of a power of two all rows would map to a few sets of the cache.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use super::wanted::{LINE, Wanted};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
 use crate::{DType, Level, Matrix, coded, fp8};
 
-/// Number of tokens from which panels pay. With many registers and weights that need no decoding, tiles that read
-/// weights in place stay faster for longer.
+/// Returns the number of tokens from which panels pay. With many registers and weights that need no decoding, tiles
+/// that read weights in place stay faster for longer.
 pub(super) fn tokens_min(level: Level, coded: bool) -> usize {
     if level.has_many_registers() && !coded { 81 } else { 19 }
 }
@@ -110,7 +110,7 @@ impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
     /// Operands with activations `x`, which has a row of `x_cols` for each token; `work` has [`WORK_LEN`] elements.
     ///
     /// # Panics
-    /// If `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
+    /// Panics if `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
     /// [`ROWS`], or `work` is too short.
     pub fn new(
         level: Level,
@@ -136,8 +136,9 @@ impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
 /// Computes the whole product, panel by panel.
 ///
 /// # Safety
-/// The unit's weight type is that of the weights, or what they are decoded to, and rows of activations are as long as
-/// the unit reads them. The output has all tokens and rows, and no other thread touches these columns of it.
+/// The unit's weight type is the type of the weights, or the type that they are decoded to, and rows of activations are
+/// as long as the unit reads. The output has all tokens and rows, and no other thread touches these columns of the
+/// output.
 #[inline(always)]
 pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &mut PanelOperands<'_, U::X>)
 where

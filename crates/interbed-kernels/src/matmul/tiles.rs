@@ -46,12 +46,12 @@ const BLOCK_STEPS_MAX: usize = 16;
 /// Steps that one work item packs.
 const PACK_STEPS: usize = 16;
 
-/// Whether `level` has the instructions of these kernels.
+/// Returns whether `level` has the instructions of these kernels.
 pub(crate) fn runs_at(level: Level) -> bool {
     level.instructions() >= Instructions::Amx && cfg!(target_arch = "x86_64")
 }
 
-/// Elements of a thread's work area: the sums of one block of outputs.
+/// Returns the number of elements of a thread's work area: the sums of one block of outputs.
 pub(crate) const fn work_len(tokens: usize) -> usize {
     let padded = tokens.next_multiple_of(GROUP);
     match padded <= STREAMED_TOKENS {
@@ -74,12 +74,12 @@ impl Layout {
         Self { tokens, steps: cols.div_ceil(STEP) }
     }
 
-    /// The block of tokens that begins with `first`.
+    /// Returns the block of tokens that begins with `first`.
     fn tokens_from(&self, first: usize) -> Range<usize> {
         first..(first + TOKEN_BLOCK).min(self.tokens)
     }
 
-    /// Steps of a block of columns when `tokens` tokens are multiplied.
+    /// Returns the number of steps of a block of columns when `tokens` tokens are multiplied.
     fn block_steps(&self, tokens: usize) -> usize {
         match tokens <= STREAMED_TOKENS {
             true => self.steps,
@@ -88,14 +88,14 @@ impl Layout {
         }
     }
 
-    /// The block of columns that contains `step`.
+    /// Returns the block of columns that contains `step`.
     fn columns_of(&self, step: usize, tokens: usize) -> Range<usize> {
         let size = self.block_steps(tokens);
         let first = step / size * size;
         first..(first + size).min(self.steps)
     }
 
-    /// Element offset of the pairs of `step` of the group that begins with `token`.
+    /// Returns the element offset of the pairs of `step` of the group that begins with `token`.
     fn place(&self, token: usize, step: usize) -> usize {
         let block = self.tokens_from(token / TOKEN_BLOCK * TOKEN_BLOCK);
         let columns = self.columns_of(step, block.len());
@@ -181,7 +181,7 @@ mod x86 {
     /// The level's instructions exist.
     ///
     /// # Panics
-    /// If `to` does not have the length of the step's pairs.
+    /// Panics if `to` does not have the length of the step's pairs.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
     pub(super) unsafe fn pack_step(s: Bf16Dots, x: &[f32], cols: usize, step: usize, to: &mut [u16]) {
         let members = x.len() / cols;

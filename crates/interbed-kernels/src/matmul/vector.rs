@@ -20,7 +20,7 @@ use crate::{DType, Level, Matrix};
 /// Columns of one chain of sums in f32; longer rows have several chains, whose sums are added up in order.
 pub(super) const CHAIN: usize = 512;
 
-/// Weight rows of a tile: as many load streams as a core follows with ease.
+/// Weight rows of a tile; a core follows this many load streams with ease.
 pub(super) const TILE_ROWS: usize = 4;
 
 /// Token columns of a tile with many registers: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
@@ -40,12 +40,12 @@ const FOLLOWED_TOKENS: usize = 2;
 /// Bytes that streams are prefetched ahead.
 const STREAM_AHEAD: usize = 4096;
 
-/// How vectors of weights and activations are loaded, multiplied and summed at one level.
+/// The loads, products and sums of vectors of weights and activations at one level.
 pub(super) trait Unit: Copy {
     /// Types of an activation and of a weight in memory.
     type X: Copy;
     type W: Copy;
-    /// Types of a vector of either, and of a vector of sums.
+    /// Types of a vector of activations or weights, and of a vector of sums.
     type Vector: Copy;
     type Sums: Copy;
     /// Columns of a vector.
@@ -63,7 +63,7 @@ pub(super) trait Unit: Copy {
     /// Loads `count` activations; the other lanes are zero.
     ///
     /// # Safety
-    /// `count` activations are readable, or a whole vector where rows of activations are padded to whole ones.
+    /// `count` activations are readable, or a whole vector if rows of activations are padded to whole vectors.
     unsafe fn load_part(self, from: *const Self::X, count: usize) -> Self::Vector;
     /// Loads a vector of weights.
     ///
@@ -78,10 +78,10 @@ pub(super) trait Unit: Copy {
     /// Stores a vector in the format that [`Unit::load`] reads, for weights that are multiplied with many tokens.
     ///
     /// # Panics
-    /// If `to` does not have [`Unit::STEP`] elements.
+    /// Panics if `to` does not have [`Unit::STEP`] elements.
     fn store(self, v: Self::Vector, to: &mut [Self::X]);
     fn multiply_add(self, w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
-    /// Writes the sum of each vector to `to`, or adds it if `added`.
+    /// Writes the sum of each vector to `to`, or adds the sum to `to` if `added`.
     fn put_sums<const R: usize>(self, sums: [Self::Sums; R], to: &mut [f32; R], added: bool);
     /// Prefetches the cache line at `from`, which need not be readable.
     fn prefetch(self, from: *const u8);
@@ -238,12 +238,12 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &RowOperands<U::X, U::W>, fir
     }
 }
 
-/// Whether `asked` is the number of rows to prefetch for a single tile of tokens.
+/// Returns whether `asked` is the number of rows to prefetch for a single tile of tokens.
 const fn is_alone(asked: usize) -> bool {
     matches!(asked, TILE_ROWS | STREAMS)
 }
 
-/// The rows ahead that tile `tile` of `tiles` tiles of tokens prefetches.
+/// Returns the rows ahead that tile `tile` of `tiles` tiles of tokens prefetches.
 fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
     match (many_registers, tiles) {
         (_, 1) => 0..TILE_ROWS,

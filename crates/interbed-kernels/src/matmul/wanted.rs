@@ -8,7 +8,7 @@ use crate::{DType, Matrix, coded, fp8};
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// The cache lines of a panel that is read soon. They need not be readable.
+/// The cache lines of a panel that is read soon. The lines need not be readable.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub first: *const u8,
@@ -19,7 +19,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The panel of `rows`, as far as they exist, from `column` on.
+    /// Returns the cache lines of the panel of `rows`, as far as these rows exist, from `column` on.
     #[inline(always)]
     pub fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
         let columns = column..(column + U::CHAIN).min(weights.cols());
@@ -38,20 +38,20 @@ impl Wanted {
         }
     }
 
-    /// The `i`th of `count` parts of each row's lines.
+    /// Returns the `i`th of `count` parts of each row's lines.
     #[inline(always)]
     pub fn part(self, i: usize, count: usize) -> Self {
         let lines = self.lines * i / count..self.lines * (i + 1) / count;
         Self { first: self.first.wrapping_add(lines.start * LINE), lines: lines.len(), ..self }
     }
 
-    /// Number of lines of `row`; 0 if there is no such row.
+    /// Returns the number of lines of `row`; 0 if there is no such row.
     #[inline(always)]
     pub fn lines_of(self, row: usize) -> usize {
         if row < self.rows { self.lines } else { 0 }
     }
 
-    /// Address of line `line` of `row`.
+    /// Returns the address of line `line` of `row`.
     #[inline(always)]
     pub fn at(self, row: usize, line: usize) -> *const u8 {
         self.first.wrapping_add(row * self.row_bytes + line * LINE)

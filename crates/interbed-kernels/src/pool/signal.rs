@@ -1,5 +1,5 @@
-//! How a caller hands a job to workers, and learns that all are done with it. This file does not know threads, so that
-//! a model checker can explore the orders in which they may run (`tests/it/pool.rs`).
+//! The way in which a caller hands a job to workers, and learns that all workers are done with the job. This file does
+//! not use threads, so that a model checker can explore the orders in which threads may run (`tests/it/pool.rs`).
 
 use std::sync::PoisonError;
 
@@ -65,8 +65,8 @@ impl<J: Copy> Signal<J> {
         self.wake.notify_all();
     }
 
-    /// Waits for the job after the one that a worker has `seen`; `None` if there are no more. The worker calls
-    /// [`done`](Signal::done) when it has finished it.
+    /// Waits for the job after the job that a worker has `seen`; returns `None` if there are no more jobs. The worker
+    /// calls [`done`](Signal::done) when it has finished the job.
     pub(super) fn next(&self, seen: &mut u64) -> Option<J> {
         loop {
             *seen = self.next_epoch(*seen);
@@ -111,7 +111,7 @@ impl<J: Copy> Signal<J> {
     }
 }
 
-/// Locks a mutex. No code that can panic runs under these locks, so a poisoned one holds sound data.
+/// Locks a mutex. No code that can panic runs under these locks, so a poisoned mutex holds sound data.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -28,13 +28,13 @@ impl Loop {
         (self.body)(rounds);
     }
 
-    /// Number of operations of `rounds` rounds.
+    /// Returns the number of operations of `rounds` rounds.
     pub(super) fn operations(&self, rounds: usize) -> f64 {
         self.operations as f64 * rounds as f64
     }
 }
 
-/// The loop for `unit`, if the level has that unit.
+/// Returns the loop for `unit`, if the level has that unit.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     if !unit.exists_at(level) {
         return None;

@@ -3,7 +3,7 @@
 use crate::level::Instructions;
 use crate::{DType, Level};
 
-/// An arithmetic unit, named after what it multiplies.
+/// An arithmetic unit, named after the numbers that the unit multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// Multiply-adds of f32 lanes.
@@ -22,7 +22,7 @@ impl Unit {
     /// Every unit.
     pub const ALL: [Self; 5] = [Self::F32Fma, Self::Bf16Dot, Self::Int8Dot, Self::AmxBf16, Self::AmxInt8];
 
-    /// The unit that products of weights of this type use at this level.
+    /// Returns the unit that products of weights of this type use at this level.
     pub fn of(level: Level, weights: DType) -> Self {
         let amx = level.instructions() == Instructions::Amx;
         match weights.decoded() {
@@ -35,7 +35,7 @@ impl Unit {
         }
     }
 
-    /// Whether a machine of this level has the unit.
+    /// Returns whether a machine of this level has the unit.
     pub fn exists_at(self, level: Level) -> bool {
         match self {
             Self::F32Fma | Self::Int8Dot => true,
@@ -44,7 +44,7 @@ impl Unit {
         }
     }
 
-    /// A short name, for reports and scripts.
+    /// Returns a short name, for reports and scripts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32Fma => "f32-fma",

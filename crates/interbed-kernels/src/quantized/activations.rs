@@ -25,8 +25,8 @@ pub(super) const TILE: usize = 16;
 #[cfg(target_arch = "x86_64")]
 pub(super) const ROW_TOKENS: usize = 3;
 
-/// Minimum number of tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for the
-/// scaling after the product, while vectors cost the same for each token. Estimated, not measured.
+/// Minimum number of tokens for which AMX pays: a tile costs as much for one token as for sixteen, most of it for the
+/// scaling after the product, while vectors have a cost for each token. This number was estimated, not measured.
 #[cfg(target_arch = "x86_64")]
 const TILE_TOKENS_MIN: usize = TILE / 2 + 1;
 
@@ -54,7 +54,7 @@ pub(crate) enum Layout {
 impl Layout {
     const ALL: [Self; 3] = [Self::Rows, Self::Spans, Self::Tiles];
 
-    /// The layout that products of `tokens` tokens read; it also selects their kernel.
+    /// Returns the layout that products of `tokens` tokens read; it also selects their kernel.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one kernel for all"))]
     pub fn of(level: Level, tokens: usize) -> Self {
         match level.instructions() {
@@ -66,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// Number of tokens that are never divided among threads.
+    /// Returns the number of tokens that are never divided among threads.
     fn granule(self) -> usize {
         match self {
             Self::Rows | Self::Spans => 1,
@@ -89,7 +89,7 @@ pub(super) struct Activations<'a> {
 }
 
 impl Activations<'_> {
-    /// Number of blocks from one token to the next in [`Layout::Rows`].
+    /// Returns the number of blocks from one token to the next in [`Layout::Rows`].
     #[inline(always)]
     pub fn row_blocks(&self) -> usize {
         debug_assert_eq!(self.layout, Layout::Rows);
@@ -97,10 +97,10 @@ impl Activations<'_> {
     }
 }
 
-/// Bytes of scratch memory that [`quantize`] needs for `tokens` tokens, in any layout.
+/// Returns the number of bytes of scratch memory that [`quantize`] needs for `tokens` tokens, in any layout.
 ///
 /// # Panics
-/// If the number overflows.
+/// Panics if the number overflows.
 pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     Layout::ALL.into_iter().fold(0, |most, layout| most.max(Sizes::of(layout, tokens, cols).total()))
 }
@@ -109,7 +109,7 @@ pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
 /// already holds.
 ///
 /// # Panics
-/// If `cols` is not a multiple of 32, or the scratch memory is smaller than [`scratch_bytes`].
+/// Panics if `cols` is not a multiple of 32, or the scratch memory is smaller than [`scratch_bytes`].
 pub(super) fn quantize<'a>(
     pool: &Pool,
     level: Level,
@@ -166,7 +166,7 @@ impl Sizes {
         }
     }
 
-    /// Bytes of all parts, with room for alignment.
+    /// Returns the number of bytes of all parts, with room for alignment.
     fn total(&self) -> usize {
         let total = self.codes.checked_add(self.scales).and_then(|sum| sum.checked_add(self.sums));
         total.and_then(|sum| sum.checked_add(LINE)).expect("activations that exist can be counted")
@@ -192,7 +192,7 @@ impl<'a> Quantising<'a> {
         self.x.len() / self.cols
     }
 
-    /// The blocks of a token.
+    /// Returns the blocks of a token.
     fn of_token(&self, token: usize) -> &'a [[f32; BLOCK]] {
         self.x[token * self.cols..][..self.cols].as_chunks::<BLOCK>().0
     }
@@ -338,7 +338,7 @@ impl Encode for Avx512 {
     }
 }
 
-/// Encodes a block with unusual numbers. Not inlined, so that the code of the common case stays small.
+/// Encodes a block with unusual numbers. This function is not inlined, so that the code of the common case stays small.
 #[cold]
 #[inline(never)]
 fn encode_rare(x: &[f32; BLOCK]) -> Encoded {

@@ -101,9 +101,9 @@ unsafe fn panel<F: Octet, const T: usize>(
     }
 }
 
-/// Prefetches part `part` of the bytes that the next sixteen rows have in place of these rows' span. It goes from one
-/// end to the other, which memory delivers faster than the pieces in the order of use, and a little at a time, as a
-/// core can track few lines in flight and its other loads wait for those.
+/// Prefetches part `part` of the bytes that the next sixteen rows have in place of these rows' span. The prefetches go
+/// from one end to the other, which memory delivers faster than the pieces in the order of use. Each prefetch asks for
+/// little, because a core can track few lines in flight and other loads wait for those lines.
 #[inline(always)]
 fn ask<F: Octet>(job: &ProductRows<'_>, first: usize, span: usize, part: usize) {
     const LINE: usize = 64;

@@ -16,8 +16,8 @@ const ADDED_AT: usize = 2;
 /// A type whose small fields vector instructions can extract.
 pub(super) trait Collect: Format {
     /// Whether the fields are half floats in each block of 32: the scale and, with minima, the number that is added. A
-    /// kernel that uses codes only once extracts the fields along with them ([`GroupFields`]), as collecting those of a
-    /// whole span first would mean waiting for all of it.
+    /// kernel that uses codes only once extracts the fields along with the codes ([`GroupFields`]), because it would
+    /// otherwise have to wait for the fields of a whole span.
     const IN_BLOCKS: bool = false;
 
     /// Does the work of [`Format::collect`] for one span of sixteen rows.
@@ -100,8 +100,8 @@ impl Collect for Q6K {
     }
 }
 
-/// Loads the half floats at byte `AT` of the eight blocks of sixteen rows: each vector has those of two blocks, the
-/// first block's in the lower half of each lane.
+/// Loads the half floats at byte `AT` of the eight blocks of sixteen rows. Each vector has the half floats of two
+/// blocks, the first block's in the lower half of each lane.
 #[inline(always)]
 fn halves<F: Format, const AT: usize>(s: Avx512, spans: Spans<'_, F>) -> [__m512i; 4] {
     let mut rows = [s._mm512_setzero_si512(); 4];
@@ -227,8 +227,8 @@ fn words<F: Format>(s: Avx512, spans: Spans<'_, F>, at: usize) -> [__m512i; 4] {
     )
 }
 
-/// Transposes words. The first of four vectors has four words of row 0, then of rows 4, 8 and 12; the next vectors
-/// those of the rows that follow. Returns each word of all sixteen rows, in their order.
+/// Transposes words. The first of four vectors has four words of row 0, then of rows 4, 8 and 12; each next vector has
+/// the words of the rows that follow. Returns each word of all sixteen rows, in the order of the rows.
 #[inline(always)]
 pub(super) fn turned(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     let (ab, cd) = (s._mm512_unpacklo_epi32(a, b), s._mm512_unpacklo_epi32(c, d));
@@ -241,7 +241,7 @@ pub(super) fn turned(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// The lower and the upper halves of sixteen words.
+/// Returns the lower and the upper halves of sixteen words.
 #[inline(always)]
 fn low_and_high(s: Avx512, words: __m512i) -> (__m256i, __m256i) {
     (s._mm512_cvtepi32_epi16(words), s._mm512_cvtepi32_epi16(s._mm512_srli_epi32::<16>(words)))

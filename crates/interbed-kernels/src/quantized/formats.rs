@@ -1,5 +1,5 @@
-//! Formats of the quantized types as kernels see them: codes of 32 numbers as bytes, and the small fields of sixteen
-//! rows.
+//! Formats of the quantized types in the form in which kernels read them: codes of 32 numbers as bytes, and the small
+//! fields of sixteen rows.
 //!
 //! A code is an unsigned byte: its integer plus `OFFSET`. In a block of 32 columns, `c` are the activations' codes
 //! (`product.rs` defines the order of the sums):

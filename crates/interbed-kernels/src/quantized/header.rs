@@ -41,7 +41,7 @@ impl Header {
     };
 }
 
-/// The small fields as they are stored in the file, so that all arithmetic can be done on sixteen rows at once.
+/// The small fields in the form that they have in the file, so that all arithmetic can be done on sixteen rows at once.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Fields {

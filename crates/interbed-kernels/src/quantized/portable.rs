@@ -51,8 +51,8 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &ProductRows<'_>) {
     }
 }
 
-/// Unpacks the integers of a span to 16 bits, as machines without better instructions multiply many of these at a time.
-/// Not inlined, or the compiler would repeat it for each token.
+/// Unpacks the integers of a span to 16 bits, because machines without better instructions multiply many 16-bit
+/// integers at a time. This function is not inlined, because the compiler would repeat it for each token.
 #[inline(never)]
 fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SPAN_BLOCKS]) {
     for (block, weights) in weights[..blocks].iter_mut().enumerate() {

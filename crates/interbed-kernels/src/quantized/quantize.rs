@@ -14,7 +14,7 @@ use crate::DType;
 /// `numbers`: whole blocks. `out`: [`DType::row_bytes`] of `numbers.len()`.
 ///
 /// # Panics
-/// If `dtype` is another type, or the lengths disagree.
+/// Panics if `dtype` is another type, or the lengths disagree.
 pub fn quantize(dtype: DType, numbers: &[f32], out: &mut [u8]) {
     assert_eq!(dtype.row_bytes(numbers.len()), Some(out.len()), "{} numbers as {dtype}", numbers.len());
     match dtype {
@@ -147,7 +147,8 @@ fn inverse(scale: f32) -> f32 {
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// The nearest integer to `number` (ties to even) if it is between -2^22 and 2^22; some integer otherwise.
+/// Returns the nearest integer to `number` (ties to even) if `number` is between -2^22 and 2^22; otherwise returns an
+/// arbitrary integer.
 fn rounded(number: f32) -> i32 {
     // 1.5 * 2^23: adding it leaves the integer in the low bits of the mantissa, in one vector instruction.
     const ROUND: f32 = 12_582_912.0;

@@ -58,7 +58,7 @@ fn split(s: Avx512, bytes: __m512i) -> [__m512i; 2] {
     [s._mm512_and_si512(bytes, mask), s._mm512_and_si512(s._mm512_srli_epi16::<4>(bytes), mask)]
 }
 
-/// Loads the 32 bytes of `a`, followed by those of `b`.
+/// Loads the 32 bytes of `a`, followed by the 32 bytes of `b`.
 #[inline(always)]
 fn load2(s: Avx512, a: &[u8; 32], b: &[u8; 32]) -> __m512i {
     s._mm512_inserti64x4::<1>(s._mm512_castsi256_si512(s.load256(a)), s.load256(b))
@@ -134,8 +134,8 @@ fn look_up(s: Avx512, table: &[u8; 16], [first, last]: [__m512i; 2]) -> [__m512i
     [s._mm512_shuffle_epi8(table, first), s._mm512_shuffle_epi8(table, last)]
 }
 
-/// Unpacks bytes whose lower halves are the codes of two blocks and whose upper halves are those of the next two:
-/// blocks 0 and 1 in the first 32 bytes, 2 and 3 in the last.
+/// Unpacks bytes whose lower halves are the codes of two blocks and whose upper halves are the codes of the next two
+/// blocks: blocks 0 and 1 are in the first 32 bytes, blocks 2 and 3 in the last.
 #[inline(always)]
 fn paired_nibbles(s: Avx512, bytes: &[u8; 64]) -> [__m512i; 2] {
     let [even, odd] = split(s, s.load512(bytes));

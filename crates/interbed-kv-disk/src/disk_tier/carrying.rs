@@ -1,4 +1,4 @@
-//! Segments that are emptied: what is worth keeping of them is read, and written again elsewhere.
+//! Empties segments: the blocks of a segment that are worth keeping are read, and written again elsewhere.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
@@ -12,16 +12,16 @@ use crate::record::{Header, unpack};
 /// A segment that is being emptied.
 pub(super) struct Carrying {
     segment: u32,
-    /// Records still to be read.
+    /// Records that are still to be read, each with the names and indices of the blocks that are kept.
     records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)>,
-    /// Whether one is being read, with room for its blocks.
+    /// Buffers for the blocks of the record that is being read; `None` if no record is being read.
     reading: Option<Vec<Vec<u8>>>,
     /// Blocks that were read and are not yet written again.
     keys: HashSet<BlockKey>,
 }
 
 impl DiskTier {
-    /// Empties a segment, if room is short.
+    /// Begins to empty a segment, if room is short.
     pub(super) fn reclaim(&mut self) {
         if self.carrying.is_some() {
             return;
@@ -41,8 +41,8 @@ impl DiskTier {
         self.go_on_carrying();
     }
 
-    /// Reads the next record of what is carried over, when there are buffers for its blocks; ends it when nothing is
-    /// left.
+    /// Reads the next record of the segment that is being emptied, if there are buffers for its blocks. Ends the
+    /// emptying if nothing is left.
     pub(super) fn go_on_carrying(&mut self) {
         let room = self.block_buffers.len();
         let Some(carrying) = &mut self.carrying else { return };
@@ -69,7 +69,7 @@ impl DiskTier {
         }
     }
 
-    /// Stages what was read of a segment that is being emptied.
+    /// Stages the blocks that were read from a record of the segment that is being emptied.
     pub(super) fn carry(
         &mut self,
         record: RecordPlace,
@@ -92,7 +92,7 @@ impl DiskTier {
         }
     }
 
-    /// These are written again, or never will be.
+    /// Notes that the blocks `keys` are written again, or never will be.
     pub(super) fn carried(&mut self, keys: &[BlockKey]) {
         if let Some(carrying) = &mut self.carrying {
             carrying.keys.retain(|key| !keys.contains(key));

@@ -1,5 +1,5 @@
-//! Blocks that leave memory for swap space and that the store has: nothing is written for them. The slot remembers
-//! where the store has its content, and the segment is held until the slot is used for something else or is free.
+//! Spares swaps the writing of blocks that the store has. The slot remembers where the store has the block's content.
+//! The segment with this content is held until the slot is used for something else or is free.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,15 +14,16 @@ use crate::record::unpack;
 use crate::shape::RecordShape;
 use crate::swap_store::{SwapEnded, SwapTook};
 
-/// Slots hold at most one in this many of the store's segments: the others can still be emptied.
+/// The inverse of the share of the store's segments that may be held for slots; the other segments can still be
+/// emptied.
 const SEGMENTS_SHARE: u32 = 4;
 
-/// What is kept for slots takes at most one part in this many of the memory for buffers, but at least room for
-/// [`SLOTS_MIN`] of them.
+/// The inverse of the share of the memory for buffers that kept slots may take. They may take the room for
+/// [`SLOTS_MIN`] slots if that is more.
 const MEMORY_SHARE: usize = 32;
 const SLOTS_MIN: usize = 64;
 
-/// Where a slot's content is, and what it must be.
+/// Place in the store of a slot's content, and what that content must be.
 struct KeptSlot {
     record: RecordPlace,
     expected: Expected,
@@ -37,25 +38,25 @@ struct Reading {
     failed: Option<String>,
 }
 
-/// See the [module](self).
+/// Slots whose contents the store has, and swaps that read such contents.
 pub(super) struct KeptSlots {
-    /// The most slots that contents are kept for.
+    /// Maximum number of slots that contents are kept for.
     most: usize,
     kept: HashMap<SwapSlot, KeptSlot>,
-    /// How many slots hold each segment. [segment]
+    /// Number of slots that hold each segment. [segment]
     pub(super) held: HashMap<u32, usize>,
     reading: Vec<Reading>,
     ended: VecDeque<SwapEnded>,
 }
 
 impl KeptSlots {
-    /// Room for what a store remembers whose buffers take about `wanted` bytes.
+    /// Creates room for the slots of a store whose buffers take about `wanted` bytes.
     pub(super) fn new(shape: &RecordShape, wanted: usize) -> Self {
         let most = Self::most(shape, wanted);
         Self { most, kept: HashMap::new(), held: HashMap::new(), reading: Vec::new(), ended: VecDeque::new() }
     }
 
-    /// Memory that all of it takes, in bytes.
+    /// Returns the number of bytes of memory that the kept slots take at most.
     pub(super) fn bytes(shape: &RecordShape, wanted: usize) -> usize {
         Self::most(shape, wanted) * Self::slot_bytes(shape)
     }
@@ -64,12 +65,12 @@ impl KeptSlots {
         (wanted / MEMORY_SHARE / Self::slot_bytes(shape)).max(SLOTS_MIN)
     }
 
-    /// A slot's entry, in a hash map that doubles when it grows, and its tokens.
+    /// Returns the number of bytes of a slot's entry, in a hash map that doubles when it grows, and of its tokens.
     fn slot_bytes(shape: &RecordShape) -> usize {
         3 * size_of::<(SwapSlot, KeptSlot)>() + shape.block_size() * size_of::<TokenId>() + 16
     }
 
-    /// Whether nothing is being read.
+    /// Returns whether nothing is being read.
     pub(super) fn is_settled(&self) -> bool {
         self.reading.is_empty()
     }
@@ -85,8 +86,8 @@ impl KeptSlots {
 }
 
 impl DiskTier {
-    /// `slot` is to hold a content, which has this name if it has one. Whether it need not be written, since the store
-    /// has it and keeps it.
+    /// Begins to keep the content that `slot` is to hold, whose name is `label` if it has one. Returns whether the
+    /// content need not be written to the slot, since the store has it and keeps it.
     pub fn keep_slot(&mut self, slot: SwapSlot, label: Option<BlockLabel>) -> bool {
         self.release_slot(slot);
         let Some(BlockLabel { key, parent, tokens, .. }) = label else { return false };
@@ -105,18 +106,18 @@ impl DiskTier {
         true
     }
 
-    /// The most segments that are held for slots.
+    /// Returns the maximum number of segments that are held for slots.
     pub(super) fn most_held_for_slots(&self) -> usize {
         most_held(self.tier.config())
     }
 
-    /// Keeps nothing for the slots of which `is_used` says that they are not used.
+    /// Stops keeping contents for the slots for which `is_used` returns false.
     pub fn retain_slots(&mut self, is_used: impl Fn(SwapSlot) -> bool) {
         let unused: Vec<_> = self.slots.kept.keys().copied().filter(|&slot| !is_used(slot)).collect();
         unused.into_iter().for_each(|slot| self.release_slot(slot));
     }
 
-    /// How many slots it keeps the contents of.
+    /// Returns the number of slots whose contents the store keeps.
     pub fn num_kept_slots(&self) -> usize {
         self.slots.kept.len()
     }
@@ -132,8 +133,8 @@ impl DiskTier {
         self.tier.release(record.segment);
     }
 
-    /// Begins to bring back those of `transfers` whose slots it keeps, and takes them out of the list. Whether there
-    /// are any: their end is then reported by [`poll_slots`](Self::poll_slots).
+    /// Begins to bring back those of `transfers` whose slots' contents the store keeps, and takes them out of the list.
+    /// Returns whether there are any; their end is then reported by [`poll_slots`](Self::poll_slots).
     pub fn fetch_slots(&mut self, id: SwapId, transfers: &mut Vec<BlockSwap>) -> bool {
         let mut records: Vec<(RecordPlace, Vec<BlockId>, Vec<Expected>)> = Vec::new();
         transfers.retain(|BlockSwap { block, slot }| {
@@ -158,8 +159,9 @@ impl DiskTier {
         true
     }
 
-    /// Goes on with what is in flight; blocks are filled here. Returns a swap of which all that was
-    /// [kept](Self::keep_slot) has come, or failed to. Waits for one up to `wait` while any is in flight.
+    /// Continues the reads in flight, and fills `blocks` with what has come. Returns a swap of which all
+    /// [kept](Self::keep_slot) contents have come, or failed to. The call waits for such a swap up to `wait` while any
+    /// is in flight.
     pub fn poll_slots(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
         let deadline = Instant::now() + wait;
         loop {
@@ -178,7 +180,7 @@ impl DiskTier {
         }
     }
 
-    /// A record of which `into` are filled was read, or could not be.
+    /// Fills the blocks `into` from a record that was read, or notes why the record could not be read.
     pub(super) fn slots_were_read(
         &mut self,
         id: SwapId,
@@ -203,7 +205,7 @@ impl DiskTier {
     }
 }
 
-/// Segments that may be held for slots.
+/// Returns the number of segments that may be held for slots.
 pub(super) fn most_held(config: &KvTierConfig) -> usize {
     (config.num_segments / SEGMENTS_SHARE) as usize
 }

@@ -1,4 +1,4 @@
-//! How a store on disk is kept, why it cannot be, and its figures.
+//! Options, errors and figures of a store on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use interbed_io::{DiskTurns, IoError};
 use interbed_kv::{Gate, KeyChain, TierCounts};
 use thiserror::Error;
 
-/// Tells how a store of KV on disk is kept.
+/// Options that say how a store of KV on disk is kept.
 #[derive(Debug, Clone)]
 pub struct DiskOptions {
-    /// Bytes that the store may take on the disk.
+    /// Number of bytes that the store may take on the disk.
     pub bytes: u64,
-    /// Bytes of memory for buffers, as far as a record that is read, and the blocks of one and a quarter, do not take
-    /// more.
+    /// Number of bytes of memory for buffers. The store takes more if a record that is read, and the blocks of one
+    /// record and a quarter, take more.
     pub buffer_bytes: usize,
-    /// Bytes that may be written in a day; `None` for no limit.
+    /// Number of bytes that may be written in a day; `None` for no limit.
     pub writes_per_day: Option<u64>,
     /// Time after its writing for which a block may be read; `None` for no limit.
     pub ttl: Option<Duration>,
-    /// Decides which blocks return often enough to be written at all.
+    /// Gate that decides which blocks return often enough to be written at all.
     pub gate: Gate,
-    /// Number of blocks in a frame, the part of a sequence's KV that is streamed at once, and how many frames are read
-    /// ahead; 0 if no KV is streamed.
+    /// Number of blocks in a frame, and number of frames that are read ahead. A frame is the part of a sequence's KV
+    /// that is streamed at once. Both numbers are 0 if no KV is streamed.
     pub frames: (usize, usize),
-    /// Computes the keys of contents, if another tier must know them by equal keys.
+    /// Key chain that computes the keys of contents, if another tier must know them by equal keys.
     pub names: Option<KeyChain>,
-    /// Turns at the disk, by which reads and writes give way to other users of it.
+    /// Turns at the disk, by which reads and writes give way to other users of the disk.
     pub turns: Arc<DiskTurns>,
 }
 
-/// Tells why a store cannot be used.
+/// Reason why a store cannot be used.
 #[derive(Debug, Error)]
 pub enum DiskTierError {
     /// The system refused a call.
@@ -42,56 +42,56 @@ pub enum DiskTierError {
     /// The store would have too few bytes to be of use.
     #[error("{got} bytes of disk are too few for KV: {least} or more are needed")]
     TooSmall {
-        /// Bytes that were asked for.
+        /// Number of bytes that were asked for.
         got: u64,
-        /// Bytes that are needed.
+        /// Number of bytes that are needed.
         least: u64,
     },
     /// The system refused memory for buffers.
     #[error("there is no memory for buffers of {bytes} bytes to read KV into")]
     Memory {
-        /// Bytes of each buffer.
+        /// Number of bytes of each buffer.
         bytes: usize,
     },
 }
 
-/// Figures of the store since the start.
+/// Figures of a store since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct DiskStats {
     /// Number of contents that can be read, or are being written.
     pub blocks: usize,
-    /// Bytes of segments in use; a segment is the part of the store that is emptied as a whole.
+    /// Number of bytes of segments in use; a segment is the part of the store that is emptied as a whole.
     pub bytes_used: u64,
-    /// Bytes that the store may take.
+    /// Number of bytes that the store may take.
     pub bytes_total: u64,
-    /// Counts of contents that were found, stored and forgotten; see [`TierCounts`].
+    /// Counts of contents that were found, stored and forgotten, as [`TierCounts`] explains.
     pub counts: TierCounts,
-    /// Bytes written, including headers and blocks that were written again.
+    /// Number of bytes written, including headers and blocks that were written again.
     pub written_bytes: u64,
-    /// Bytes that were read.
+    /// Number of bytes that were read.
     pub read_bytes: u64,
-    /// Blocks that are known to have reached the disk.
+    /// Number of blocks that are known to have reached the disk.
     pub durable_blocks: u64,
-    /// Blocks that were not stored for want of a buffer, of room, or of budget.
+    /// Number of blocks that were not stored for want of a buffer, of room, or of budget.
     pub refused_blocks: u64,
-    /// Writes and syncs that have failed.
+    /// Number of writes and syncs that have failed.
     pub write_errors: u64,
-    /// Reads that have failed, or brought other bytes than expected.
+    /// Number of reads that have failed, or brought other bytes than expected.
     pub read_errors: u64,
-    /// Blocks that were forgotten because they were too old.
+    /// Number of blocks that were forgotten because they were too old.
     pub expired_blocks: u64,
-    /// Blocks that wait to be written, or are being written.
+    /// Number of blocks that wait to be written, or are being written.
     pub queued_blocks: usize,
-    /// Records that wait to be read, or are being read.
+    /// Number of records that wait to be read, or are being read.
     pub queued_reads: usize,
-    /// Frames that passes have read; a frame is the part of a sequence's KV that is streamed at once.
+    /// Number of frames that passes have read; a frame is the part of a sequence's KV that is streamed at once.
     pub frames: u64,
-    /// Seconds that passes waited for [`frames`](Self::frames).
+    /// Number of seconds that passes waited for [`frames`](Self::frames).
     pub frame_seconds: f64,
     /// Whether writes are paused after a failure.
     pub paused: bool,
-    /// Bytes per second at which fetches have read.
+    /// Rate at which fetches have read, in bytes per second.
     pub read_rate: f64,
-    /// Bytes that swaps did not have to write, since the store holds them already.
+    /// Number of bytes that swaps did not have to write, since the store holds them already.
     pub swap_spared_bytes: u64,
 }

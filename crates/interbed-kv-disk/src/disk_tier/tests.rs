@@ -26,7 +26,7 @@ fn options(bytes: u64) -> DiskOptions {
     }
 }
 
-/// The KV of the block of this name.
+/// Returns the KV of the block of this name.
 fn kv(shape: &RecordShape, key: BlockKey) -> Vec<u8> {
     let seed = u64::from_le_bytes(std::array::from_fn(|at| key.0[at]));
     (0..shape.block_bytes() as u64)
@@ -34,7 +34,7 @@ fn kv(shape: &RecordShape, key: BlockKey) -> Vec<u8> {
         .collect()
 }
 
-/// A chain of blocks: what they continue, their tokens, and their names.
+/// Returns a chain of blocks: for each block the key of the block before it, its tokens, and its key.
 fn chain(keys: &KeyChain, number: usize, length: usize) -> Vec<(BlockKey, Vec<TokenId>, BlockKey)> {
     let mut parent = keys.root(&ChainRoot::new(None, 0));
     let block = |index: usize| {
@@ -81,7 +81,7 @@ fn store(tier: &mut DiskTier, pool: &mut PlainBlocks, blocks: &[(BlockKey, Vec<T
     }
 }
 
-/// Brings back what there is of a chain, and checks it. Returns how many blocks came.
+/// Brings back the blocks of a chain that the store has, and checks them. Returns how many blocks came.
 fn fetch(tier: &mut DiskTier, pool: &mut PlainBlocks, id: u64, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) -> usize {
     let names: Vec<_> = blocks.iter().map(|(.., key)| *key).collect();
     let found = tier.look_up(&names);
@@ -317,7 +317,7 @@ fn a_store_that_is_too_small_is_refused() {
     assert!(error.to_string().contains("are needed"), "{error}");
 }
 
-/// Numbers below a limit, that follow from a seed.
+/// Returns a source of numbers below a limit, which follow from a seed.
 fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut rng = Rng(seed);
     move |end| rng.below(end as usize) as u64
@@ -397,7 +397,7 @@ fn frames_are_the_layers_of_what_was_stored_or_lost() {
     assert!(right > 2000 && lost > 10 && unkept > 5, "{right} {lost} {unkept}");
 }
 
-/// The swap of blocks from, or to, slots of the same numbers.
+/// Returns the swap of blocks from, or to, slots of the same numbers.
 fn copies(numbers: std::ops::Range<u32>) -> Vec<BlockSwap> {
     numbers.map(|number| BlockSwap { block: BlockId(number), slot: SwapSlot(number) }).collect()
 }

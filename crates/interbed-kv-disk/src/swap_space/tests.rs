@@ -1,4 +1,4 @@
-//! Swaps over a real file and a faulty one: blocks come back as they were, or not at all.
+//! Tests of swaps over a real file and a faulty one: blocks come back as they were, or not at all.
 
 use interbed_io::testing::{Effect, Fault, FaultySpace, Which, WriteEffect};
 use interbed_io::{DirectRead, SwapFile};
@@ -19,7 +19,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Blocks of so many times 1,536 bytes, of which the last page in the file is not full in general.
+    /// Creates swap space for blocks of a multiple of 1,536 bytes, which mostly do not fill their last page in the
+    /// file.
     fn new(times: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let block_bytes = 1536 * times;
@@ -55,7 +56,7 @@ impl Bench {
         id
     }
 
-    /// The next swap that ends.
+    /// Returns the next swap that ends.
     fn wait(&mut self) -> SwapEnded {
         loop {
             if let Some(ended) = self.space.poll(&mut self.pool, Duration::from_secs(1)) {
@@ -204,7 +205,7 @@ fn a_space_that_holds_no_block_is_refused() {
     assert!(matches!(refused, Some(SwapSpaceError::TooSmall { got: 4096, slot: 8192 })), "{refused:?}");
 }
 
-/// Speed is a figure to be looked at, not to be tested: disks differ.
+/// Prints the speed of swaps, as a figure to be looked at. No test checks the speed, since disks differ.
 #[test]
 #[ignore = "a measurement: run it in release, with --nocapture, when the machine is quiet"]
 fn share_of_the_engine_thread_in_a_swap() {

@@ -1,4 +1,4 @@
-//! What tiers below memory are told, and how a prefix comes back from them.
+//! Tells tiers below memory about contents, and brings prefixes back from these tiers.
 
 use super::BlockManager;
 use crate::{
@@ -24,9 +24,9 @@ impl BlockManager {
     }
 
     /// Returns the contents that were evicted since the last call, in order; none unless contents have
-    /// [keys](Self::name_contents). The bytes of these contents are still in the blocks, until copies that were not
-    /// yet [taken](Self::take_copies) are made, or a pass begins, or the memory of blocks that have left is given
-    /// back. To be called after the copies of [`compact`](Self::compact) were made.
+    /// [keys](Self::name_contents). The call comes after the copies of [`compact`](Self::compact) were made. The bytes
+    /// of these contents are still in the blocks, until copies that were not yet [taken](Self::take_copies) are made,
+    /// or a pass begins, or the memory of blocks that have left is given back.
     pub fn take_evicted(&mut self) -> Vec<Evicted> {
         self.cache.names_mut().map(|names| names.take_evicted()).unwrap_or_default()
     }
@@ -46,9 +46,9 @@ impl BlockManager {
         self.cache.key(block)
     }
 
-    /// Returns the keys of the full blocks of `id`, whose tokens are `token_ids`, from the first block that memory
-    /// does not have. The last token is in none of these blocks, since it must be computed. Empty if contents have no
-    /// [keys](Self::name_contents), or if the sequence shares nothing.
+    /// Returns the keys of the full blocks of `id`, whose tokens are `token_ids`, from the first block that memory does
+    /// not have. The last token is in none of these blocks, since it must be computed. Returns no key if contents have
+    /// no [keys](Self::name_contents), or if the sequence shares nothing.
     pub fn missing_keys(&self, id: SequenceId, token_ids: &[TokenId]) -> Vec<BlockKey> {
         let (Some(names), Some(table)) = (self.cache.names(), self.tables.get(id)) else { return Vec::new() };
         if !table.is_publishing() || table.state() != SequenceState::Resident {
@@ -65,8 +65,8 @@ impl BlockManager {
         missing.map(key).collect()
     }
 
-    /// Returns the key of the block before the first of the [missing blocks](Self::missing_keys) of `id`, or of the
-    /// chain's root.
+    /// Returns the key of the block before the first of the [missing blocks](Self::missing_keys) of `id`, or the key of
+    /// the chain's root if there is no such block.
     pub fn parent_key(&self, id: SequenceId) -> Option<BlockKey> {
         let (names, table) = (self.cache.names()?, self.tables.get(id)?);
         Some(match table.num_published().checked_sub(1) {
@@ -75,11 +75,11 @@ impl BlockManager {
         })
     }
 
-    /// Begins to fill the next `count` blocks of `id` that it has neither found nor computed. The sequence is
-    /// `Fetching` until [`finish_fetch`](Self::finish_fetch).
+    /// Begins to fill the next `count` blocks of `id`, counted from the first block that the sequence has neither found
+    /// nor computed. The sequence is `Fetching` until [`finish_fetch`](Self::finish_fetch).
     ///
     /// # Errors
-    /// When `id` is not resident, or has fewer full blocks than that. Nothing has changed then.
+    /// Fails if `id` is not resident, or has fewer full blocks than `count` there. The manager is unchanged then.
     pub fn begin_fetch(&mut self, id: SequenceId, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -96,12 +96,12 @@ impl BlockManager {
         Ok(fetch)
     }
 
-    /// Begins to fill `count` blocks of `id` from its block number `first` on, none of which it has found or computed,
-    /// while it computes the blocks before them: the sequence stays resident. The filled blocks count as computed once
-    /// the owner says so to [`commit`](Self::commit).
+    /// Begins to fill `count` blocks of `id` from block number `first` on. The sequence must have neither found nor
+    /// computed any of these blocks. The sequence stays resident, and computes the blocks before them meanwhile. The
+    /// filled blocks count as computed once the owner says so to [`commit`](Self::commit).
     ///
     /// # Errors
-    /// When `id` is not resident, or does not have these full blocks. Nothing has changed then.
+    /// Fails if `id` is not resident, or does not have these full blocks. The manager is unchanged then.
     pub fn begin_fetch_ahead(&mut self, id: SequenceId, first: usize, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -114,8 +114,8 @@ impl BlockManager {
         Ok(self.transfers.begin_fetch(id, blocks))
     }
 
-    /// Takes the driver's report that a fetch [ahead](Self::begin_fetch_ahead) has ended, well or not. To be called
-    /// once for each of these fetches.
+    /// Takes the driver's report that a fetch [ahead](Self::begin_fetch_ahead) has ended, well or not. The driver
+    /// reports each of these fetches once.
     pub fn finish_fetch_ahead(&mut self, id: FetchId) {
         if let Some((_, blocks)) = self.transfers.end_fetch(id) {
             blocks.iter().rev().for_each(|&block| self.cache.release(block));
@@ -123,8 +123,8 @@ impl BlockManager {
     }
 
     /// Takes the driver's report that a fetch has ended and that the first `num_filled` of its blocks hold the KV that
-    /// was asked for; these blocks become findable. To be called once for each fetch. Returns the fetch's sequence, if
-    /// that still waits for it, and how many of the sequence's tokens are computed now.
+    /// was asked for; these blocks become findable. The driver reports each fetch once. Returns the fetch's sequence,
+    /// if that still waits for the fetch, and how many of the sequence's tokens are computed now.
     pub fn finish_fetch(&mut self, id: FetchId, num_filled: usize) -> Option<(SequenceId, usize)> {
         let (sequence, blocks) = self.transfers.end_fetch(id)?;
         blocks.iter().rev().for_each(|&block| self.cache.release(block));
@@ -146,7 +146,7 @@ mod tests {
 
     const BLOCK: usize = 4;
 
-    /// The names of the full blocks of `tokens`.
+    /// Returns the keys of the full blocks of `tokens`.
     fn keys(chain: &KeyChain, root: &ChainRoot, tokens: &[TokenId]) -> Vec<BlockKey> {
         let mut last = chain.root(root);
         let next = |tokens| {

@@ -1,11 +1,11 @@
-//! What others are told of the cache.
+//! Tells others which contents of the cache can be found.
 
 use super::BlockManager;
 use crate::changes::{CacheChange, CacheChanges};
 
 impl BlockManager {
-    /// Begins to record which blocks become findable and which are lost, to be [taken](Self::take_changes). To be
-    /// called before any block can be found.
+    /// Begins to record which blocks become findable and which are lost, to be [taken](Self::take_changes). The call
+    /// comes before any block can be found.
     pub fn record_changes(&mut self) {
         self.cache.contents_mut().record_changes();
     }

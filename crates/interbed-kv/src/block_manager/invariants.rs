@@ -1,4 +1,5 @@
-//! What must hold after every operation, recomputed from scratch: slow, but independent of how the state was reached.
+//! Checks what must hold after every operation. Everything is recomputed from scratch, which is slow, but independent
+//! of how the state was reached.
 
 use super::BlockManager;
 use crate::{
@@ -13,7 +14,7 @@ impl BlockManager {
     /// Checks every invariant; takes time in proportion to the pool.
     ///
     /// # Errors
-    /// The first violation found.
+    /// Returns the first violation that is found.
     pub fn check(&self) -> Result<(), InvariantViolation> {
         // If a transfer holds a block that its own sequence's table holds too, both count.
         let mut holders = vec![0u32; self.cache.blocks().len()];
@@ -39,7 +40,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Blocks that are being swapped in cannot be found yet; the number of swapped-out sequences is right.
+    /// Checks that blocks that are being swapped in cannot be found yet, and that the number of swapped-out sequences
+    /// is right.
     fn check_transfers(&self) -> Result<(), InvariantViolation> {
         let swapped = self.tables.iter().filter(|(_, table)| table.state() == SequenceState::Swapped).count();
         count("number of sequences swapped out", self.tables.num_swapped(), swapped)?;
@@ -52,7 +54,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// The sequence's state agrees with its blocks, its slots and its swap in flight.
+    /// Checks that the state of a sequence agrees with its blocks, its slots and its swap in flight.
     fn check_state(&self, id: SequenceId, table: &Table) -> Result<(), &'static str> {
         let block_size = self.config.block_size;
         let num_filled = table.num_filled(block_size);
@@ -90,8 +92,8 @@ impl BlockManager {
         }
     }
 
-    /// The blocks of a table hold the sequence's tokens, form a chain where published, and are unshared where it
-    /// writes.
+    /// Checks that the blocks of a table hold the sequence's tokens, form a chain as far as they are published, and are
+    /// not shared where the sequence writes.
     fn check_table(&self, table: &Table) -> Result<(), &'static str> {
         let (block_size, num_tokens, num_computed) = (self.config.block_size, table.num_tokens(), table.num_computed());
         if table.below() > 0 && (table.num_published() > 0 || table.is_publishing()) {

@@ -1,4 +1,5 @@
-//! Sequences that are longer than memory: the beginning of their KV is below it, the end in blocks of their own.
+//! Sequences that are longer than memory. The beginning of their KV is in a tier below memory, the end in blocks of
+//! memory.
 
 use super::BlockManager;
 use crate::{
@@ -13,7 +14,7 @@ impl BlockManager {
     /// is [appended](Self::append) to when it is computed, and shares nothing with others.
     ///
     /// # Errors
-    /// When `id` already holds blocks.
+    /// Fails if `id` already holds blocks.
     pub fn begin_below(&mut self, id: SequenceId, root: &ChainRoot, below: usize) -> Result<(), BlockError> {
         if self.tables.get(id).is_some() {
             return Err(BlockError::AlreadyHeld(id));
@@ -27,8 +28,8 @@ impl BlockManager {
     /// sequence was begun by [`begin_below`](Self::begin_below).
     ///
     /// # Errors
-    /// When `id` is not resident, others may find its blocks, or fewer are full and computed. Nothing has changed
-    /// then.
+    /// Fails if `id` is not resident, if others may find its blocks, or if fewer than `count` blocks are full and
+    /// computed. The manager is unchanged then.
     pub fn move_below(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -51,7 +52,7 @@ impl BlockManager {
         self.tables.get(id).map_or(0, |table| table.blocks().len())
     }
 
-    /// Returns the blocks in memory of `id`, whatever its state, whose tokens are all computed.
+    /// Returns the blocks in memory of `id` whose tokens are all computed, whatever the state of the sequence.
     pub fn computed_blocks(&self, id: SequenceId) -> &[BlockId] {
         let Some(table) = self.tables.get(id) else { return &[] };
         let (full, _) = position(table.num_computed(), self.config.block_size);
@@ -68,7 +69,7 @@ mod tests {
 
     const BLOCK: usize = 4;
 
-    /// A sequence, and how much of it was reported as computed.
+    /// A sequence, and the number of its tokens that were reported as computed.
     struct One {
         tokens: Vec<TokenId>,
         computed: usize,

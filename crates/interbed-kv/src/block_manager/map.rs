@@ -1,4 +1,4 @@
-//! What every block is used for, at one moment: for pictures of memory.
+//! Tells what every block is used for at one moment, for pictures of memory.
 
 use super::BlockManager;
 use crate::ids::SequenceId;
@@ -16,7 +16,7 @@ impl BlockUse {
     pub const CACHED: Self = Self(2);
     /// Only a transfer holds the block.
     pub const MOVING: Self = Self(3);
-    /// How many sequences can be told apart.
+    /// Number of sequences that can be told apart.
     pub const OWNERS_MAX: u16 = Self::SHARED - Self::FIRST_OWNER;
 
     const FIRST_OWNER: u16 = 4;

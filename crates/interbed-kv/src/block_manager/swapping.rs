@@ -90,7 +90,7 @@ impl BlockManager {
     /// The sequences are `Leaving` until [`finish_swap`](Self::finish_swap), which frees their blocks.
     ///
     /// # Errors
-    /// When too few slots are free, or a sequence of the group is not resident. Nothing has changed then.
+    /// Fails if too few slots are free, or if a sequence of the group is not resident. The manager is unchanged then.
     pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Resident)?;
         if let Some(&id) = group.iter().find(|&&id| self.blocks_below(id) > 0) {
@@ -145,12 +145,13 @@ impl BlockManager {
         }
     }
 
-    /// Begins to bring `group` back to memory. Blocks whose content can still be found are shared, the others are
-    /// filled from their slots, and fresh blocks replace those in which nothing was computed. The sequences are
-    /// `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply here.
+    /// Begins to bring `group` back to memory. Blocks whose content can still be found are shared, and other blocks
+    /// with computed tokens are filled from their slots. Fresh blocks replace the blocks in which nothing was computed.
+    /// The sequences are `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply here.
     ///
     /// # Errors
-    /// When too few blocks are available, or a sequence of the group is not swapped out. Nothing has changed then.
+    /// Fails if too few blocks are available, or if a sequence of the group is not swapped out. The manager is
+    /// unchanged then.
     pub fn swap_in(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Swapped)?;
         let num_slots = self.swap_cost(&group);
@@ -254,7 +255,8 @@ impl BlockManager {
         group.iter().enumerate().filter(first).filter_map(|(_, &id)| self.tables.get(id))
     }
 
-    /// Tells for each block with computed tokens of the group its table, its number in the table, and where it lies.
+    /// Lists the blocks with computed tokens of the group: for each block its table, its number in the table, and its
+    /// place.
     fn locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, Location)> {
         self.members(group).flat_map(|table| {
             let num_computed = table.num_computed_blocks(self.config.block_size);
@@ -299,9 +301,9 @@ enum Location {
 
 /// Describes what a group that comes back finds in memory, and what it needs besides.
 struct Arrival {
-    /// For each sequence, the leading blocks that can be found.
+    /// Leading blocks of each sequence that can be found.
     hits: Vec<Vec<BlockId>>,
     num_fresh: usize,
-    /// Found blocks that are cached now, since no sequence holds them yet.
+    /// Number of found blocks that are cached now, since no sequence holds them yet.
     num_revived: usize,
 }

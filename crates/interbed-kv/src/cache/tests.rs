@@ -27,14 +27,14 @@ impl Cache {
         self.slots.content(slot)
     }
 
-    /// The contents that can be found, with their hashes, in the order of blocks.
+    /// Returns the contents that can be found, with their hashes, in the order of blocks.
     pub(crate) fn findable(&self) -> Vec<(ContentId, Option<BlockHash>)> {
         let contents = self.blocks.contents().map(|(_, content)| content);
         let findable = contents.filter(|&content| self.contents.is_findable(content));
         findable.map(|content| (content, self.contents.hash(content))).collect()
     }
 
-    /// Cached blocks of each of `tenants`.
+    /// Returns the number of cached blocks of each of `tenants`.
     pub(crate) fn cached_of(&self, tenants: &[Option<u128>]) -> Vec<usize> {
         let counted: Vec<_> = self.owners.counted().collect();
         let of = |tenant| {

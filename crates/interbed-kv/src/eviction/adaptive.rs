@@ -1,4 +1,5 @@
-//! The default policy: learns after what times contents are used again, and evicts the content of least expected use.
+//! Implements the default eviction policy, which learns after what times contents are used again, and evicts the
+//! content of least expected use.
 
 mod ages;
 mod history;
@@ -16,33 +17,34 @@ use past::Past;
 use rates::Rates;
 
 const NONE: u32 = u32::MAX;
-/// Leaves that are compared at a time: all leaves of a small pool, a random sample of them in a large one.
+/// Number of leaves that are compared at a time: all leaves of a small pool, or a random sample of the leaves of a
+/// large pool.
 const COMPARED: usize = 64;
-/// How many of the compared leaves are evicted before leaves are compared again. Their parents, once leaves themselves,
-/// are evicted with them if they are worth no more.
+/// Number of the compared leaves that are evicted before leaves are compared again. A parent that becomes a leaf is
+/// evicted with its children if it is worth no more than they are.
 const VICTIMS: usize = 2;
-/// The most blocks that are due at a time; any others wait for a later comparison.
+/// Maximum number of blocks that are due at a time; any others wait for a later comparison.
 const DUE_MAX: usize = 8;
-/// Sets of the history's sample that are counted per use: few enough that no single use takes long, and enough that the
-/// counts are still recent when the estimate is made.
+/// Number of sets of the history's sample that are counted per use. The number is so small that no single use takes
+/// long, and so large that the counts are still recent when the estimate is made.
 const COUNTED: usize = 8;
-/// The most blocks of one chain that can be marked as returned together.
+/// Maximum number of blocks of one chain that can be marked as returned together.
 const RUN_MAX: usize = 64;
 
-/// Evicts the leaf that is worth least. A leaf's worth is the best ratio of the chance that it is found again to the
-/// time that it would have to be kept for that, over all such times.
+/// Evicts the leaf that is worth least. For any time that a leaf could be kept, there is a chance that it is found
+/// again within that time. The worth of a leaf is the best ratio of this chance to the time, over all such times.
 ///
-/// Time is counted in uses of blocks. Chances are taken from what happened to contents of the same class; classes
+/// Time is counted in uses of blocks. Chances are taken from what happened to contents of the same class. Classes
 /// distinguish how often and how regularly a content was used, how well used the chain is that it continues, and
 /// whether it was the end of its chain. A sample of all contents is followed over many times the pool's size, whether
-/// they are still in the pool or not. Thus one policy keeps contents that come back late but surely, lets scans pass,
-/// keeps part of a loop that exceeds the pool, and adapts when habits change, since old counts fade.
+/// they are still in the pool or not. The policy keeps contents that come back late but surely, lets scans pass, keeps
+/// part of a loop that exceeds the pool, and adapts when habits change, since old counts fade.
 ///
-/// It takes 44 bytes a block: 20 for the block, 16 for recently evicted contents, 8 for the sample, which has at least
-/// 64 KiB; and 34 KiB for the counts of classes.
+/// The policy takes 44 bytes a block: 20 for the block, 16 for recently evicted contents, and 8 for the sample, which
+/// has at least 64 KiB. The counts of classes take 34 KiB more.
 #[derive(Debug)]
 pub struct Adaptive {
-    /// The number of usable blocks when everything that depends on it was last set.
+    /// Number of usable blocks when everything that depends on it was last set.
     scale: usize,
     records: Vec<Record>,  // [block]
     owners: Vec<OwnerId>,  // [block], empty before there was a second owner
@@ -50,38 +52,39 @@ pub struct Adaptive {
     cached: usize,
     history: History,
     rates: Rates,
-    /// Counts uses of blocks, and wraps around: a content idle for 2^32 uses seems young again, which is harmless.
+    /// Number of uses of blocks so far, which wraps around: a content idle for 2^32 uses seems young again, which is
+    /// harmless.
     clock: u32,
     estimated: u32,
     /// Number of uses from the last estimate to the next.
     estimate_after: u32,
-    /// Whose leaf was evicted last: those in `due` and in `least` are the same's.
+    /// Owner whose leaf was evicted last. The blocks in `due` and in `least` are leaves of this owner.
     loser: OwnerId,
-    /// Leaves recently found to be worth at most `bound`; evicted next, if they still are.
+    /// Leaves recently found to be worth at most `bound`. They are evicted next, if they are still worth no more.
     due: Vec<u32>,
     bound: f32,
-    /// The leaves that were worth least in the last comparison.
+    /// Leaves that were worth least in the last comparison.
     least: Least,
-    /// The most recently published blocks, each the child of the one before, as far as the history knew none of them.
+    /// Blocks that were published last and whose contents the history did not know, each the child of the one before.
     run: Vec<u32>,
     random: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
-    /// The content's hash, folded to 32 bits.
+    /// Hash of the content, folded to 32 bits.
     hash: u32,
     used: u32,
-    /// Index in `leaves`, or `NONE`.
+    /// Index of the block in its owner's list in `leaves`, or `NONE`.
     position: u32,
     past: Past,
-    /// The class of `past`; valid while cached.
+    /// Class of `past`; valid while the block is cached.
     class: u8,
     cached: bool,
 }
 
 impl Adaptive {
-    /// A policy for block ids below `num_blocks`.
+    /// Creates a policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         let record = Record { hash: 0, used: 0, position: NONE, past: Past::fresh(None), class: 0, cached: false };
         Self {
@@ -104,7 +107,7 @@ impl Adaptive {
         }
     }
 
-    /// Counts one more use; from time to time, re-estimates the rates from the uses so far.
+    /// Counts one more use. From time to time, the rates are estimated again from the uses so far.
     fn tick(&mut self) {
         self.clock = self.clock.wrapping_add(1);
         let passed = self.clock.wrapping_sub(self.estimated);
@@ -134,7 +137,7 @@ impl Adaptive {
         self.rates.worth(class.into(), self.clock.wrapping_sub(used))
     }
 
-    /// A block that is due and is still worth no more than the bound.
+    /// Returns a block that is due and is still worth no more than the bound.
     fn next_due(&mut self) -> Option<u32> {
         while let Some(block) = self.due.pop() {
             step();
@@ -145,7 +148,7 @@ impl Adaptive {
         None
     }
 
-    /// Compares leaves of the loser; the ones worth least become due.
+    /// Compares leaves of the loser; those that are worth least become due.
     fn compare(&mut self) {
         let mut least = Least::new();
         // The leaves that were nearly evicted the last time are compared again: the least of more and more leaves comes
@@ -192,7 +195,7 @@ impl Adaptive {
         self.owners.get(block.index()).copied().unwrap_or_default()
     }
 
-    /// Notes whose `block` is. As long as all is one owner's, nothing is kept.
+    /// Notes that `block` belongs to `owner`. As long as all blocks belong to one owner, nothing is kept.
     fn set_owner(&mut self, block: BlockId, owner: OwnerId) {
         if owner != OwnerId(0) && self.owners.is_empty() {
             self.owners.resize(self.records.len(), OwnerId(0));
@@ -211,7 +214,7 @@ impl Adaptive {
         leaves.push(block.0);
     }
 
-    /// Marks `block` as no longer cached, if it was.
+    /// Marks `block` as no longer cached, if it was cached.
     fn set_held(&mut self, block: BlockId) {
         let record = &mut self.records[block.index()];
         self.cached -= usize::from(std::mem::take(&mut record.cached));
@@ -342,8 +345,8 @@ impl EvictionPolicy for Adaptive {
     }
 }
 
-/// Uses until the first estimate; each of the next intervals is twice as long. An interval must be long enough to go
-/// through the sample.
+/// Returns the number of uses until the first estimate; each of the next intervals is twice as long. An interval must
+/// be long enough to go through the sample.
 fn estimate_after(num_blocks: usize) -> u32 {
     (num_blocks as u32 / 16).max(256)
 }

@@ -13,7 +13,7 @@ impl Owners {
 /// A pool in which each block is free, in use or cached, as a cache has it.
 struct Pool {
     owners: Owners,
-    /// Whose it is, and whether it is cached. [block]
+    /// Tenant of each block, and whether the block is cached. [block]
     blocks: Vec<Option<(Tenant, bool)>>,
     usable: usize,
 }
@@ -56,7 +56,7 @@ impl Pool {
         }
     }
 
-    /// A request of `tenant` takes so many blocks, and ends.
+    /// Takes `blocks` blocks for a request of `tenant`, and ends the request.
     fn request(&mut self, tenant: Tenant, blocks: usize) {
         (0..blocks).for_each(|_| _ = self.take(tenant));
         self.release(tenant);
@@ -123,8 +123,8 @@ fn tenants_that_come_one_after_the_other_are_one_at_a_time() {
     }
 }
 
-/// Whatever happens: counts are right, and nobody within an equal share loses anything to one that is above it and has
-/// something to lose.
+/// Checks after random operations that counts are right, and that a tenant within an equal share loses nothing to a
+/// tenant that is above its share and has something to lose.
 #[test]
 fn nobody_within_its_share_loses_to_one_above_it() {
     for seed in 0..60 {

@@ -8,7 +8,7 @@ use crate::{BlockManager, ChainRoot, KvConfig, TokenId};
 
 const BLOCK: usize = 4;
 
-/// What is mapped, and what still has to be.
+/// State of the mapped memory: what is mapped, and what still has to be mapped.
 struct Memory {
     /// `[strip][index]`
     strips: Vec<Vec<Option<(u32, bool)>>>,
@@ -41,7 +41,7 @@ impl Memory {
         }
     }
 
-    /// Mappings as the system counts them.
+    /// Returns the number of mappings as the system counts them.
     fn mappings(&self) -> usize {
         let joins = |one: Option<(u32, bool)>, next: Option<(u32, bool)>| match (one, next) {
             (None, None) => true,
@@ -110,7 +110,7 @@ impl World {
         true
     }
 
-    /// A step in which each sequence computes up to `chunk` tokens of its prompt, or one more.
+    /// Plans a step in which each sequence computes up to `chunk` tokens of its prompt, or one more token.
     fn step(&mut self, chunk: usize, waiting: Option<&[TokenId]>) {
         let mut spans = Vec::new();
         for load in &mut self.running {

@@ -48,7 +48,7 @@ impl Device {
         assert_eq!(self.memory.iter().filter(|&&has| has).count(), manager.present());
     }
 
-    /// The fingerprint at a position of a sequence.
+    /// Returns the fingerprint at a position of a sequence.
     pub fn read(&self, table: &[BlockId], at: usize) -> Print {
         self.blocks[self.range(table[at / self.block_size]).start + at % self.block_size]
     }
@@ -58,7 +58,7 @@ impl Device {
         self.blocks[range.start + at % self.block_size] = print;
     }
 
-    /// Begins a swap. The copies pending before it must have been carried out.
+    /// Begins a swap. The copies that were pending must have been carried out before.
     pub fn start(&mut self, swap: Swap) {
         self.swaps.push(swap);
     }
@@ -67,7 +67,7 @@ impl Device {
         self.swaps.len()
     }
 
-    /// Continues a random swap; returns it when it has ended. A swap that fails leaves poison in its destinations.
+    /// Continues a random swap, and returns it if it has ended. A swap that fails leaves poison in its destinations.
     pub fn go_on(&mut self, rng: &mut Rng) -> Option<(SwapId, SwapOutcome)> {
         if self.swaps.is_empty() {
             return None;
@@ -97,7 +97,7 @@ impl Device {
         }
     }
 
-    /// Where a block's memory is.
+    /// Returns where a block's memory is.
     fn range(&self, block: BlockId) -> std::ops::Range<usize> {
         assert!(self.memory[block.index()], "{block} is used, but has no memory");
         let start = block.index() * self.block_size;

@@ -26,9 +26,9 @@ struct Running {
     root: usize,
     tokens: Vec<TokenId>,
     prints: Vec<Print>,
-    /// Leading tokens whose KV is in the sequence's blocks, or moves with it.
+    /// Number of leading tokens whose KV is in the sequence's blocks, or moves with it.
     computed: usize,
-    /// How many of these were committed to the manager.
+    /// Number of these tokens that were committed to the manager.
     committed: usize,
 }
 
@@ -173,7 +173,7 @@ impl Episode {
         }
     }
 
-    /// Blocks that must stay available when a sequence is admitted.
+    /// Returns the number of blocks that must stay available when a sequence is admitted.
     fn reserve(&self) -> usize {
         let swapped = |id: &&u64| self.manager.state(SequenceId(**id)) == Some(SequenceState::Swapped);
         match self.running.keys().all(|id| swapped(&id)) {
@@ -261,7 +261,7 @@ impl Episode {
         }
     }
 
-    /// A step with a chunk of one sequence.
+    /// Runs a step with a chunk of one sequence.
     fn compute_one(&mut self) {
         let Some(id) = self.pick() else { return };
         let chunk = self.rng.below(2 * self.config.block_size + 2);
@@ -272,7 +272,7 @@ impl Episode {
         }
     }
 
-    /// A step with all sequences: all compute before any commits.
+    /// Runs a step with all sequences: all compute before any commits.
     fn compute_batch(&mut self) {
         let ids: Vec<_> = self.running.keys().copied().collect();
         ids.iter().for_each(|&id| self.write(id, usize::MAX));
@@ -313,7 +313,8 @@ impl Episode {
         }
     }
 
-    /// Blocks that come must have memory before they are used, so the device is told at once.
+    /// Changes how many blocks may be used. Blocks that come must have memory before they are used, so the device is
+    /// told at once.
     fn resize(&mut self) {
         let most = if self.rng.once_in(2) { self.config.num_blocks } else { 1 };
         let usable = most.max(1 + self.rng.below(self.config.num_blocks));
@@ -351,7 +352,7 @@ impl Episode {
         }
     }
 
-    /// The device computes the next `chunk` tokens of a sequence into the slots that its table names.
+    /// Lets the device compute the next `chunk` tokens of a sequence into the slots that its table names.
     fn write(&mut self, id: u64, chunk: usize) {
         self.device.flush(&mut self.manager);
         let sequence = self.running.get_mut(&id).unwrap();
@@ -379,12 +380,13 @@ impl Episode {
         }
     }
 
-    /// The lowest id that is unused: ids freed a moment ago are soon used again.
+    /// Returns the lowest id that is unused, so that ids freed a moment ago are soon used again.
     fn unused_id(&self) -> u64 {
         (0..).find(|id| !self.running.contains_key(id)).expect("ids are many")
     }
 
-    /// A prefix of one of a few families, then random tokens; now and then longer than the pool, or empty.
+    /// Returns a prefix of one of a few families, then random tokens. Now and then the prompt is longer than the pool,
+    /// or empty.
     fn prompt(&mut self) -> Vec<TokenId> {
         let capacity = self.config.num_blocks * self.config.block_size;
         let length = match self.rng.below(30) {
@@ -406,7 +408,7 @@ impl Episode {
     }
 }
 
-/// Fingerprints of `tokens`, which follow those of `before`.
+/// Returns the fingerprints of `tokens`, which follow the tokens with the fingerprints `before`.
 fn extend_prints(root: u64, before: &[Print], tokens: &[TokenId]) -> Vec<Print> {
     let mut print = before.last().copied().unwrap_or(mix(root + 1));
     let next = |token: &TokenId| {

@@ -1,30 +1,31 @@
-//! An index of the cache that is kept by its changes alone, as another process would.
+//! An index of the cache that is kept by the cache's changes alone, as another process would keep it.
 
 use std::collections::BTreeMap;
 
 use crate::{BlockHash, BlockManager, CacheChange, CacheChanges, TokenId};
 
-/// What a block continues, and its tokens.
+/// Hash of the block that a block continues, and the block's tokens.
 type Entry = (Option<BlockHash>, Vec<TokenId>);
 
-/// See the [module](self).
+/// An index of the cache that follows the changes of a manager.
 pub struct Follower {
-    /// Whether a hash identifies a block. If hashes were made to collide, only their number is compared.
+    /// Whether a hash identifies a block. If hashes were made to collide, only the number of blocks under a hash is
+    /// compared.
     exact: bool,
     entries: BTreeMap<u64, Vec<Entry>>, // [hash]
     changes: CacheChanges,
 }
 
 impl Follower {
-    /// Of a manager whose hashes collide, or are `exact`.
+    /// Creates the index for a manager whose hashes are `exact`, or else collide.
     pub fn new(exact: bool) -> Self {
         Self { exact, entries: BTreeMap::new(), changes: CacheChanges::default() }
     }
 
-    /// Takes the manager's changes, each of which must make sense, and compares.
+    /// Takes the manager's changes, each of which must make sense, and compares the index with the manager.
     ///
     /// # Panics
-    /// When the index differs from what can be found.
+    /// Panics if the index differs from what can be found.
     pub fn follow(&mut self, manager: &mut BlockManager) {
         let mut changes = std::mem::take(&mut self.changes);
         manager.take_changes(&mut changes);

@@ -1,5 +1,5 @@
-//! What the block manager should do, written without block ids, lists, hashes or reference counts: a block is a shared
-//! value, found by the fingerprint of the root and all tokens up to its end, and everything is counted from scratch.
+//! A naive block manager, written without block ids, lists, hashes or reference counts. A block is a shared value,
+//! found by the fingerprint of the root and all tokens up to the block's end, and everything is counted from scratch.
 
 mod swaps;
 
@@ -19,7 +19,7 @@ type Block = Rc<RefCell<Vec<Print>>>;
 type Slot = Rc<()>;
 
 pub(super) struct Naive {
-    /// The number of present blocks, and the number of usable ones.
+    /// Number of present blocks, and number of usable ones.
     present: usize,
     usable: usize,
     block_size: usize,
@@ -112,7 +112,8 @@ impl Naive {
         sequences.chain(flights).map(Rc::as_ptr).collect::<BTreeSet<_>>().len()
     }
 
-    /// How many blocks are held by which sequences: the lowest id, if any holds them, and whether others do too.
+    /// Returns how many blocks are held by which sequences. The key is the lowest id of a sequence that holds the
+    /// block, if any does, and whether other sequences hold it too.
     pub fn held(&self) -> BTreeMap<(Option<u64>, bool), usize> {
         let mut holders: BTreeMap<*const _, Vec<u64>> = BTreeMap::new();
         self.flights.values().flat_map(|flight| &flight.blocks).for_each(|block| {
@@ -128,7 +129,7 @@ impl Naive {
         held
     }
 
-    /// Leading blocks that can be found; never the block with the last token.
+    /// Returns the number of leading blocks that can be found. The block with the last token is never among them.
     pub fn hits(&self, prints: &[Print]) -> usize {
         self.hits_of_most(prints, prints.len().saturating_sub(1) / self.block_size)
     }
@@ -137,7 +138,7 @@ impl Naive {
         (0..most).take_while(|&block| self.published.contains_key(&self.content(prints, block))).count()
     }
 
-    /// Fresh blocks that a prompt needs, and blocks that are available for it.
+    /// Returns the number of fresh blocks that a prompt needs, and the number of blocks that are available for it.
     pub fn need_and_available(&self, prints: &[Print]) -> (usize, usize) {
         let hits = self.hits(prints);
         let revived = (0..hits).filter(|&block| self.idle.contains(&self.content(prints, block))).count();

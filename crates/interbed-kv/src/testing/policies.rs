@@ -9,7 +9,7 @@ use super::Rng;
 /// Evicts the leaf that was released longest ago, as the naive reference does.
 pub const OLDEST_LEAF: EvictionKind = EvictionKind::new("oldest leaf", |_| Box::new(Cached::new(Choice::OldestLeaf)));
 
-/// The cached blocks, the one that was released longest ago first.
+/// The cached blocks, the block that was released longest ago first.
 #[derive(Debug)]
 pub(super) struct Cached {
     blocks: Vec<(BlockId, bool)>, // with whether it is a leaf
@@ -17,10 +17,10 @@ pub(super) struct Cached {
     choice: Choice,
 }
 
-/// Which of the cached blocks is evicted.
+/// Rule that chooses which of the cached blocks is evicted.
 #[derive(Debug)]
 pub(super) enum Choice {
-    /// The oldest block, which must be a leaf.
+    /// The oldest block, which must be a leaf, is evicted.
     Oldest,
     OldestLeaf,
     RandomLeaf(Rng),

@@ -7,7 +7,7 @@ use crate::{BlockBytes, BlockId};
 pub struct PlainBlocks(pub Vec<Vec<u8>>);
 
 impl PlainBlocks {
-    /// So many blocks of so many bytes, all 0.
+    /// Creates `blocks` blocks of `bytes` bytes each, all 0.
     pub fn zeroed(blocks: usize, bytes: usize) -> Self {
         Self(vec![vec![0; bytes]; blocks])
     }

@@ -5,19 +5,19 @@
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// The next number.
+    /// Returns the next number.
     #[expect(clippy::should_implement_trait, reason = "it has no end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// Uniform in `0..end` (for the small ends used here).
+    /// Returns a number that is uniform in `0..end` (for the small ends used here).
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// True with probability 1 in `of`.
+    /// Returns true with probability 1 in `of`.
     pub fn once_in(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }

@@ -1,4 +1,4 @@
-//! Whether a content is worth a write, by how many of its class have returned.
+//! Decides whether a content is worth a write, by how many contents of its class have returned.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ const HALF_LIFE: f32 = 65_536.0;
 /// classes together.
 const BELIEVED: f32 = 64.0;
 
-/// Only one of this many skipped contents is remembered, so that a class whose habits change is noticed.
+/// One in this many skipped contents is remembered, so that a class whose habits change is noticed.
 const SAMPLED: u8 = 8;
 
 /// Counts how many contents of each class are looked up again, and decides which classes are written.

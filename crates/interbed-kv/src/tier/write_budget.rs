@@ -1,4 +1,4 @@
-//! How much may be written, so that a disk is not worn out, or a network not filled.
+//! Limits how much may be written, so that a disk is not worn out, or a network not filled.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Which sequences are admitted, what that costs, and what the figures say.
+//! Tests of which sequences are admitted, what that costs, and what the figures say.
 
 use interbed_kv::{AllocStatus, BlockError, BlockManager, KvConfig, KvConfigError};
 

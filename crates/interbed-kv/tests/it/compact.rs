@@ -5,7 +5,7 @@ use interbed_kv::{BlockId, BlockManager, Fragmentation, KvConfig, Resize, Sequen
 
 use crate::{UnderRoot, config, copies, id, pool, release, root, run_prompt, table, tokens};
 
-/// Eight blocks of two tokens: the odd ones used by sequences 10, 11, …, the others free.
+/// Returns a pool of eight blocks of two tokens. Sequences 10, 11, … use the odd blocks, and the even blocks are free.
 fn scattered() -> BlockManager {
     let mut manager = pool(8, 2);
     for number in 0..8 {
@@ -124,8 +124,8 @@ fn copies_of_writes_and_moves_are_one_list() {
     assert_eq!((table(&manager, 2), table(&manager, 3)), (vec![1], vec![0]));
 }
 
-/// Hours of load, in which sequences come, grow, fork and go, and the pool shrinks and grows. Returns how many blocks
-/// were misplaced and how many lay above the line, summed over all observations.
+/// Runs hours of load, in which sequences come, grow, fork and go, and the pool shrinks and grows. Returns how many
+/// blocks were misplaced and how many lay above the line, summed over all observations.
 fn fragmented(steps_of_compaction: usize) -> (usize, usize) {
     const BLOCKS: usize = 256;
     let mut rng = Rng(11);
@@ -179,7 +179,7 @@ fn a_few_steps_now_and_then_keep_fragmentation_low() {
     assert!(2 * with.0 < without.0 && 2 * with.1 < without.1, "{with:?} with compaction, {without:?} without");
 }
 
-/// While requests are served the cache is always full, and the next request takes any block that becomes free.
+/// The cache is always full while requests are served, and the next request takes any block that becomes free.
 #[test]
 fn a_full_cache_comes_together_while_requests_are_served() {
     let mut manager = pool(64, 2);

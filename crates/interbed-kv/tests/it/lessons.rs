@@ -7,7 +7,7 @@ use interbed_kv::{BlockError, BlockManager, ChainHasher, ChainRoot};
 
 use crate::{UnderRoot, config, id, pool, release, root, run_prompt, table, tokens};
 
-/// A pool whose hashes have few bits, so that they collide.
+/// Returns a pool whose hashes have few bits, so that they collide.
 fn colliding_pool(num_blocks: usize, block_size: usize, bits: u32) -> BlockManager {
     let config = config(num_blocks, block_size);
     let hasher = ChainHasher::truncated(config.seed, bits);

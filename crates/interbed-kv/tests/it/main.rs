@@ -14,7 +14,7 @@ use interbed_kv::{
     AllocStatus, Allocation, BlockError, BlockId, BlockManager, ChainRoot, KvConfig, Miss, SequenceId, TokenId,
 };
 
-/// A pool without watermark.
+/// Returns a pool without watermark.
 fn pool(num_blocks: usize, block_size: usize) -> BlockManager {
     BlockManager::new(config(num_blocks, block_size)).expect("a good configuration")
 }
@@ -31,7 +31,7 @@ fn root() -> ChainRoot {
     ChainRoot::default()
 }
 
-/// `count` tokens, distinct from those of any other start that is at least a thousand away.
+/// Returns `count` tokens, which differ from the tokens of any other start that is at least a thousand away.
 fn tokens(start: u32, count: u32) -> Vec<TokenId> {
     (start..start + count).collect()
 }
@@ -40,7 +40,7 @@ fn table(manager: &BlockManager, number: u64) -> Vec<u32> {
     manager.block_table(id(number)).expect("a held sequence").iter().map(|&BlockId(block)| block).collect()
 }
 
-/// Allocates and computes all of a prompt; returns its cached tokens.
+/// Allocates and computes all of a prompt, and returns the number of its cached tokens.
 fn run_prompt(manager: &mut BlockManager, number: u64, prompt: &[TokenId]) -> usize {
     let allocation = manager.allocate_under(id(number), prompt, &root()).expect("room for the prompt");
     manager.commit(id(number), prompt.len());
@@ -54,7 +54,7 @@ fn release(manager: &mut BlockManager, number: u64) {
     manager.check().expect("invariants");
 }
 
-/// The methods that take hashes, for tests that need the hashes only for one call.
+/// Methods that take hashes, for tests that need the hashes only for one call.
 trait UnderRoot {
     fn allocate_under(
         &mut self,
@@ -90,7 +90,7 @@ impl UnderRoot for BlockManager {
     }
 }
 
-/// The copies to be made before the next pass: source and destination.
+/// Returns the copies to be made before the next pass, as pairs of source and destination.
 fn copies(manager: &mut BlockManager) -> Vec<(BlockId, BlockId)> {
     let mut copies = Vec::new();
     manager.take_copies(&mut copies);

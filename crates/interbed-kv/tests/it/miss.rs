@@ -1,4 +1,4 @@
-//! Why prompts miss.
+//! Tests of the reasons why prompts miss.
 
 use interbed_kv::{BlockManager, ChainRoot, KvConfig, Miss, MissReason};
 

@@ -1,6 +1,6 @@
-//! Random operations against the naive reference, with every invariant checked after each. The test plays the device:
-//! what a sequence reads through its block table must be its own fingerprint, above all where blocks are shared,
-//! copied, moved or swapped.
+//! Runs random operations against the naive reference, and checks every invariant after each. The test plays the
+//! device: the KV that a sequence reads through its block table must be the sequence's own fingerprint, above all where
+//! blocks are shared, copied, moved or swapped.
 //!
 //! A failure prints its seed; `INTERBED_TEST_SEED=<seed> cargo test -p interbed-kv <test>` replays that run alone.
 
@@ -17,7 +17,7 @@ const CASE: Case = Case {
     steps: 60_000,
 };
 
-/// Few blocks, so that every kind of conflict happens all the time.
+/// A configuration of few blocks, so that every kind of conflict happens all the time.
 const TINY: Case = Case { block_size: 2, blocks_max: 8, steps: 1_000_000, ..CASE };
 
 #[test]

@@ -1,4 +1,4 @@
-//! What would help most. Pure arithmetic on the bound of one token.
+//! Lists what would help most, by pure arithmetic on the bound of one token.
 
 use super::bound::{Bound, Pass, Rates};
 use super::predict::{Decode, Forecast};
@@ -19,7 +19,7 @@ const TOKENS_MAX: f64 = 8192.0;
 pub(super) struct Advice {
     /// Words for the change and its effect.
     pub text: String,
-    /// How many times faster the model gets.
+    /// Factor by which the model gets faster.
     pub factor: f64,
 }
 
@@ -82,8 +82,8 @@ pub(super) fn advise(
     all
 }
 
-/// Returns the number of tokens per pass at which arithmetic takes as long as moving weights, and how much faster
-/// prompts become with it. `None` if prompts already take one pass.
+/// Returns the number of tokens per pass at which arithmetic takes as long as moving weights, and the factor by which
+/// prompts become faster with it. Returns `None` if prompts already take one pass.
 fn longer_chunks(one: &Pass, rates: &Rates, shape: &Shape, chunk: usize, passes: usize) -> Option<(usize, f64)> {
     let moving = Bound::of(&Pass { operations: 0.0, ..*one }, rates).seconds();
     let even = (moving * rates.flops / (2.0 * shape.parameters().max(1) as f64)).min(TOKENS_MAX);

@@ -1,4 +1,4 @@
-//! Lower bounds that no policy can beat, by disk, link, memory and arithmetic. Pure arithmetic.
+//! Computes lower bounds that no policy can beat, by disk, link, memory and arithmetic. This is pure arithmetic.
 
 use crate::words::{number, scaled};
 
@@ -13,7 +13,7 @@ pub(super) struct Pass {
     pub device: f64,
     /// Bytes of keys and values that attention reads.
     pub kv: f64,
-    /// Operations of the pass: two for each weight and token, `2 P n` in formulas.
+    /// Number of operations of the pass: two for each weight and token, `2 P n` in formulas.
     pub operations: f64,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Rates {
 /// One of the lower bounds on the time of a pass.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Term {
-    /// What takes this time, such as the disk or arithmetic.
+    /// Resource that takes this time, such as the disk or arithmetic.
     pub name: &'static str,
     /// Formula of the time, in symbols.
     pub formula: &'static str,
@@ -46,15 +46,15 @@ pub(super) struct Term {
     pub seconds: f64,
 }
 
-/// The least time that a pass takes: the longest of its terms.
+/// The least time that a pass takes, which is the longest of its terms.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Bound {
     pub terms: Vec<Term>,
 }
 
 impl Bound {
-    /// Computes the bound of a pass. If there is a device, it computes everything; but the host computes with the
-    /// weights that it holds where that is faster than copying them.
+    /// Computes the bound of a pass. If there is a device, it computes everything, except that the host computes with
+    /// the weights that it holds if that is faster than copying them.
     pub fn of(pass: &Pass, rates: &Rates) -> Self {
         if let Some((link, memory)) = rates.device
             && pass.host_computes(rates)

@@ -1,4 +1,4 @@
-//! How each memory is divided. Pure arithmetic over [`MemoryPlan`].
+//! Divides each memory, by pure arithmetic over [`MemoryPlan`].
 
 use interbed_device::Bytes;
 use interbed_engine::{MemoryNeeds, MemoryPlan, SchemaNeeds};
@@ -6,8 +6,8 @@ use interbed_engine::{MemoryNeeds, MemoryPlan, SchemaNeeds};
 use super::shape::Shape;
 use crate::refusal::Refusal;
 
-/// What the process takes besides all that is counted: code, tokenizer, threads, allocator. A constant, so that a plan
-/// for another machine does not depend on this one.
+/// Bytes that the process takes besides all that is counted: code, tokenizer, threads, allocator. The number is a
+/// constant, so that a plan for another machine does not depend on this one.
 pub(super) const PROCESS: u64 = 112 << 20;
 
 /// Bytes that a GPU's driver and libraries take of its memory.
@@ -20,11 +20,11 @@ pub(super) struct Wishes {
     pub memory: u64,
     /// Bytes of device memory, if there is a device.
     pub gpu_memory: Option<u64>,
-    /// Tokens of KV; if not given, the number that the rule gives.
+    /// Number of tokens of KV; `None` for the number that the rule gives.
     pub kv_tokens: Option<u64>,
-    /// Bytes of host memory for units of weights; if not given, all that is left.
+    /// Bytes of host memory for units of weights; `None` for all that is left.
     pub host_weights: Option<u64>,
-    /// Bytes of device memory for units of weights; if not given, all that is left.
+    /// Bytes of device memory for units of weights; `None` for all that is left.
     pub gpu_weights: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Division {
     /// device.
     ///
     /// # Errors
-    /// When a memory is too small, with the least that works, or when the user wishes for more than there is.
+    /// Fails if a memory is too small, with the least that works, or if the user wishes for more than there is.
     pub fn of(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Self, Refusal> {
         let needs =
             MemoryNeeds { process: Bytes(PROCESS), opening: Bytes(0), schemas: SchemaNeeds::default(), ..*needs };

@@ -1,4 +1,4 @@
-//! Figures of a machine, each with where it comes from.
+//! Figures of a machine, each with its source.
 
 /// Tells where a figure comes from.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,7 +11,7 @@ pub(super) enum Origin {
     Assumed(String),
 }
 
-/// Holds a figure and where it comes from.
+/// Holds a figure and its source.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Figure {
     /// Value in bytes, or in bytes or operations per second.

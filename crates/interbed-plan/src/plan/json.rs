@@ -1,4 +1,4 @@
-//! A plan for scripts: what [`Plan::report`] says, in bytes, seconds and rates.
+//! Writes a plan for scripts: what [`Plan::report`] says, in bytes, seconds and rates.
 
 use interbed_weights::window::Phase;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::figure::{Figure, Origin};
 use super::predict::Forecast;
 
 impl Plan {
-    /// The plan as one JSON object.
+    /// Returns the plan as one JSON object.
     pub fn to_json(&self) -> Value {
         let (shape, settings, machine) = (&self.bands, &self.settings, &self.machine);
         let swept = shape.swept_bytes();

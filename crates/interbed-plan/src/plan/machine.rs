@@ -1,4 +1,4 @@
-//! The machine that is planned for, each figure with where it comes from.
+//! Describes the machine that is planned for, with the source of each figure.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use super::figure::{Figure, Origin, Reading};
 use super::measure;
 use crate::refusal::Refusal;
 
-/// The assumed rate of a disk that is neither measured nor given, in bytes a second: a slow NVMe disk.
+/// Rate that is assumed for a disk that is neither measured nor given, in bytes per second: that of a slow NVMe disk.
 const DISK_ASSUMED: f64 = 2e9;
 
-/// Reads as large as this run at the full speed of most disks, and keep the memory of slots small.
+/// Number of bytes of a read if the disk was not tried. Reads of this size run at the full speed of most disks, and
+/// keep the memory of slots small.
 const CHUNK_BYTES: usize = 4 << 20;
 
 /// Number of reads in flight at a time if the disk was not tried.
 const DEPTH: usize = 4;
 
-/// What is known of a machine that may be elsewhere; unknown figures are measured here, or the part does not exist.
+/// Known figures of a machine that may be elsewhere. Unknown figures are measured here, or the part does not exist.
 #[derive(Debug, Clone, Default)]
 pub struct KnownFigures {
     /// Bytes per second that the disk gives.
@@ -29,7 +30,7 @@ pub struct KnownFigures {
     pub host_bw: Option<f64>,
     /// Operations per second of all cores together; a multiply-add counts as two.
     pub flops: Option<f64>,
-    /// Bytes of the GPU's memory. Needs `pcie_bw` and `hbm_bw` too.
+    /// Bytes of the GPU's memory. A GPU needs `pcie_bw` and `hbm_bw` too.
     pub gpu_memory: Option<Bytes>,
     /// Bytes per second from the host to the GPU.
     pub pcie_bw: Option<f64>,
@@ -48,7 +49,7 @@ impl KnownFigures {
     /// one measurement.
     ///
     /// # Errors
-    /// When there is no memory to measure with.
+    /// Fails if there is no memory to measure with.
     pub fn with_measured_cores(self, threads: NonZeroUsize, dtype: DType) -> Result<Self, Refusal> {
         if self.host_bw.is_some() && self.flops.is_some() {
             return Ok(self);
@@ -88,10 +89,11 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// The machine with the known figures; the others are measured here, on `files` and for weights of `dtype`.
+    /// Returns the machine with the known figures. The other figures are measured here, on `files` and for weights of
+    /// `dtype`.
     ///
     /// # Errors
-    /// A disk or memory that cannot be measured.
+    /// Fails if the disk or memory cannot be measured.
     pub fn find(
         known: &KnownFigures,
         threads: NonZeroUsize,

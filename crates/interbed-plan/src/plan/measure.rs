@@ -1,4 +1,4 @@
-//! What this machine achieves, measured for about two seconds.
+//! Measures for about two seconds what this machine achieves.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use interbed_kernels::{DType, Unit, peak, read_bandwidth};
 use super::figure::{Figure, Origin, Reading};
 use crate::refusal::Refusal;
 
-/// Bytes of memory that are read to measure its rate: much more than caches hold.
+/// Number of bytes of memory that are read to measure its rate: much more than caches hold.
 const SWEEP_BYTES: u64 = 1 << 30;
 
-/// Least number of bytes that gives a meaningful result.
+/// Minimum number of bytes that gives a meaningful result.
 const SWEEP_LEAST: u64 = 1 << 20;
 
 /// Number of times that the memory is read; the fastest counts.
@@ -22,7 +22,7 @@ const SWEEPS: usize = 3;
 /// Number of times that arithmetic is measured; the fastest counts.
 const ROUNDS: usize = 5;
 
-/// Figures of what the cores achieve per second.
+/// Rates that the cores achieve.
 pub(super) struct Cores {
     pub bandwidth: Figure,
     pub flops: Figure,
@@ -31,7 +31,7 @@ pub(super) struct Cores {
 /// Measures the disk that a file of the model lies on.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// Fails if the file cannot be read.
 pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refusal> {
     let settings = probe(file, 0..file.len(), &ProbeLimits::default())?;
     let reading = Reading { chunk_bytes: settings.chunk_bytes, depth: settings.depth, tried: true };
@@ -44,7 +44,7 @@ pub(super) fn disk(file: &Arc<dyn DirectRead>) -> Result<(Figure, Reading), Refu
 /// Measures the rate of memory, and of the unit that multiplies weights of `dtype`.
 ///
 /// # Errors
-/// When there is no memory to read.
+/// Fails if there is no memory to read.
 pub(super) fn cores(threads: NonZeroUsize, dtype: DType) -> Result<Cores, Refusal> {
     let cpu = Cpu::new(threads);
     let memory = HostMemory::read();

@@ -1,9 +1,10 @@
-//! Plans of mixtures: what stays, how many experts a token reads, and how long that takes. Pure arithmetic, over the
-//! arena of experts itself.
+//! Plans mixtures: which weights stay, how many experts a token reads, and how long that takes. This is pure
+//! arithmetic, over the arena of experts itself.
 //!
-//! All weights but experts are needed by every pass, and stay if there is room for them; experts get the rest. Which of
-//! them a token needs is known when its layer begins, so a pass waits for each layer's reads but for what it computes
-//! with meanwhile. With perfect foresight it would wait for the disk, or compute, whichever takes longer.
+//! Weights other than experts are needed by every pass, and stay if there is room for them; experts get the rest of the
+//! memory. Which experts a token needs is known when their layer begins. A pass therefore waits for each layer's reads,
+//! except for what it computes with meanwhile. With perfect foresight it would wait for the disk, or compute, whichever
+//! takes longer.
 
 use std::path::PathBuf;
 
@@ -18,14 +19,14 @@ use crate::progress::Progress;
 use crate::refusal::Refusal;
 use crate::routing::{self, Routing};
 
-/// Tokens of each sequence that are looked at, after the first ones, which find the memory empty.
+/// Number of tokens of each sequence that are looked at, after the first ones, which find the memory empty.
 const TOKENS: usize = 64;
 const TOKENS_BEFORE: u64 = 16;
 
-/// Most sequences of a pass: a layer of so many needs nearly all experts.
+/// Maximum number of sequences of a pass. A layer of so many sequences needs nearly all experts.
 const BATCH_MAX: usize = 256;
 
-/// How unevenly a router chooses, where nothing is known of it: about as those of the traces in
+/// Skew with which a router chooses experts if nothing is known of it. The skew is about that of the traces in
 /// docs/internals/experts.md.
 const SKEW: f64 = 1.2;
 
@@ -44,7 +45,7 @@ pub struct MixturePlan {
     pub(super) kv_token: u64,
     pub(super) prompt_tokens: usize,
     pub(super) decode: Vec<MixtureDecode>,
-    /// Batches for which the trace is too short, and the tokens that they would take.
+    /// Batch sizes for which the trace is too short, each with the number of tokens that it would take.
     pub(super) too_many: Vec<(usize, usize)>,
     pub(super) prompt: MixturePrompt,
 }
@@ -98,8 +99,8 @@ impl MixturePlan {
     /// without it, one is made.
     ///
     /// # Errors
-    /// A model without experts, a GPU, a trace of another model, a memory that is too small, or what cannot be
-    /// measured.
+    /// Fails if the model has no experts, if there is a GPU, if the trace is of another model, if a memory is too
+    /// small, or if a figure cannot be measured.
     pub fn make(
         request: PlanRequest<'_>,
         trace: Option<PathBuf>,
@@ -180,8 +181,8 @@ impl MixturePlan {
     }
 }
 
-/// What is planned of passes that decode: those of the `batches` for which the routing is long enough, and the others,
-/// each with the tokens that it would take.
+/// Passes that decode: the passes of the `batches` for which the routing is long enough, and the other batches, each
+/// with the number of tokens that it would take.
 type Decodes = (Vec<MixtureDecode>, Vec<(usize, usize)>);
 
 fn decodes(
@@ -211,8 +212,8 @@ fn decodes(
     Ok((decodes, too_many))
 }
 
-/// Counts the weights that every decoded token goes through; of an embedding that is not the head too, a token reads
-/// one row.
+/// Counts the weights that every decoded token goes through. If the embedding is not the head too, a token reads one
+/// row of it.
 fn dense_parameters(blueprint: &Blueprint) -> u64 {
     let embedding = (blueprint.vocab_size as u64).saturating_mul(blueprint.hidden_size as u64);
     let read_by_row = if blueprint.head.is_tied { 0 } else { embedding };
@@ -266,8 +267,8 @@ impl Routings {
         Ok(Self { trace: Some(routing), told: format!("{}, of {}{fewer}", path.display(), head.model) })
     }
 
-    /// Bytes of the experts that a pass of `batch` sequences needs, and that it reads with `room` for experts. `None`
-    /// if the trace is too short for so many.
+    /// Returns the bytes of the experts that a pass of `batch` sequences needs, and the bytes that it reads with `room`
+    /// bytes for experts. Returns `None` if the trace is too short for this batch.
     fn of_pass(&self, shape: &ArenaShape, batch: usize, room: u64) -> Result<Option<(f64, f64)>, Refusal> {
         let routing = match &self.trace {
             Some(trace) => trace.side_by_side(batch),

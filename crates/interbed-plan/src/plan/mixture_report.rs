@@ -1,4 +1,4 @@
-//! A plan of a mixture, for people and for scripts.
+//! Writes a plan of a mixture, for people and for scripts.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +11,7 @@ use super::report::write_machine;
 use crate::words::{bytes, grouped, number, seconds, short};
 
 impl MixturePlan {
-    /// The tables.
+    /// Returns the tables of the plan as text.
     pub fn report(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -100,7 +100,7 @@ impl MixturePlan {
         )
     }
 
-    /// The plan as one JSON object, in bytes, seconds and rates.
+    /// Returns the plan as one JSON object, in bytes, seconds and rates.
     pub fn to_json(&self) -> Value {
         let (config, sizes, machine) = (&self.subject.config, &self.sizes, &self.machine);
         let memory = self.memory.iter().map(|(name, size)| ((*name).to_owned(), json!(size)));
@@ -223,7 +223,8 @@ mod tests {
         MixturePlan::make(request, trace, &mut Silent)
     }
 
-    /// So many tokens of a model of these layers and experts, of which each uses the same four.
+    /// Writes a trace of `tokens` tokens of a model of these layers and experts. Each token uses four experts, always
+    /// the same ones.
     fn trace(folder: &TempDir, layers: u32, experts: u32, tokens: u32) -> PathBuf {
         let of = |layer| LayerBytes { layer, expert_bytes: 3_000_000, dense_bytes: 0 };
         let layer_bytes = (0..layers).map(of).collect();

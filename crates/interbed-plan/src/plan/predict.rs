@@ -1,4 +1,4 @@
-//! How long passes will take: the planners themselves, run on simulated hardware with a virtual clock.
+//! Predicts how long passes will take: runs the planners themselves on simulated hardware with a virtual clock.
 
 use interbed_weights::window::{
     Phase, Policy, TierConfig, Tiers, TiersConfig, UnitId, Window, WindowConfig, WindowError,
@@ -21,7 +21,8 @@ const LINK_LATENCY_NS: u64 = 10_000;
 /// Number of passes that are averaged, after one pass that lets the memories settle.
 const PASSES: usize = 2;
 
-/// Seconds of one pass beyond which figures are taken for typing errors. The clock has room for many such passes.
+/// Maximum number of seconds of a pass. Figures that give more are taken for typing errors. The clock has room for many
+/// such passes.
 const PASS_SECONDS_MAX: f64 = 1e6;
 
 /// Names the policy that is simulated.
@@ -55,7 +56,7 @@ pub(super) struct Scene<'a> {
     pub rates: Rates,
     /// Bytes of keys and values for one token.
     pub kv_token: u64,
-    /// Tokens of the prompt, which are also those that decoding sequences have before them.
+    /// Number of tokens of the prompt. Decoding sequences have this number of tokens before them too.
     pub prompt_tokens: usize,
     /// Number of a prompt's tokens that one pass takes.
     pub chunk_tokens: usize,
@@ -115,10 +116,10 @@ pub(super) struct Forecast {
 }
 
 impl Scene<'_> {
-    /// Returns how many weights stay in memory.
+    /// Returns how many bytes of weights stay in memory.
     ///
     /// # Errors
-    /// When budgets are too small.
+    /// Fails if budgets are too small.
     pub fn kept(&self) -> Result<Kept, WindowError> {
         let sum = |stays: &dyn Fn(UnitId) -> bool| {
             let staying = self.bands.units.iter().zip(0..).filter(|(_, index)| stays(UnitId(*index)));
@@ -138,7 +139,7 @@ impl Scene<'_> {
     /// Simulates a policy; `step` is called after the warm-up, the prompt and each batch size.
     ///
     /// # Errors
-    /// When budgets are too small for the policy, a [`WindowError`], or figures make no sense.
+    /// Fails if budgets are too small for the policy, or if figures make no sense.
     pub fn forecast(&self, policy: PolicyKind, kept: &Kept, step: &mut dyn FnMut()) -> Result<Forecast, Refusal> {
         let slowest =
             self.batches.iter().map(|&batch| self.bound(&self.decode(batch), kept).seconds()).fold(0.0, f64::max);
@@ -187,7 +188,7 @@ impl Scene<'_> {
         Bound::of(&load.pass(self.bands, kept.host as f64, kept.device as f64), &self.rates)
     }
 
-    /// Simulates the first chunks, the last, and one of those between for all of them.
+    /// Simulates the first chunks, the last chunk, and one of the chunks between, which stands for all of them.
     fn run_prompt(&self, run: &mut Run<'_>, kept: &Kept, step: &mut dyn FnMut()) -> Result<Prompt, Refusal> {
         let passes = self.num_chunks();
         let (mut seconds, mut bound_seconds) = (0.0, 0.0);

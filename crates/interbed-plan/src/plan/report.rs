@@ -1,4 +1,4 @@
-//! A plan for people to read.
+//! Writes a plan for people to read.
 
 use std::fmt::{self, Write};
 
@@ -14,7 +14,7 @@ use super::predict::Forecast;
 use crate::words::{bytes, grouped, number, scaled, seconds, short};
 
 impl Plan {
-    /// The tables.
+    /// Returns the tables of the plan as text.
     pub fn report(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -87,7 +87,7 @@ impl Plan {
         writeln!(out, "  KV cache for {} tokens", grouped(self.division.kv_tokens))
     }
 
-    /// Bytes that `slots` slots take; 0 if nothing is streamed.
+    /// Returns the bytes that `slots` slots take; 0 if nothing is streamed.
     fn slot_bytes(&self, slots: usize) -> u64 {
         let streams = self.kept.host + self.kept.device < self.bands.swept_bytes();
         if streams || self.division.device.is_some() { slots as u64 * self.bands.largest() } else { 0 }
@@ -161,7 +161,7 @@ impl Plan {
     }
 }
 
-/// The machine's figures, and where they come from.
+/// Writes the machine's figures, and their sources.
 pub(super) fn write_machine(out: &mut String, machine: &Machine) -> fmt::Result {
     writeln!(out, "\nMachine")?;
     let mut row = |name: &str, figure: &Figure, unit: &str| {
@@ -255,7 +255,7 @@ fn write_forecast(out: &mut String, forecast: &Forecast, plan: &Plan) -> fmt::Re
     Ok(())
 }
 
-/// The table of what takes how much of a memory.
+/// Writes the table of what takes how many bytes of a memory.
 fn write_tier(out: &mut String, name: &str, tier: &Tier, kept: u64, slots: u64) -> fmt::Result {
     let slots = slots.min(tier.units.saturating_sub(kept));
     let others: u64 = tier.others.iter().map(|(_, bytes)| bytes).sum();

@@ -1,4 +1,4 @@
-//! The planners' settings, derived from model and machine. Pure arithmetic.
+//! Derives the planners' settings from model and machine. This is pure arithmetic.
 
 use interbed_weights::window::{Credits, Phase, Reach, ResidentConfig, RingConfig};
 
@@ -6,16 +6,17 @@ use super::division::Division;
 use super::figure::Reading;
 use super::shape::Shape;
 
-/// Units that one product computes with at a time, besides those being read; the same number as in streaming.
+/// Number of units that one product computes with at a time, besides units that are being read. Streaming uses this
+/// number too.
 const UNITS_COMPUTED: usize = 8;
 
-/// Slots take at most one part in `SLOT_SHARE` of the memory for weights.
+/// Slots take at most one part in this many of the memory for weights.
 const SLOT_SHARE: u64 = 16;
 
 /// Holds the settings of the policies `resident` and `ring`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
-    /// How the disk is read.
+    /// Way in which the disk is read.
     pub reading: Reading,
     /// Bytes of the bands that matrices are cut into.
     pub band_bytes: usize,

@@ -1,4 +1,4 @@
-//! What a pass works through: a model's partition as the units of a plan, whether its files exist or not.
+//! Describes what a pass works through: a model's partition as the units of a plan, whether its files exist or not.
 
 use interbed_weights::{GroupSpec, Partition, Role, StoredAt, TensorSpec, WeightUnit};
 
@@ -22,16 +22,16 @@ pub(super) struct Shape {
     pub vector_bytes: u64,
     /// Bytes of the embedding, of which passes read single rows.
     pub embedding_bytes: u64,
-    /// Bytes of buffers for those rows.
+    /// Bytes of the buffers for rows of the embedding.
     pub row_memory: u64,
-    /// Memory of all experts of a mixture, and the least through which they can be streamed.
+    /// Bytes of memory of all experts of a mixture, and the least bytes through which experts can be streamed.
     pub expert_memory: (u64, u64),
-    /// The fewest slots that units can be streamed through.
+    /// Minimum number of slots that units can be streamed through.
     slots_least: usize,
 }
 
 impl Shape {
-    /// Cuts the groups of a model. `stored_at` tells how a tensor is stored. `None` if sizes cannot be counted.
+    /// Cuts the groups of a model. `stored_at` tells how a tensor is stored. Returns `None` if sizes cannot be counted.
     pub fn cut(specs: &[GroupSpec], stored_at: &dyn Fn(&TensorSpec) -> StoredAt, cut: Cut) -> Option<Self> {
         let band_bytes = match cut {
             Cut::Bands(bytes) => bytes,
@@ -110,7 +110,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A preset's shape in one type.
+    /// Returns the shape of a preset whose weights all have one type.
     pub fn shape_of(name: &str, dtype: DType, cut: Cut) -> Shape {
         let config = ModelConfig::from_json(&interbed_model::preset(name).expect("a preset")).expect("a configuration");
         Shape::cut(&layers::group_specs(&config.blueprint), &|_| StoredAt { dtype, file: 0, offset: 0 }, cut)

@@ -18,14 +18,14 @@ use interbed_weights::{
 use super::shape::{Cut, Shape};
 use crate::refusal::Refusal;
 
-/// The longest configuration that is read, in bytes.
+/// Maximum number of bytes of a configuration that is read.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// A model to plan for.
 pub struct Subject {
-    /// The model's name.
+    /// Name of the model.
     pub name: String,
-    /// Where the model's shape comes from, if not from weights.
+    /// Source of the model's shape, if it does not come from weights.
     pub note: Option<String>,
     /// Configuration of the model.
     pub config: ModelConfig,
@@ -40,7 +40,7 @@ enum Weights {
         catalog: Box<Catalog>,
         bytes: WeightBytes,
     },
-    /// The model has no weights here; all its matrices are taken to have this type, if their rows are whole blocks of
+    /// The model has no weights here. All its matrices are taken to have this type, if their rows are whole blocks of
     /// it.
     Imagined(DType),
 }
@@ -55,11 +55,12 @@ pub struct WeightBytes {
 }
 
 impl Subject {
-    /// The model that `model` names, if it has no weights: a configuration, or a well-known name. `dtype` is the type
-    /// that its weights would have; if not given, the configuration's. `None` if there may be weights.
+    /// Returns the model that `model` names, if it has no weights: a configuration, or a well-known name. `dtype` is
+    /// the type that its weights would have; the configuration's type is taken if it is `None`. Returns `None` if there
+    /// may be weights.
     ///
     /// # Errors
-    /// When nothing has that name, or the model cannot be computed.
+    /// Fails if no model has that name, or if the model cannot be computed.
     pub fn imagined(model: &Path, dtype: Option<DType>) -> Result<Option<Self>, Refusal> {
         let Some((config, name, note)) = imagined(model)? else { return Ok(None) };
         let dtype = dtype.or(config.dtype).unwrap_or(DType::BF16);
@@ -69,10 +70,10 @@ impl Subject {
         Ok(Some(subject))
     }
 
-    /// A model with existing weights, `whole` bytes of them, mostly of one type.
+    /// Returns a model with existing weights, `whole` bytes of them, mostly of one type.
     ///
     /// # Errors
-    /// When a tensor does not fit the configuration.
+    /// Fails if a tensor does not fit the configuration.
     pub fn at_hand(
         name: String,
         config: ModelConfig,
@@ -89,7 +90,7 @@ impl Subject {
     /// Cuts the model's matrices into units.
     ///
     /// # Errors
-    /// When sizes overflow.
+    /// Fails if sizes overflow.
     pub(super) fn cut(&self, cut: Cut) -> Result<Shape, Refusal> {
         let shape = Shape::cut(&self.specs, &|tensor| self.place(tensor), cut);
         shape.ok_or_else(|| Refusal::new(format!("the sizes of {} cannot be counted", self.name)))
@@ -98,7 +99,7 @@ impl Subject {
     /// Divides the weights into pieces, with bands of about `band_bytes`.
     ///
     /// # Errors
-    /// When sizes overflow.
+    /// Fails if sizes overflow.
     pub(super) fn partition(&self, band_bytes: usize) -> Result<Partition, Refusal> {
         Ok(Partition::new(&self.specs, band_bytes, |_, tensor| Ok(self.place(tensor)))?)
     }
@@ -106,7 +107,7 @@ impl Subject {
     /// Returns how much memory the weights take.
     ///
     /// # Errors
-    /// When sizes overflow.
+    /// Fails if sizes overflow.
     pub fn weight_bytes(&self) -> Result<WeightBytes, Refusal> {
         if let Weights::AtHand { bytes, .. } = &self.weights {
             return Ok(*bytes);
@@ -121,7 +122,7 @@ impl Subject {
     /// Opens the weights' files for direct reads; returns none if there are no weights here.
     ///
     /// # Errors
-    /// When a file cannot be opened.
+    /// Fails if a file cannot be opened.
     pub(super) fn files(&self) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
         match &self.weights {
             // Of weights that are elsewhere, only the headers are known.
@@ -162,8 +163,8 @@ impl Subject {
     }
 }
 
-/// Finds the configuration that `model` names, with the model's name and where it comes from; `None` if there may be
-/// weights.
+/// Finds the configuration that `model` names, with the model's name and the source of the configuration. Returns
+/// `None` if there may be weights.
 fn imagined(model: &Path) -> Result<Option<(ModelConfig, String, String)>, Refusal> {
     if model.is_file() && model.extension().is_some_and(|extension| extension == "json") {
         return from_file(model, model.parent()).map(Some);
@@ -197,7 +198,7 @@ fn imagined(model: &Path) -> Result<Option<(ModelConfig, String, String)>, Refus
     Ok(Some((ModelConfig::from_json(&json)?, name.to_owned(), note)))
 }
 
-/// Finds the preset that `text` means: by the preset's own name, or by a name on the Hugging Face Hub.
+/// Finds the preset that `text` means, by the preset's own name, or by a name on the Hugging Face Hub.
 fn well_known(text: &str) -> Option<&'static str> {
     let lower = text.to_ascii_lowercase();
     let model = lower.rsplit('/').next().unwrap_or(&lower);
@@ -242,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// The model of this configuration in `dir`.
+    /// Returns the model of this configuration in `dir`.
     fn at_hand(dir: &Path, config_json: &str, dtype: DType) -> Subject {
         let mut config = ModelConfig::from_json(config_json).expect("a configuration");
         let mut catalog = Catalog::open(dir).expect("weights");
@@ -252,7 +253,7 @@ mod tests {
         Subject::at_hand("tiny".into(), config, dtype, specs, catalog, whole).expect("weights that fit")
     }
 
-    /// A plan cuts, counts and keeps as the driver does.
+    /// Checks that a plan cuts, counts and keeps as the driver does.
     #[test]
     fn plans_agree_with_what_streams() {
         for dtype in [DType::F32, DType::Q8_0] {

@@ -1,4 +1,4 @@
-//! What a plan comes to: whether the model fits, how fast it will be, and what limits that.
+//! Sums up a plan: whether the model fits, how fast it will be, and what limits the speed.
 
 use std::fmt;
 
@@ -12,17 +12,17 @@ use crate::words::{bytes, grouped, number};
 pub struct Verdict {
     /// Name of the model.
     pub name: String,
-    /// Bytes of the weights that passes go through, those of all experts among them.
+    /// Number of bytes of the weights that passes go through, including the weights of all experts.
     pub weight_bytes: f64,
     /// Bytes that are read from disk for a token of one sequence.
     pub read_bytes: f64,
-    /// Tokens for which the KV cache has room.
+    /// Number of tokens for which the KV cache has room.
     pub kv_tokens: u64,
     /// Tokens per second of one sequence.
     pub tokens_per_s: f64,
     /// Largest number of sequences that was planned for, and the tokens per second of all of them together.
     pub together: Option<(usize, f64)>,
-    /// What limits the speed of one sequence.
+    /// Words for what limits the speed of one sequence.
     pub limit: &'static str,
 }
 

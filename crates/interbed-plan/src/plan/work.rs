@@ -1,4 +1,4 @@
-//! What a pass must compute and move, unit by unit. Pure arithmetic.
+//! Counts what a pass must compute and move, unit by unit. This is pure arithmetic.
 
 use super::bound::{Pass, Rates};
 use interbed_weights::{Role, WeightUnit};
@@ -17,14 +17,14 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Work of a pass that decodes one token of each of `batch` sequences, each after `context` tokens whose KV takes
-    /// `kv_token` bytes each.
+    /// Returns the work of a pass that decodes one token of each of `batch` sequences, each after `context` tokens
+    /// whose KV takes `kv_token` bytes each.
     pub fn decode(batch: usize, context: usize, kv_token: u64) -> Self {
         Self { tokens: batch, logits: batch, kv_bytes: batch as f64 * context as f64 * kv_token as f64 }
     }
 
-    /// Work of a pass that computes `tokens` tokens of a prompt, after `before` others; `last` says whether they end
-    /// the prompt.
+    /// Returns the work of a pass that computes `tokens` tokens of a prompt, after `before` other tokens; `last` says
+    /// whether these tokens end the prompt.
     pub fn prefill(tokens: usize, before: usize, last: bool, kv_token: u64) -> Self {
         Self { tokens, logits: usize::from(last), kv_bytes: (before + tokens) as f64 * kv_token as f64 }
     }
@@ -60,8 +60,8 @@ impl Work {
         (memory.max(self.operations(unit) / rates.flops) * 1e9) as u64
     }
 
-    /// Returns the nanoseconds that the host takes to compute with a unit that it holds, where a device computes the
-    /// others.
+    /// Returns the nanoseconds that the host takes to compute with a unit that it holds, if a device computes with the
+    /// other units.
     pub fn host_ns(&self, unit: &WeightUnit, rates: &Rates) -> u64 {
         ((unit.bytes as f64 / rates.host).max(self.operations(unit) / rates.host_flops) * 1e9) as u64
     }

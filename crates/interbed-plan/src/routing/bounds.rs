@@ -1,12 +1,14 @@
-//! What no policy reads less than.
+//! Computes a number of bytes below which no policy can read.
 
 use super::trace::Routing;
 
-/// Bytes that any memory of `budget` bytes reads at least in the window (PFOO-L).
+/// Returns the minimum number of bytes that any memory of `budget` bytes reads in the window after `passes_before`
+/// passes (PFOO-L).
 ///
-/// Between two uses of a slab it is either kept, which takes its bytes for so many visits, or read again. The memory
-/// has its bytes for all visits of the window to give away in sum; whoever may spend them on any intervals, the
-/// shortest first, reads no more than who has to fit them into memory visit by visit. First uses are read anyway.
+/// Between two uses, a slab is either kept, which takes its bytes for this number of visits, or read again. Over all
+/// visits of the window, the memory has a sum of bytes times visits to spend. A reader that may spend this sum on any
+/// intervals, the shortest first, reads no more than one that has to fit the intervals into memory visit by visit.
+/// First uses are read in any case.
 pub fn lower_bound(routing: &Routing, passes_before: usize, budget: u64) -> u64 {
     let shape = routing.shape();
     let mut last: Vec<Option<u64>> = vec![None; shape.layers() * shape.experts()];

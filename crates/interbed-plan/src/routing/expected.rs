@@ -1,4 +1,4 @@
-//! What a plan asks: how much a token reads.
+//! Computes how much a token reads, for plans.
 
 use interbed_weights::experts::ArenaError;
 
@@ -8,10 +8,10 @@ use super::policy::{demand, read_bytes};
 use super::trace::Routing;
 
 /// Returns the bytes that a generated token reads on the mean, from token `from` on, with `budget` bytes for experts.
-/// If the routing has no later token, 0.
+/// Returns 0 if the routing has no later token.
 ///
 /// # Errors
-/// [`ArenaError::TooSmall`].
+/// Fails with [`ArenaError::TooSmall`] if `budget` is below the least.
 pub fn read_bytes_per_token(routing: &Routing, budget: u64, from: u64) -> Result<f64, ArenaError> {
     let passes_before = routing.passes_before(from);
     let read = read_bytes(routing, passes_before, &mut Player::new(routing.shape(), budget)?);

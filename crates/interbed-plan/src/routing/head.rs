@@ -1,4 +1,4 @@
-//! The lines above a trace's table.
+//! Lines above a trace's table, which describe the model.
 
 /// Holds what a routing trace says of its model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct RoutingHead {
     pub model: String,
     /// Architecture of the model, without white space.
     pub arch: String,
-    /// Number of all layers, those without experts too.
+    /// Number of all layers, including layers without experts.
     pub layers: u32,
     /// Number of experts in a layer.
     pub experts: u32,
@@ -28,9 +28,9 @@ pub struct LayerBytes {
     pub dense_bytes: u64,
 }
 
-/// What a routing trace calls itself in its first line, after a #, and the version of its layout, which follows.
+/// Name of the format in the first line of a routing trace, after a #. The version of the layout follows the name.
 pub(super) const KIND: &str = "route_trace";
 pub(super) const VERSION: &str = "v1";
 
-/// The names of the columns.
+/// Names of the columns.
 pub(super) const COLUMNS: &str = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes";

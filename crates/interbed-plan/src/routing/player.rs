@@ -1,4 +1,4 @@
-//! The arena, driven as an engine drives it.
+//! Drives the arena as an engine drives it.
 
 use interbed_weights::experts::{Arena, ArenaError, ArenaShape, Placement, SlabCounts, SlabId, UNDER_WAY_MAX};
 
@@ -24,7 +24,7 @@ impl Player {
     /// Makes a player with `budget` bytes for experts.
     ///
     /// # Errors
-    /// [`ArenaError::TooSmall`].
+    /// Fails with [`ArenaError::TooSmall`] if `budget` is below the least.
     pub fn new(shape: &ArenaShape, budget: u64) -> Result<Self, ArenaError> {
         Ok(Self { arena: Arena::new(shape.clone(), budget)?, ahead: None })
     }
@@ -40,7 +40,7 @@ impl Player {
     /// Begins with counts of uses that were made earlier.
     ///
     /// # Errors
-    /// [`ArenaError::Counts`].
+    /// Fails with [`ArenaError::Counts`] if the counts are another model's or damaged.
     pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
         self.arena.warm(counts)
     }

@@ -1,11 +1,11 @@
-//! What a policy is here, and how it is measured.
+//! Defines policies for a memory of slabs, and measures what they read.
 
 use super::trace::{LayerVisit, Routing, RoutingPass};
 
 /// Plays a memory for slabs, the weights of one expert in one layer, within a fixed size.
 pub trait SlabPolicy {
-    /// Visits a layer in a pass. Returns the bytes that were read for the visit, except those that were read ahead of
-    /// it.
+    /// Visits a layer in a pass. Returns the bytes that were read for the visit, except the bytes that were read ahead
+    /// of it.
     fn visit(&mut self, visit: &LayerVisit) -> u64;
 }
 

@@ -1,4 +1,4 @@
-//! Reads routing traces, line by line, and believes nothing.
+//! Reads routing traces line by line, and trusts nothing that they say.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -17,33 +17,33 @@ use crate::refusal::Refusal;
 const LINE_BYTES_MAX: u64 = 4096;
 const LAYERS_MAX: u32 = 4096;
 const EXPERTS_MAX: u32 = 65_536;
-/// Rows of half a gigabyte of text or more.
+/// Maximum number of rows: half a gigabyte of text or more.
 const ROWS_MAX: usize = 1 << 25;
-/// Bytes of an expert or of a layer: more than any has, and few enough for sums over all rows.
+/// Maximum number of bytes of an expert or of a layer. No model has more, and sums over all rows do not overflow.
 const LAYER_BYTES_MAX: u64 = 1 << 38;
 
-/// A routing trace that cannot be used.
+/// Reason why a routing trace cannot be used.
 #[derive(Debug, Error)]
 pub(super) enum RoutingError {
-    /// The system refused.
+    /// The system refused to read the file.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     /// A line is invalid.
     #[error("line {line} of {}: {problem}", path.display())]
     Line { path: PathBuf, line: usize, problem: String },
-    /// No rows, or a preamble that is not complete.
+    /// The trace has no rows, or its preamble is not complete.
     #[error("{} {problem}", path.display())]
     Incomplete { path: PathBuf, problem: &'static str },
-    /// The preamble tells of no possible model.
+    /// The preamble describes a model that is impossible.
     #[error("{}: {source}", path.display())]
     Shape { path: PathBuf, source: ArenaError },
 }
 
-/// Whether there is a trace of routings at `path`, by its first line. What can be read only once, like a pipe, is taken
-/// for one of requests.
+/// Returns whether there is a routing trace at `path`, by its first line. A file that can be read only once, like a
+/// pipe, is taken for a trace of requests.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system refuses to read the file.
 pub fn is_routing(path: &Path) -> io::Result<bool> {
     if !fs::metadata(path)?.is_file() {
         return Ok(false);
@@ -53,10 +53,10 @@ pub fn is_routing(path: &Path) -> io::Result<bool> {
     Ok(std::str::from_utf8(&line).is_ok_and(is_first_line))
 }
 
-/// Reads a trace of routings, and what it says of its model.
+/// Reads a routing trace, and what it says of its model.
 ///
 /// # Errors
-/// A file that cannot be read, or a line that cannot be, by its number.
+/// Fails if the file cannot be read, or if a line is invalid; the error names the line's number.
 pub fn read_routing(path: &Path, progress: &mut dyn Progress) -> Result<(RoutingHead, Routing), Refusal> {
     progress.begin_bytes("reading", fs::metadata(path).map_or(0, |metadata| metadata.len()));
     let read = Routing::read(path, |bytes| progress.advance(bytes));
@@ -71,13 +71,14 @@ pub fn read_routing(path: &Path, progress: &mut dyn Progress) -> Result<(Routing
 }
 
 impl Routing {
-    /// Reads a trace, and what it says of its model. `progress` is called with the number of bytes read.
+    /// Reads a trace, and what it says of its model. `progress` is called with the number of bytes of each line that
+    /// was read.
     pub(super) fn read(path: &Path, progress: impl FnMut(u64)) -> Result<(RoutingHead, Self), RoutingError> {
         let file = File::open(path).map_err(|source| RoutingError::Read { path: path.to_owned(), source })?;
         Self::read_lines(BufReader::new(file), path, progress)
     }
 
-    /// Like [`read`](Self::read); `path` is for messages.
+    /// Reads a trace from `input`, in the way of [`read`](Self::read); `path` is for messages.
     pub(super) fn read_lines(
         mut input: impl BufRead,
         path: &Path,
@@ -115,7 +116,7 @@ impl Routing {
     }
 }
 
-/// Whether a trace that begins with this line is one of routings.
+/// Returns whether a trace that begins with this line is a routing trace.
 pub(super) fn is_first_line(line: &str) -> bool {
     let line = line.trim_start_matches('\u{feff}').trim();
     line.strip_prefix('#').is_some_and(|words| words.trim_start().starts_with(KIND)) || line == COLUMNS
@@ -124,19 +125,20 @@ pub(super) fn is_first_line(line: &str) -> bool {
 #[derive(Default)]
 struct Rows {
     head: RoutingHead,
-    /// Numbers among mixture layers by numbers among all; none before the columns' names.
+    /// Number among mixture layers of each layer, by its number among all layers. `None` before the names of the
+    /// columns.
     layer_of: Option<BTreeMap<u32, u32>>,
     rows: usize,
     passes: Vec<RoutingPass>,
-    /// The pass of the last row.
+    /// Key of the pass that the last row belongs to.
     pass: Option<PassKey>,
     counts: BTreeMap<u32, BTreeMap<u32, u32>>, // [layer][expert]: tokens
-    /// Steps of the pass, first and last.
+    /// First and last step of the pass.
     steps: Option<(u32, u32)>,
-    /// The token and layer of the last row, and its experts there.
+    /// Step and layer of the last row. `experts` has the experts of this token and layer so far.
     token: Option<(u32, u32)>,
     experts: Vec<u32>,
-    /// The tokens and layers of the pass so far.
+    /// Steps and layers of the pass so far.
     seen: HashSet<(u32, u32)>,
 }
 
@@ -144,7 +146,7 @@ struct Rows {
 struct PassKey {
     turn: u32,
     generates: bool,
-    /// 0 for a prompt, which is one pass.
+    /// Step of the pass; 0 for a prompt, which is one pass.
     step: u32,
 }
 

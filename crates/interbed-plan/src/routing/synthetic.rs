@@ -1,4 +1,4 @@
-//! Made routings, for models of which there is no trace.
+//! Makes up routings, for models of which there is no trace.
 
 use interbed_weights::experts::ArenaShape;
 
@@ -6,14 +6,15 @@ use super::random::Random;
 use super::trace::{LayerVisit, Routing, RoutingPass};
 
 impl Routing {
-    /// A router that likes all experts equally, token by token: the worst case for any memory.
+    /// Makes the routing of a router that likes all experts equally, token by token, which is the worst case for any
+    /// memory.
     pub fn uniform(seed: u64, shape: ArenaShape, tokens: usize) -> Self {
         Self::zipf(seed, shape, tokens, 0.0, 0.0)
     }
 
-    /// A router that likes the expert of rank `r` as `1 / r^skew`, each layer with ranks of its own, for `tokens`
-    /// generated tokens. Tastes drift: after each token a layer's `drift` experts (on the mean; 0 for never) each
-    /// change their rank with any other.
+    /// Makes the routing of `tokens` generated tokens by a router that likes the expert of rank `r` as `1 / r^skew`.
+    /// Each layer has ranks of its own. The ranks drift: after each token, `drift` experts of each layer (on the mean;
+    /// 0 for never) change their rank with any other expert.
     pub fn zipf(seed: u64, shape: ArenaShape, tokens: usize, skew: f64, drift: f64) -> Self {
         let mut random = Random::new(seed);
         let experts = shape.experts();

@@ -1,4 +1,4 @@
-//! The arena against its own rule written down once more, and made-up routings.
+//! Tests the arena against its own rule written down once more, and tests made-up routings.
 
 mod files;
 

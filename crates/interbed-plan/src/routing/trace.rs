@@ -16,7 +16,7 @@ pub struct RoutingPass {
     pub prompt: bool,
     /// Number of tokens in the pass.
     pub tokens: u32,
-    /// What each mixture layer of the pass asked for, in order.
+    /// Visits of the mixture layers in the pass, in order.
     pub visits: Vec<LayerVisit>,
 }
 
@@ -33,7 +33,7 @@ impl Routing {
     /// Makes the routing of `passes`.
     ///
     /// # Panics
-    /// If a pass visits a layer, or wants an expert, that `shape` does not have.
+    /// Panics if a pass visits a layer, or wants an expert, that `shape` does not have.
     pub fn new(shape: ArenaShape, passes: Vec<RoutingPass>) -> Self {
         for visit in passes.iter().flat_map(|pass| &pass.visits) {
             assert!((visit.layer as usize) < shape.layers(), "layer {}", visit.layer);
@@ -64,7 +64,8 @@ impl Routing {
         self.passes.iter().filter(|pass| !pass.prompt).map(|pass| u64::from(pass.tokens)).sum()
     }
 
-    /// The number of passes before the generated token `from` is computed: measuring begins with the pass after them.
+    /// Returns the number of passes before the generated token `from` is computed. Measuring begins with the pass after
+    /// them.
     pub fn passes_before(&self, from: u64) -> usize {
         let mut generated = 0;
         let is_before = |pass: &&RoutingPass| {
@@ -75,8 +76,8 @@ impl Routing {
         self.passes.iter().take_while(is_before).count()
     }
 
-    /// The generated tokens cut into `streams` parts of equal length that go through the model side by side. They are
-    /// of one text, so they are more alike than those of different clients.
+    /// Returns the generated tokens cut into `streams` parts of equal length that go through the model side by side.
+    /// All parts are of one text, so they are more alike than tokens of different clients.
     pub fn side_by_side(&self, streams: usize) -> Self {
         let alone: Vec<&RoutingPass> = self.passes.iter().filter(|pass| !pass.prompt).collect();
         let length = alone.len() / streams.max(1);

@@ -37,7 +37,7 @@ impl<W: Write> RoutingWriter<W> {
     /// Writes the lines above the rows.
     ///
     /// # Errors
-    /// `out`'s. A name with white space or a line break is an error of the kind `InvalidInput`.
+    /// Fails if `out` fails. A name with white space or a line break is an error of the kind `InvalidInput`.
     pub fn new(mut out: W, head: &RoutingHead) -> io::Result<Self> {
         if [&head.model, &head.arch].iter().any(|name| name.contains(char::is_whitespace)) {
             let problem = format!("white space in {:?} or {:?}", head.model, head.arch);
@@ -54,10 +54,10 @@ impl<W: Write> RoutingWriter<W> {
         Ok(Self { out })
     }
 
-    /// Writes a row. Rows come pass after pass, and layer after layer in a pass; those of a prompt are one pass.
+    /// Writes a row. Rows come pass after pass, and layer after layer in a pass; all rows of a prompt are one pass.
     ///
     /// # Errors
-    /// `out`'s.
+    /// Fails if `out` fails.
     pub fn write(&mut self, row: &RoutingRow) -> io::Result<()> {
         let RoutingRow { turn, prompt, step, layer, slot, expert, weight, held, read_bytes } = row;
         let (phase, residency) = (u8::from(!prompt), u8::from(*held));
@@ -67,7 +67,7 @@ impl<W: Write> RoutingWriter<W> {
     /// Flushes what was written, and gives `out` back.
     ///
     /// # Errors
-    /// `out`'s.
+    /// Fails if `out` fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)

@@ -1,4 +1,4 @@
-//! A disk or a link: a number of bytes a second, a latency, and a number of requests at a time.
+//! A disk or a link, with its bytes per second, its latency, and its number of requests at a time.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What the simulated hardware can do, and its faults.
+//! Describes what the simulated hardware can do, and its faults.
 
 use super::SimulationError;
 
@@ -16,13 +16,13 @@ pub struct ChannelSpec {
 /// Describes faults of the hardware and how often they occur; by default none.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Faults {
-    /// The most nanoseconds added to each completion, at random, so that completions come out of order.
+    /// Maximum number of nanoseconds added to each completion, at random, so that completions come out of order.
     pub jitter_ns: u64,
-    /// The most nanoseconds that an eviction takes, at random.
+    /// Maximum number of nanoseconds that an eviction takes, at random.
     pub eviction_ns: u64,
-    /// Share of loads that fail.
+    /// Share of loads that fail, from 0 to 1.
     pub failed_loads: f64,
-    /// Share of loads for which there is no memory.
+    /// Share of loads for which there is no memory, from 0 to 1.
     pub failed_allocations: f64,
 }
 
@@ -40,8 +40,10 @@ pub struct SimulatedMachine {
 }
 
 impl SimulatedMachine {
+    /// Checks the figures of disk and link.
+    ///
     /// # Errors
-    /// When a bandwidth or depth is not a number above 0.
+    /// Fails if a bandwidth or depth is not a number above 0.
     pub(super) fn check(&self) -> Result<(), SimulationError> {
         let link = self.link.unwrap_or(self.disk);
         let settings = [

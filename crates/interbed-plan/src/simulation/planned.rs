@@ -1,8 +1,8 @@
-//! One window or two, behind one interface.
+//! Presents one window or two behind one interface.
 
 use interbed_weights::window::{Acquired, TierCommand, Tiers, UnitId, Window, WindowCommand};
 
-/// How a load ends.
+/// Outcome of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     Arrived,
@@ -10,7 +10,7 @@ pub(super) enum Outcome {
     NoMemory,
 }
 
-/// What the hardware reports.
+/// A report of the hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     Read { unit: UnitId, ticket: u64, outcome: Outcome },
@@ -51,7 +51,7 @@ impl Planned {
         }
     }
 
-    /// See [`Tiers::is_computed_by_host`].
+    /// Returns whether the host computes with `unit`, as [`Tiers::is_computed_by_host`] says.
     pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
         match self {
             Self::One { .. } => false,

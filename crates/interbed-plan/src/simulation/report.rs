@@ -28,7 +28,7 @@ pub struct TimelineEvent {
     pub end_ns: u64,
 }
 
-/// Holds the figures of one pass. Reading and copying count if they began or ended since the previous report: bytes
+/// Holds the figures of one pass. Reading and copying count if they began or ended since the previous report, so bytes
 /// fetched for the next pass count in the pass during which they are fetched.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassReport {
@@ -51,14 +51,14 @@ pub struct PassReport {
 }
 
 impl PassReport {
-    /// Returns the share of reading and copying that computing hid, 1 - stall time ÷ I/O time: 1 if there was no I/O,
-    /// too.
+    /// Returns the share of reading and copying that computing hid, which is 1 - stall time ÷ I/O time. The share is 1
+    /// if there was no I/O, too.
     pub fn overlap_efficiency(&self) -> f64 {
         let io = self.read_seconds + self.copy_seconds;
         if io > 0.0 { (1.0 - self.stall_seconds / io).max(0.0) } else { 1.0 }
     }
 
-    /// Returns the pass's least possible time ÷ its real time: 1 is perfect.
+    /// Returns the pass's least possible time ÷ its real time; 1 is perfect.
     pub fn share_of_bound(&self) -> f64 {
         if self.seconds > 0.0 { self.bound_seconds / self.seconds } else { 1.0 }
     }

@@ -1,5 +1,5 @@
-//! Matrices in FP8, whose scales are tensors of their own: `X.weight` and `X.weight_scale_inv`. They become one tensor
-//! here, since neither is of use without the other.
+//! Joins matrices in FP8 to their scales, which are tensors of their own: `X.weight` and `X.weight_scale_inv`. Both
+//! become one tensor here, since neither is of use without the other.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,5 +1,5 @@
-//! Matrices that some files have in one piece as the tensors that they consist of. As for experts, nothing is moved:
-//! rows of a matrix follow each other, so each part is a run of the file's bytes.
+//! Presents matrices that some files have in one piece as the tensors that they consist of. No byte is moved: rows of a
+//! matrix follow each other, so each part is a run of the file's bytes.
 //!
 //! | here, in layer N | as one |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! The tensors of mixtures under one set of names, whatever their files call them, and experts that are stored in one
-//! piece as tensors of their own. Nothing is moved: each entry names bytes of the file as they lie.
+//! Presents the tensors of mixtures under one set of names, whatever their files call them, and experts that are stored
+//! in one piece as tensors of their own. No byte is moved: each entry names bytes of the file as they lie.
 //!
 //! | here, in layer N | also called |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `mlp.shared_experts.{gate,up,down}_proj.weight` | `mlp.shared_expert.…`, `mlp.shared_mlp.…` |
 //! | `self_attn.{q,k}_norm.weight` | `self_attn.{query,key}_layernorm.weight` |
 //!
-//! GGUF's names have become the left ones when these rules are applied, with `mlp.experts.all.…` for what it stores of
-//! all experts in one tensor.
+//! GGUF's names have become the left ones when these rules are applied. The names `mlp.experts.all.…` stand for tensors
+//! in which GGUF stores all experts.
 
 use super::CatalogEntry;
 
@@ -95,8 +95,8 @@ fn is_of_biases(within: &str) -> bool {
     matrix.is_some_and(|matrix| matches!(matrix, "gate" | "up" | "down"))
 }
 
-/// Cuts a tensor `[experts, rows, cols]`, whose rows are those of `matrices` one after the other, into the matrices of
-/// each expert. Returns `None` if the tensor has another shape.
+/// Cuts a tensor `[experts, rows, cols]` into the matrices of each expert. The rows of each expert are the rows of
+/// `matrices`, one matrix after the other. Returns `None` if the tensor has another shape.
 fn of_each(layer: &str, entry: &CatalogEntry, matrices: &[&str]) -> Option<Vec<(String, CatalogEntry)>> {
     let &[experts, rows, cols] = entry.shape.as_slice() else { return None };
     let parts = experts.checked_mul(matrices.len()).filter(|_| (1..=EXPERTS_MAX).contains(&experts))?;

@@ -1,5 +1,6 @@
-//! Experts that files hold in another arrangement than kernels read, as a file in which they lie as they should: what
-//! is read of it is read from the model's files and rearranged on the way. Nothing is kept.
+//! Presents experts that files hold in another arrangement than kernels read, as a file in which they lie as they
+//! should. Reads of this file are reads of the model's files, whose bytes are rearranged on the way. No rearranged byte
+//! is kept.
 //!
 //! | in safetensors | here |
 //! |---|---|
@@ -24,18 +25,20 @@ use crate::safetensors::ElementType;
 /// Number of bytes that are read from the model's files at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Number of values in a block of MXFP4, and below it the number of bytes of their codes.
+/// Number of values in a block of MXFP4.
 const BLOCK: usize = 32;
+/// Number of bytes of the codes of a block of MXFP4.
 const CODES: usize = BLOCK / 2;
 
-/// A tensor with its name and entry here, and its name in the file.
+/// A tensor that is rearranged, with its name and entry here, and its name in the file.
 pub(super) struct Rearranged {
     pub name: String,
     pub in_file: String,
     pub entry: CatalogEntry,
 }
 
-/// Matrices of equal shape that lie one after the other in the rearranged file, and where they come from.
+/// Matrices of equal shape that lie one after the other in the rearranged file, and the place of their bytes in the
+/// model's files.
 #[derive(Debug)]
 struct Part {
     /// Offset of the first matrix's first byte in the rearranged file.
@@ -53,7 +56,7 @@ struct Part {
 /// Arrangement of a part in the model's file.
 #[derive(Debug)]
 enum Origin {
-    /// Rows that lie as they are needed.
+    /// The rows lie in the model's file in the order that is needed.
     Rows(Place),
     /// A transposed tensor `[cols, alternating rows]`, with the number of bytes of an element.
     Turned(Place, usize),
@@ -146,7 +149,7 @@ struct Matrices {
     stored: Stored,
 }
 
-/// How a tensor of all experts is stored in the model's file.
+/// Arrangement in which the model's file stores a tensor of all experts.
 #[derive(Clone, Copy)]
 enum Stored {
     Turned(Place, DType),
@@ -321,7 +324,8 @@ struct Filled<'a> {
 }
 
 impl Filled<'_> {
-    /// Copies those of `bytes` that lie in the requested range; `at` is their offset in the rearranged file.
+    /// Copies the part of `bytes` that lies in the requested range; `at` is the offset of `bytes` in the rearranged
+    /// file.
     fn put(&mut self, at: u64, bytes: &[u8]) {
         let end = self.offset + self.to.len() as u64;
         let (from, to) = (at.max(self.offset), (at + bytes.len() as u64).min(end));
@@ -417,8 +421,8 @@ impl Part {
         Ok(())
     }
 
-    /// Fills in the requested rows of each matrix; they are columns in the model's file, where those of several
-    /// matrices alternate.
+    /// Fills in the requested rows of each matrix. The rows are columns in the model's file, where the columns of
+    /// several matrices alternate.
     fn turn(
         &self,
         filled: &mut Filled<'_>,
@@ -456,8 +460,10 @@ impl Part {
 }
 
 impl RearrangedFile {
+    /// Creates the file of an arrangement over the model's `files`.
+    ///
     /// # Panics
-    /// If there are no files; then there are no parts either.
+    /// Panics if there are no files; then there are no parts either.
     pub fn new(files: &[Arc<dyn RandomAccessFile>], arrangement: Arrangement) -> Self {
         assert!(!files.is_empty());
         Self { files: files.to_vec(), arrangement: Arc::new(arrangement) }

@@ -1,4 +1,4 @@
-//! The planner of experts: visits, placements, budgets.
+//! Plans which experts are in memory: visits, placements, budgets.
 
 use super::error::ArenaError;
 use super::figures::{ArenaFigures, ShadowHits};
@@ -8,23 +8,24 @@ use super::slab::{Placement, SlabId, SlabSlot};
 use super::slots::{SlotChanges, SlotState, Slots};
 use super::victims::Victims;
 
-/// The part of the bank by which the shadow arena is larger: one in so many slabs.
+/// One in this many slabs is the part of the bank by which the shadow arena is larger.
 const SHADOW_PART: u64 = 16;
 
-/// Slabs of mixture layers under a budget. See [the module](super).
+/// Plans where slabs of mixture layers lie under a budget. [The module](super) explains how.
 ///
-/// The driver's part, for each mixture layer of a pass: [`begin_visit`](Self::begin_visit) with what the router chose;
-/// compute with [`hits`](Self::hits) and [`release`](Self::release) each; [`place`](Self::place) each of the
-/// [`misses`](Self::misses) and read it, then [`loaded`](Self::loaded), compute, release; and
-/// [`end_visit`](Self::end_visit). If `place` finds no slot, everything is pinned: the driver releases some slab first,
-/// or waits for a read.
+/// For each mixture layer of a pass, the driver calls [`begin_visit`](Self::begin_visit) with the experts that the
+/// router chose. The driver computes with each of the [`hits`](Self::hits), and calls [`release`](Self::release) for
+/// it. For each of the [`misses`](Self::misses), the driver calls [`place`](Self::place), reads the slab, calls
+/// [`loaded`](Self::loaded), computes, and calls `release`. At the end, the driver calls
+/// [`end_visit`](Self::end_visit). If `place` finds no slot, all slots are pinned or read into; the driver then
+/// releases some slab first, or waits for a read.
 #[derive(Debug)]
 pub struct Arena {
     pub(super) shape: ArenaShape,
     pub(super) slots: Slots,
     pub(super) slabs: Vec<Slab>, // [layer, expert]
     pub(super) scores: Scores,
-    pub(super) visit: Option<u32>,    // the layer
+    pub(super) visit: Option<u32>,    // the layer that is visited
     pub(super) victims: Vec<Victims>, // [class]
     evictions: Vec<u64>,              // [class]
     shadow_slots: Vec<u64>,           // [class]
@@ -40,28 +41,31 @@ pub struct Arena {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slab {
     pub state: SlabState,
-    /// The visit needs it and has not released it.
+    /// Whether the visit needs the slab and has not released it.
     pub pinned: bool,
-    /// How many of its class had been evicted, this slab included, when it was evicted last; 0 for never.
+    /// Number of evictions in the slab's class up to and including the last eviction of this slab; 0 if it was never
+    /// evicted.
     left: u64,
 }
 
-/// Where a slab is.
+/// Where a slab is, and in which slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlabState {
-    /// Only on disk. Becomes loading by a placement.
+    /// The slab is only on disk. A placement makes it `Loading`.
     Absent,
-    /// Being read into a slot, which nothing else may have. Becomes resident or, if the read fails, absent.
+    /// The slab is being read into a slot, which no other slab may have. The end of the read makes it `Resident` or, if
+    /// the read fails, `Absent`.
     Loading { slot: SlabSlot, ticket: u64 },
-    /// In memory. Becomes absent when it is evicted or its slot is withdrawn, which no visit's slab is.
+    /// The slab is in memory. An eviction, or the withdrawal of the slot, makes it `Absent`; neither happens to a slab
+    /// that is pinned.
     Resident { slot: SlabSlot },
 }
 
 impl Arena {
-    /// An arena in which no slab is in memory.
+    /// Creates an arena in which no slab is in memory.
     ///
     /// # Errors
-    /// [`ArenaError::TooSmall`], which names the least budget.
+    /// Fails with [`ArenaError::TooSmall`], which names the least budget, if `budget` is below the least.
     pub fn new(shape: ArenaShape, budget: u64) -> Result<Self, ArenaError> {
         let slots = Slots::new(&shape, budget)?;
         let classes = shape.class_bytes().len();
@@ -85,11 +89,12 @@ impl Arena {
         })
     }
 
-    /// The pass has come to `layer` and needs these experts, each for so many tokens: the uses are counted, and what is
-    /// in memory is pinned. The order of `wanted` does not matter; experts for no token are ignored.
+    /// Begins the visit of a pass to `layer`. Each entry of `wanted` is an expert that the pass needs, and the number
+    /// of tokens that use the expert. The uses are counted, and the slabs that are in memory are pinned. The order of
+    /// `wanted` does not matter; experts for no token are ignored.
     ///
     /// # Panics
-    /// If another visit has not ended, or an expert is unknown or named twice.
+    /// Panics if another visit has not ended, or if an expert is unknown or named twice.
     pub fn begin_visit(&mut self, layer: u32, wanted: &[(u32, u32)]) {
         assert!(self.visit.is_none(), "the visit of layer {layer} begins before another has ended");
         self.wanted.clear();
@@ -144,32 +149,32 @@ impl Arena {
         (first..first + experts).for_each(|index| self.rate(index));
     }
 
-    /// The visit's experts that are in memory, ascending.
+    /// Returns the visit's experts that were in memory when the visit began, ascending.
     pub fn hits(&self) -> &[u32] {
         &self.hits
     }
 
-    /// The visit's experts that have to be placed, ascending, as they were when it began.
+    /// Returns the visit's experts that had to be placed when the visit began, ascending.
     pub fn misses(&self) -> &[u32] {
         &self.misses
     }
 
-    /// The visit's experts that were being read ahead when it began, ascending. If such a read fails, the expert has to
-    /// be placed like a miss.
+    /// Returns the visit's experts that were being read ahead when the visit began, ascending. If such a read fails,
+    /// the expert has to be placed like a miss.
     pub fn arriving(&self) -> &[u32] {
         &self.arriving
     }
 
-    /// How many of the visit's experts would not be in memory if nothing were read ahead.
+    /// Returns how many of the visit's experts would not be in memory if nothing were read ahead.
     pub fn lacking(&self) -> usize {
         self.misses.len() + self.arriving.len() + self.brought
     }
 
-    /// Finds a slot for an expert of the visit that is not in memory: a free one, or else that of the slab with the
-    /// lowest score. None if all slots of its class are pinned or being read into.
+    /// Finds a slot for an expert of the visit that is not in memory: a free slot, or else the slot of the slab with
+    /// the lowest score. Returns `None` if all slots of the expert's class are pinned or being read into.
     ///
     /// # Panics
-    /// If there is no visit, or it does not need the expert to be read.
+    /// Panics if there is no visit, or if the visit does not need the expert to be read.
     pub fn place(&mut self, expert: u32) -> Option<Placement> {
         let layer = self.visit.expect("a visit has begun");
         let slab = SlabId { layer, expert };
@@ -179,11 +184,13 @@ impl Arena {
         self.find_slot(slab, index, f64::INFINITY)
     }
 
-    /// Finds a slot for a slab that a later visit may need: a free one, or that of a slab with a lower score than this
-    /// one has if it is used with this likelihood (0 to 1). Until its layer's next visit it keeps that score.
-    /// The read may be given up at any time: see [`failed`](Self::failed).
+    /// Finds a slot for a slab that a later visit may need: a free slot, or the slot of a slab whose score is lower.
+    /// The score of `slab` is computed for the case that the next visit to its layer uses it with this `likelihood` (0
+    /// to 1), and the slab keeps this score until that visit. The driver may give up the read at any time, by a call of
+    /// [`failed`](Self::failed).
     ///
-    /// None as well if the slab is in memory or being read, or the visit needs it.
+    /// Returns `None` if there is no such slot, if the slab is in memory or being read, or if the present visit needs
+    /// it.
     pub fn may_prefetch(&mut self, slab: SlabId, likelihood: f32) -> Option<Placement> {
         let index = self.shape.index(slab);
         let likelihood = likelihood.clamp(0.0, 1.0);
@@ -197,7 +204,8 @@ impl Arena {
         Some(placement)
     }
 
-    /// The read with this ticket has arrived. False if the report is stale: then nothing changes.
+    /// Tells the arena that the read with this ticket has arrived. Returns false, and changes nothing, if the report is
+    /// stale.
     pub fn loaded(&mut self, slab: SlabId, ticket: u64) -> bool {
         let index = self.shape.index(slab);
         let Some(slot) = self.loading(index, ticket) else { return false };
@@ -206,8 +214,8 @@ impl Arena {
         true
     }
 
-    /// The read with this ticket has failed, or was cancelled, and nothing writes to its slot any more. False if the
-    /// report is stale: then nothing changes.
+    /// Tells the arena that the read with this ticket has failed or was cancelled, and that nothing writes to its slot
+    /// any more. Returns false, and changes nothing, if the report is stale.
     pub fn failed(&mut self, slab: SlabId, ticket: u64) -> bool {
         let index = self.shape.index(slab);
         let Some(slot) = self.loading(index, ticket) else { return false };
@@ -218,10 +226,11 @@ impl Arena {
         true
     }
 
-    /// The pass has computed with this expert of the visit: from now on its slab may be evicted.
+    /// Tells the arena that the pass has computed with this expert of the visit. From now on the expert's slab may be
+    /// evicted.
     ///
     /// # Panics
-    /// If there is no visit, or the expert is not in memory for it.
+    /// Panics if there is no visit, or if the expert is not in memory for the visit.
     pub fn release(&mut self, expert: u32) {
         let layer = self.visit.expect("a visit has begun");
         let index = self.shape.index(SlabId { layer, expert });
@@ -232,10 +241,11 @@ impl Arena {
         self.rate(index);
     }
 
-    /// The pass goes on to another layer, or has failed. What it has not released is released; reads go on.
+    /// Ends the visit, because the pass goes on to another layer or has failed. Slabs that the pass has not released
+    /// are released; reads go on.
     ///
     /// # Panics
-    /// If there is no visit.
+    /// Panics if there is no visit.
     pub fn end_visit(&mut self) {
         let layer = self.visit.take().expect("a visit has begun");
         for at in 0..self.wanted.len() {
@@ -246,12 +256,12 @@ impl Arena {
         }
     }
 
-    /// Whether the visit needs this expert; false without a visit.
+    /// Returns whether the visit needs this expert; false if there is no visit.
     pub fn is_wanted(&self, expert: u32) -> bool {
         self.visit.is_some() && self.wanted.binary_search_by_key(&expert, |&(wanted, _)| wanted).is_ok()
     }
 
-    /// Where a slab is, if it is in memory.
+    /// Returns the slot of a slab; `None` if the slab is not in memory.
     pub fn slot_of(&self, slab: SlabId) -> Option<SlabSlot> {
         match self.slabs[self.shape.index(slab)].state {
             SlabState::Resident { slot } => Some(slot),
@@ -259,12 +269,12 @@ impl Arena {
         }
     }
 
-    /// Sets how many bytes all slots together may have. If it shrinks, free slots are withdrawn, then those of the
-    /// lowest scores. Slots that are pinned or read into stay; then [`budget`](Self::budget) is what they leave
-    /// possible, and the call can be repeated later.
+    /// Sets how many bytes all slots together may have. If the budget shrinks, free slots are withdrawn first, then the
+    /// slots of the slabs with the lowest scores. Slots that are pinned or read into stay. In that case
+    /// [`budget`](Self::budget) returns the bytes of the slots that remain, and the call can be repeated later.
     ///
     /// # Errors
-    /// [`ArenaError::TooSmall`]; then nothing is changed.
+    /// Fails with [`ArenaError::TooSmall`] if `budget` is below the least; nothing is changed then.
     pub fn set_budget(&mut self, budget: u64) -> Result<SlotChanges, ArenaError> {
         let counts = self.shape.divide(budget)?;
         let mut changes = SlotChanges::default();
@@ -290,58 +300,60 @@ impl Arena {
         Ok(changes)
     }
 
-    /// Bytes that all slots together may have.
+    /// Returns the number of bytes that all slots together may have.
     pub fn budget(&self) -> u64 {
         self.slots.budget()
     }
 
-    /// Bytes of all slots.
+    /// Returns the number of bytes of all slots.
     pub fn bytes(&self) -> u64 {
         self.slots.bytes()
     }
 
-    /// Whether a slot has memory: it was not withdrawn.
+    /// Returns whether a slot has memory, which a withdrawn slot has not.
     pub fn is_live(&self, slot: SlabSlot) -> bool {
         let state = self.slots.states(slot.class as usize).get(slot.index as usize);
         state.is_some_and(|state| *state != SlotState::Withdrawn)
     }
 
-    /// Slots of a class that have memory. Their numbers may be larger, where the budget was.
+    /// Returns the number of slots of a class that have memory. The numbers of slots may go higher if the budget was
+    /// once larger.
     pub fn slot_count(&self, class: u32) -> u64 {
         self.slots.live(class as usize)
     }
 
-    /// The model's mixture layers.
+    /// Returns the shape of the model's mixture layers.
     pub fn shape(&self) -> &ArenaShape {
         &self.shape
     }
 
-    /// How often slabs were used, for [`warm`](Self::warm) after a restart.
+    /// Returns how often slabs were used, for [`warm`](Self::warm) after a restart.
     pub fn counts(&self) -> SlabCounts {
         self.scores.counts()
     }
 
-    /// Copies the same to `counts`, which has this shape, or is empty and gets it.
+    /// Copies to `counts` how often slabs were used. Nothing is allocated if `counts` already has the shape of these
+    /// counts.
     pub fn copy_counts(&self, counts: &mut SlabCounts) {
         self.scores.copy_counts(counts);
     }
 
-    /// Takes uses that were counted earlier as a beginning. They weigh as much as a few hundred tokens at most.
+    /// Takes uses that were counted earlier as the beginning. They weigh as much as a few hundred tokens at most.
     ///
     /// # Errors
-    /// [`ArenaError::Counts`] if they are another model's, or damaged; then nothing is changed.
+    /// Fails with [`ArenaError::Counts`] if the counts are another model's or damaged; nothing is changed then.
     pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
         self.scores.warm(counts)?;
         (0..self.slabs.len()).for_each(|index| self.rate(index));
         Ok(())
     }
 
-    /// What was done so far.
+    /// Returns counts of what the arena has done so far.
     pub fn figures(&self) -> ArenaFigures {
         self.figures
     }
 
-    /// The misses that a slightly larger arena would have hit.
+    /// Returns the misses that a slightly larger arena would have hit.
     pub fn shadow_hits(&self) -> ShadowHits {
         let sizes = self.shadow_slots.iter().zip(self.shape.class_bytes());
         let ArenaFigures { decode, chunks, .. } = &self.figures;
@@ -351,7 +363,8 @@ impl Arena {
         }
     }
 
-    /// A free slot of the class, or that of the lowest slab, if it is below `limit`.
+    /// Finds a free slot of the slab's class, or else the slot of the slab with the lowest score, if that score is
+    /// below `limit`.
     fn find_slot(&mut self, slab: SlabId, index: usize, limit: f64) -> Option<Placement> {
         let class = self.shape.class_of(slab.layer) as usize;
         let (slot, evicted) = match self.slots.take(class, index) {
@@ -370,7 +383,7 @@ impl Arena {
         Some(Placement { slab, slot, evicted, ticket })
     }
 
-    /// The slab of a class that goes next, and its score.
+    /// Returns the slab of a class that is evicted next, with its score.
     fn lowest(&self, class: usize) -> Option<(f64, usize)> {
         let held = |slot: u32| match self.slots.states(class)[slot as usize] {
             SlotState::Held(slab) => slab,
@@ -379,7 +392,7 @@ impl Arena {
         self.victims[class].lowest(held).map(|(score, slot)| (score, held(slot)))
     }
 
-    /// Takes a resident slab out of its slot, which is the caller's to use.
+    /// Takes a resident slab out of its slot, and returns the slot, which the caller may use.
     fn evict(&mut self, index: usize) -> SlabSlot {
         let slab = &mut self.slabs[index];
         let SlabState::Resident { slot } = slab.state else { unreachable!("{slab:?} is a victim") };
@@ -398,7 +411,7 @@ impl Arena {
         }
     }
 
-    /// Tells the victims what a slab's score is now, or that it stays.
+    /// Tells the victims what a slab's score is now, or that the slab stays.
     fn rate(&mut self, index: usize) {
         let slab = &self.slabs[index];
         let SlabState::Resident { slot } = slab.state else { return };

@@ -1,11 +1,13 @@
-//! What must hold of an arena after every call.
+//! Checks of what must hold of an arena after every call.
 
 use super::arena::{Arena, SlabState};
 use super::slots::SlotState;
 
 impl Arena {
+    /// Checks that slabs, slots and victims agree. The check looks at all slabs and slots, so it is for tests.
+    ///
     /// # Errors
-    /// What does not agree. It looks at all slabs and slots, so it is for tests.
+    /// Fails with a description of what does not agree.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (mut bytes, mut held) = (0, 0);
         for class in 0..self.slots.class_count() {

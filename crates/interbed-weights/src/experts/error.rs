@@ -1,4 +1,4 @@
-//! What can be wrong with an arena's settings.
+//! Errors in an arena's settings and counts.
 
 use thiserror::Error;
 
@@ -6,28 +6,28 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// The budget has no room for two slabs of each size, so a read could not overlap with computing.
+    /// The budget has no room for two slabs of each size, so reads could not overlap with computing.
     #[error("{budget} bytes are too few for experts: the least that works is {least} bytes")]
     TooSmall {
         /// The budget that was asked for.
         budget: u64,
-        /// Two slabs of each size.
+        /// Bytes of two slabs of each size, the least that works.
         least: u64,
     },
-    /// A shape that no model has.
+    /// The shape is one that no model has.
     #[error("{what} is {got}, expected {expected}")]
     Shape {
-        /// Which number.
+        /// Name of the number that is wrong.
         what: &'static str,
-        /// Its value.
+        /// Value that the number has.
         got: u64,
-        /// What is possible.
+        /// Values that are possible.
         expected: &'static str,
     },
-    /// Counts of another model, or damaged ones.
+    /// The counts belong to another model, or are damaged.
     #[error("counts of uses do not fit: {what}")]
     Counts {
-        /// What does not agree.
+        /// Description of what does not agree.
         what: String,
     },
 }

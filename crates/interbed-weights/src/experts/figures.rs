@@ -1,59 +1,60 @@
-//! What an arena has done so far.
+//! Counts of what an arena has done so far.
 
-/// Counts since the arena was made.
+/// Counts since the arena was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArenaFigures {
-    /// Visits of few tokens, at most 16.
+    /// Counts of visits of few tokens, at most 16.
     pub decode: VisitFigures,
-    /// Visits of more tokens: chunks of prompts, alone or beside decodes.
+    /// Counts of visits of more tokens: chunks of prompts, alone or beside decodes.
     pub chunks: VisitFigures,
-    /// Reads ahead of the router.
+    /// Counts of reads ahead of the router.
     pub prefetch: PrefetchFigures,
-    /// Slabs that gave their slot to another.
+    /// Number of slabs that gave their slot to another slab.
     pub evictions: u64,
-    /// Reads that failed or were cancelled.
+    /// Number of reads that failed or were cancelled.
     pub failed: u64,
 }
 
 /// Counts of one kind of visits. A slab counts once in a visit, however many tokens use it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VisitFigures {
-    /// Visits of layers.
+    /// Number of visits of layers.
     pub visits: u64,
-    /// Uses of slabs by single tokens.
+    /// Number of uses of slabs by single tokens.
     pub token_uses: u64,
-    /// Slabs that were in memory.
+    /// Number of slabs that were in memory.
     pub hits: u64,
-    /// Slabs that were being read ahead already.
+    /// Number of slabs that were already being read ahead.
     pub arriving: u64,
-    /// Slabs that had to be read.
+    /// Number of slabs that had to be read.
     pub misses: u64,
-    /// Bytes of all slabs that were wanted.
+    /// Number of bytes of all slabs that were wanted.
     pub wanted_bytes: u64,
-    /// Bytes of the misses.
+    /// Number of bytes of the misses.
     pub miss_bytes: u64,
-    /// Bytes of the misses that a slightly larger arena would have hit; see [`ShadowHits`].
+    /// Number of bytes of the misses that a slightly larger arena would have hit, as [`ShadowHits`] explains.
     pub shadow_bytes: u64,
 }
 
 /// Counts of reads ahead of the router.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PrefetchFigures {
-    /// Reads that were placed.
+    /// Number of reads that were placed.
     pub placed: u64,
-    /// Their bytes.
+    /// Number of bytes of the reads that were placed.
     pub placed_bytes: u64,
-    /// Slabs that their layer's next visit wanted.
+    /// Number of slabs read ahead that the next visit of their layer wanted.
     pub used: u64,
-    /// Bytes of these.
+    /// Number of bytes of the slabs read ahead that the next visit of their layer wanted.
     pub used_bytes: u64,
 }
 
-/// Misses that a slightly larger arena, the shadow, would have hit. Ghost entries of evicted slabs tell.
+/// Misses that a slightly larger arena, the shadow, would have hit. The arena notes when each slab was evicted, and so
+/// knows whether the shadow would still have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShadowHits {
-    /// Their bytes, since the arena was made.
+    /// Number of bytes of these misses since the arena was created.
     pub bytes: u64,
-    /// By how many bytes the shadow is larger: a sixteenth of all slabs.
+    /// Number of bytes by which the shadow is larger: a sixteenth of all slabs.
     pub more: u64,
 }

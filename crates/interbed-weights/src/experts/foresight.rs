@@ -1,43 +1,44 @@
-//! Guesses of what a layer's next visit will want, and how far they may be trusted.
+//! Keeps guesses of what a layer's next visit will want, and how far such guesses may be trusted.
 
 use super::shape::ArenaShape;
 use super::slab::SlabId;
 
-/// The least likelihood for which a guess is read. The reads that follow wait for one that does not come true, and
-/// while a pass computes, even one that does takes memory's time and some of the processor's.
+/// Minimum likelihood at which a guess is read. A read that turns out wrong delays the reads behind it. While a pass
+/// computes, even a read that turns out right takes memory bandwidth and some processor time.
 const LIKELY: f32 = 0.85;
 
-/// What is believed of guesses before any was checked: enough to try.
+/// Likelihood that is assumed for guesses before any was checked; it is high enough to try them.
 const BEGINNING: f32 = 0.9;
 
-/// How much one visit changes what is believed.
+/// Weight of one visit in the running averages.
 const STEP: f32 = 1.0 / 32.0;
 
-/// How many of the experts that a layer's visits want have to be missing on average before it is worth guessing which:
-/// a guess costs as much as the layer's router, about a quarter of a read, and reading beside computing slows both
+/// Minimum number of a visit's experts that must be missing on average before it is worth guessing which. A guess costs
+/// as much as the layer's router, which is about a quarter of a read, and reading beside computing slows both
 /// (docs/internals/experts.md tells what was measured).
 const MISSING_MIN: f32 = 4.0;
 
-/// A layer whose guesses were not likely enough is guessed again after so many visits.
+/// Number of visits after which a layer is guessed again if its guesses were not likely enough.
 const PAUSE: u32 = 16;
 
-/// What was guessed for the next visit, the best guesses first, and how often guesses of each layer and rank came true.
-/// A guess's rank is its place in the choice of the token that it was guessed for, the best if there are several.
+/// Guesses for the next visit, the best first, and how often guesses of each layer and rank came true. The rank of a
+/// guess is its place in the choice of the token that it was guessed for, or the best such place if there are several
+/// tokens.
 #[derive(Debug)]
 pub struct Foresight {
     ranks: usize,
     rates: Vec<f32>,          // [layer, rank]
     missing: Vec<f32>,        // [layer]: how many of a visit's experts were not in memory
     pauses: Vec<u32>,         // [layer]: visits before it is guessed again
-    guessed: Option<u32>,     // the layer
-    guesses: Vec<(u32, u32)>, // its experts, each with its rank
-    /// How many of the guesses were handed out.
+    guessed: Option<u32>,     // the layer that is guessed
+    guesses: Vec<(u32, u32)>, // the layer's experts, each with its rank
+    /// Number of guesses that were handed out.
     taken: usize,
-    came_true: Vec<(u32, u32)>, // [rank]: how many of how many
+    came_true: Vec<(u32, u32)>, // [rank]: how many guesses came true, of how many
 }
 
 impl Foresight {
-    /// Nothing is guessed yet.
+    /// Creates the state in which nothing is guessed yet.
     pub fn new(shape: &ArenaShape) -> Self {
         let (layers, ranks) = (shape.layers(), shape.top_k());
         Self {
@@ -52,8 +53,8 @@ impl Foresight {
         }
     }
 
-    /// Whether it is worth the work to guess what `layer` will want; to be asked once before each of its visits, as a
-    /// layer whose guesses were wrong is tried again after some.
+    /// Returns whether it is worth the work to guess what `layer` will want. The caller asks once before each visit to
+    /// the layer, since a layer whose guesses were wrong is tried again after some visits.
     pub fn should_guess(&mut self, layer: u32) -> bool {
         let index = layer as usize;
         if self.missing[index] < MISSING_MIN {
@@ -67,8 +68,8 @@ impl Foresight {
         is_likely
     }
 
-    /// `guesses` are the experts that the next visit of `layer` is likely to want, each with its rank, the best first.
-    /// They replace those before.
+    /// Takes the experts that the next visit of `layer` is likely to want, each with its rank, the best first. These
+    /// guesses replace all earlier ones.
     pub fn guess(&mut self, layer: u32, guesses: &[(u32, u32)]) {
         self.forget();
         self.guesses.extend(guesses.iter().filter(|&&(_, rank)| (rank as usize) < self.ranks));
@@ -82,7 +83,7 @@ impl Foresight {
         self.taken = 0;
     }
 
-    /// The best guess that was not handed out, if it is likely enough to be read, and how likely it is.
+    /// Returns the best guess that was not handed out and is likely enough to be read, with its likelihood.
     pub fn take(&mut self) -> Option<(SlabId, f32)> {
         let layer = self.guessed?;
         while let Some(&(expert, rank)) = self.guesses.get(self.taken) {
@@ -95,8 +96,8 @@ impl Foresight {
         None
     }
 
-    /// The visit of `layer` has begun and wants these experts, ascending, of which so many are not in memory. Guesses
-    /// for it are judged, and all are forgotten.
+    /// Takes note that the visit of `layer` has begun. The visit wants the experts `wanted`, ascending, of which
+    /// `missing` are not in memory. Guesses for this visit are judged, and all guesses are forgotten.
     pub fn came(&mut self, layer: u32, wanted: &[(u32, u32)], missing: usize) {
         let index = layer as usize;
         self.missing[index] += (missing as f32 - self.missing[index]) * STEP;

@@ -1,23 +1,23 @@
-//! How much each slab is worth: counts of uses that age.
+//! Computes how much each slab is worth, from counts of uses that age.
 
 use serde::{Deserialize, Serialize};
 
 use super::error::ArenaError;
 use super::shape::ArenaShape;
 
-/// A layer's uses after which a slab that was not among them is worth half.
+/// Number of uses of other slabs of its layer after which a slab is worth half.
 const AGE: f64 = 8.0;
 
-/// Counts of a layer are halved when its experts have this many uses on average: some thousands of tokens.
+/// Average number of uses of a layer's experts at which the layer's counts are halved: some thousands of tokens.
 const HALVED_AT: f64 = 128.0;
 
-/// Most uses an expert has on average after a warm start: what others asked for says where to begin, no more.
+/// Maximum average number of uses of an expert after a warm start, so that earlier requests only choose where to begin.
 const WARM_MAX: f64 = 16.0;
 
-/// How often slabs were used, to begin with after a restart.
+/// Counts of how often slabs were used, with which an arena can begin after a restart.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SlabCounts {
-    /// Uses of each expert in each mixture layer: `[layer][expert]`.
+    /// Number of uses of each expert in each mixture layer: `[layer][expert]`.
     pub uses: Vec<Vec<f32>>,
 }
 
@@ -48,7 +48,7 @@ impl Scores {
         }
     }
 
-    /// Counts a visit's uses. What was promised for this visit has come true or not.
+    /// Counts a visit's uses, and drops the likelihoods that were promised for this visit.
     pub fn visited(&mut self, layer: usize, wanted: &[(u32, u32)]) {
         for expert in self.promised[layer].drain(..) {
             self.likelihood[layer * self.experts + expert as usize] = 0.0;
@@ -72,7 +72,8 @@ impl Scores {
         }
     }
 
-    /// Says that a slab is used in its layer's next visit with this likelihood, until that visit.
+    /// Notes that the next visit of the slab's layer uses the slab with this likelihood. The note holds until that
+    /// visit.
     pub fn promise(&mut self, slab: usize, likelihood: f32) {
         if self.likelihood[slab] == 0.0 && likelihood > 0.0 {
             self.promised[slab / self.experts].push((slab % self.experts) as u32);
@@ -88,7 +89,7 @@ impl Scores {
         self.expected(slab, self.likelihood[slab])
     }
 
-    /// What a slab's score is when it is used next with this likelihood.
+    /// Returns the score of a slab if the next visit of its layer uses the slab with this likelihood.
     pub fn expected(&self, slab: usize, likelihood: f32) -> f64 {
         let layer = self.layer_of[slab] as usize;
         let total = self.totals[layer];
@@ -108,7 +109,7 @@ impl Scores {
         counts
     }
 
-    /// Allocates only where `counts` is not of this shape.
+    /// Copies the counts of uses to `counts`. Nothing is allocated if `counts` already has this shape.
     pub fn copy_counts(&self, counts: &mut SlabCounts) {
         counts.uses.resize_with(self.totals.len(), Vec::new);
         for (copy, uses) in counts.uses.iter_mut().zip(self.uses.chunks(self.experts)) {
@@ -117,8 +118,10 @@ impl Scores {
         }
     }
 
+    /// Takes earlier counts as the beginning.
+    ///
     /// # Errors
-    /// Counts of another shape, or numbers that are no counts; then nothing is changed.
+    /// Fails if the counts have another shape, or numbers that are no counts; nothing is changed then.
     pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
         let refused = |what| Err(ArenaError::Counts { what });
         if counts.uses.len() != self.totals.len() {
@@ -148,7 +151,7 @@ impl Scores {
     fn scale(&mut self, layer: usize, factor: f64) {
         let own = &mut self.uses[layer * self.experts..(layer + 1) * self.experts];
         own.iter_mut().for_each(|uses| *uses = (f64::from(*uses) * factor) as f32);
-        // Added up again, so that roundings do not gather.
+        // The sum is computed again, so that rounding errors do not add up.
         self.totals[layer] = own.iter().map(|&uses| f64::from(uses)).sum();
     }
 }

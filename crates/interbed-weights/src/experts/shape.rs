@@ -3,7 +3,8 @@
 use super::error::ArenaError;
 use super::slab::SlabId;
 
-/// Models have one or two sizes of slabs; each size takes two slots at least, so there must not be many.
+/// Maximum number of different sizes of slabs. Models have one or two sizes; each size takes at least two slots, so
+/// there must not be many.
 const CLASSES_MAX: usize = 8;
 const LAYERS_MAX: usize = 4096;
 const EXPERTS_MAX: usize = 65_536;
@@ -23,10 +24,12 @@ pub struct ArenaShape {
 }
 
 impl ArenaShape {
-    /// `slab_bytes` has one size for each mixture layer; a token uses `top_k` of `experts` in each of them.
+    /// Creates the shape of a model. `slab_bytes` has one size in bytes for each mixture layer, and a token uses
+    /// `top_k` of the `experts` experts of each layer.
     ///
     /// # Errors
-    /// [`ArenaError::Shape`] if there are no layers or experts, more than plausible, empty slabs, or many sizes.
+    /// Fails with [`ArenaError::Shape`] if there are no layers or experts, or more than plausible, if a slab is empty,
+    /// or if slabs have too many sizes.
     pub fn new(slab_bytes: Vec<u64>, experts: usize, top_k: usize) -> Result<Self, ArenaError> {
         let wrong = |what, got: usize, expected| ArenaError::Shape { what, got: got as u64, expected };
         if !(1..=LAYERS_MAX).contains(&slab_bytes.len()) {
@@ -57,59 +60,59 @@ impl ArenaShape {
         Ok(Self { slab_bytes, class_of, class_bytes, experts, top_k })
     }
 
-    /// Mixture layers.
+    /// Returns the number of mixture layers.
     pub fn layers(&self) -> usize {
         self.slab_bytes.len()
     }
 
-    /// Experts of each layer.
+    /// Returns the number of experts of each layer.
     pub fn experts(&self) -> usize {
         self.experts
     }
 
-    /// Experts that one token uses in each layer.
+    /// Returns the number of experts that one token uses in each layer.
     pub fn top_k(&self) -> usize {
         self.top_k
     }
 
-    /// Bytes of a slab of `layer` in memory.
+    /// Returns the number of bytes that a slab of `layer` takes in memory.
     pub fn slab_bytes(&self, layer: u32) -> u64 {
         self.slab_bytes[layer as usize]
     }
 
-    /// The sizes that slots have, the smallest first.
+    /// Returns the sizes in bytes that slots have, the smallest first.
     pub fn class_bytes(&self) -> &[u64] {
         &self.class_bytes
     }
 
-    /// The class of `layer`'s slabs.
+    /// Returns the class of `layer`'s slabs.
     pub fn class_of(&self, layer: u32) -> u32 {
         self.class_of[layer as usize]
     }
 
-    /// Bytes of all slabs.
+    /// Returns the number of bytes of all slabs.
     pub fn bank_bytes(&self) -> u64 {
         self.slab_bytes.iter().sum::<u64>() * self.experts as u64
     }
 
-    /// Bytes of the slabs that one token uses.
+    /// Returns the number of bytes of the slabs that one token uses.
     pub fn token_bytes(&self) -> u64 {
         self.slab_bytes.iter().sum::<u64>() * self.top_k as u64
     }
 
-    /// The smallest budget: of each class two slots, one to compute with while the other is read.
+    /// Returns the smallest budget in bytes: two slots of each class, one to compute with while the other is read.
     pub fn least_bytes(&self) -> u64 {
         (0..self.class_bytes.len()).map(|class| self.class_bytes[class] * self.least_slots(class)).sum()
     }
 
-    /// Slabs of a class.
+    /// Returns the number of slabs of a class.
     pub(super) fn class_slabs(&self, class: usize) -> u64 {
         let layers = self.class_of.iter().filter(|&&of| of as usize == class).count();
         (layers * self.experts) as u64
     }
 
-    /// Slots of each class under `budget`: as near to the same share of each class's slabs as whole slots allow, since
-    /// layers are used equally whatever their slabs' sizes.
+    /// Returns the number of slots of each class under `budget`. Each class gets the same share of its slabs, as nearly
+    /// as whole slots allow, since layers are used equally whatever the sizes of their slabs.
     pub(super) fn divide(&self, budget: u64) -> Result<Vec<u64>, ArenaError> {
         let least = self.least_bytes();
         let mut rest = budget.checked_sub(least).ok_or(ArenaError::TooSmall { budget, least })?;
@@ -126,7 +129,7 @@ impl ArenaShape {
         }
     }
 
-    /// Whether a visit of so many uses by single tokens counts as decoding.
+    /// Returns whether a visit with this many uses by single tokens counts as decoding.
     pub(super) fn is_decode(&self, token_uses: u64) -> bool {
         token_uses <= DECODE_TOKENS_MAX * self.top_k as u64
     }
@@ -135,10 +138,10 @@ impl ArenaShape {
         self.layers() * self.experts
     }
 
-    /// A slab's number among all.
+    /// Returns a slab's number among all slabs of the model.
     ///
     /// # Panics
-    /// If the model has no such slab.
+    /// Panics if the model has no such slab.
     pub(super) fn index(&self, slab: SlabId) -> usize {
         let (layer, expert) = (slab.layer as usize, slab.expert as usize);
         assert!(layer < self.layers() && expert < self.experts, "{slab:?} is not in a model of {self:?}");

@@ -1,27 +1,28 @@
-//! The memory of an arena: slots of each class under one budget.
+//! Slots of each class under one budget, which are the memory of an arena.
 
 use super::error::ArenaError;
 use super::shape::ArenaShape;
 use super::slab::{SlabId, SlabSlot};
 
-/// What a new budget did to the slots.
+/// Slots that a new budget has added and withdrawn.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use = "memory of withdrawn slots counts as freed"]
 pub struct SlotChanges {
     /// Slots that exist from now on, without a slab.
     pub added: Vec<SlabSlot>,
-    /// Slots whose memory is to be freed, and the slabs that were in them.
+    /// Slots whose memory is to be freed, each with the slab that was in the slot.
     pub withdrawn: Vec<(SlabSlot, Option<SlabId>)>,
 }
 
-/// What is in a slot.
+/// Content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// Without memory. Becomes free when the budget grows.
+    /// The slot has no memory. A larger budget makes it `Free`.
     Withdrawn,
-    /// With memory, without a slab. Becomes held by placing one, or withdrawn.
+    /// The slot has memory and no slab. A placement makes it `Held`, a smaller budget makes it `Withdrawn`.
     Free,
-    /// Holds this slab, or will when its read has ended. Becomes free, withdrawn, or held by another slab.
+    /// The slot holds this slab, or will hold it when the slab's read has ended. The slot can become `Free`,
+    /// `Withdrawn`, or `Held` by another slab.
     Held(usize),
 }
 
@@ -41,8 +42,10 @@ struct Class {
 }
 
 impl Slots {
+    /// Creates as many slots of each class as `budget` allows.
+    ///
     /// # Errors
-    /// [`ArenaError::TooSmall`].
+    /// Fails with [`ArenaError::TooSmall`] if `budget` is below the least.
     pub fn new(shape: &ArenaShape, budget: u64) -> Result<Self, ArenaError> {
         let counts = shape.divide(budget)?;
         let classes = shape.class_bytes().iter().map(|&bytes| Class {
@@ -72,12 +75,12 @@ impl Slots {
         self.budget = budget;
     }
 
-    /// Bytes of all slots that have memory.
+    /// Returns the number of bytes of all slots that have memory.
     pub fn bytes(&self) -> u64 {
         self.classes.iter().map(|class| class.live * class.bytes).sum()
     }
 
-    /// Slots of a class that have memory.
+    /// Returns the number of slots of a class that have memory.
     pub fn live(&self, class: usize) -> u64 {
         self.classes[class].live
     }
@@ -86,7 +89,7 @@ impl Slots {
         self.classes.len()
     }
 
-    /// All slots of a class, by their numbers.
+    /// Returns the contents of all slots of a class, by the slots' numbers.
     pub fn states(&self, class: usize) -> &[SlotState] {
         &self.classes[class].slots
     }
@@ -95,7 +98,7 @@ impl Slots {
         &self.classes[class].free
     }
 
-    /// Adds a slot, with the number of a withdrawn one if there is any.
+    /// Adds a slot, which gets the number of a withdrawn slot if there is one.
     pub fn add(&mut self, class: usize) -> SlabSlot {
         let Class { slots, free, withdrawn, live, .. } = &mut self.classes[class];
         let index = withdrawn.pop().unwrap_or_else(|| {
@@ -108,7 +111,7 @@ impl Slots {
         SlabSlot { class: class as u32, index }
     }
 
-    /// Takes a free slot for a slab.
+    /// Takes a free slot for a slab; returns `None` if no slot of the class is free.
     pub fn take(&mut self, class: usize, slab: usize) -> Option<SlabSlot> {
         let index = self.classes[class].free.pop()?;
         let slot = SlabSlot { class: class as u32, index };
@@ -116,19 +119,19 @@ impl Slots {
         Some(slot)
     }
 
-    /// The slot holds this slab from now on, whatever it held.
+    /// Notes that the slot holds this slab from now on, whatever it held before.
     pub fn hold(&mut self, slot: SlabSlot, slab: usize) {
         self.classes[slot.class as usize].slots[slot.index as usize] = SlotState::Held(slab);
     }
 
-    /// A held slot becomes free.
+    /// Makes a held slot free.
     pub fn free_up(&mut self, slot: SlabSlot) {
         let class = &mut self.classes[slot.class as usize];
         class.slots[slot.index as usize] = SlotState::Free;
         class.free.push(slot.index);
     }
 
-    /// Withdraws a free slot.
+    /// Withdraws a free slot; returns `None` if no slot of the class is free.
     pub fn withdraw_free(&mut self, class: usize) -> Option<SlabSlot> {
         let index = self.classes[class].free.pop()?;
         let slot = SlabSlot { class: class as u32, index };
@@ -136,7 +139,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// Withdraws a slot that held a slab, which is gone.
+    /// Withdraws a slot that held a slab, which has been evicted.
     pub fn withdraw(&mut self, slot: SlabSlot) {
         let class = &mut self.classes[slot.class as usize];
         class.slots[slot.index as usize] = SlotState::Withdrawn;

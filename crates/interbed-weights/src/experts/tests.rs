@@ -1,4 +1,4 @@
-//! The arena under random calls, beside a reference that looks at everything each time.
+//! Tests the arena with random calls, beside a reference that looks at everything each time.
 
 mod reference;
 
@@ -14,7 +14,7 @@ fn shape() -> ArenaShape {
     ArenaShape::new(vec![100, 100, 80, 100, 80], EXPERTS as usize, 3).unwrap()
 }
 
-/// What a driver, a prefetcher and an operator may do next.
+/// Calls that a driver, a prefetcher and an operator may make next.
 #[derive(Debug, Clone)]
 enum Call {
     Visit(u32, Vec<(u32, u32)>),
@@ -206,7 +206,7 @@ fn random_calls_keep_all_invariants_and_evict_what_the_reference_does() {
     found.unwrap();
 }
 
-/// Runs a visit as a driver without overlap does, and tells what was read.
+/// Runs a visit as a driver without overlap does, and returns the experts that were read.
 fn visit(arena: &mut Arena, layer: u32, wanted: &[(u32, u32)]) -> Vec<u32> {
     arena.begin_visit(layer, wanted);
     for expert in arena.hits().to_vec() {

@@ -1,29 +1,29 @@
-//! The slab that goes next.
+//! Finds the slab that is evicted next.
 
-/// Of what cannot be evicted.
+/// Score of a slot whose content cannot be evicted.
 const STAYS: f64 = f64::INFINITY;
 
-/// Scores by slot, for one class. They change only when their layer is visited, so they lie side by side, and finding
-/// the lowest of thousands takes microseconds.
+/// Scores of the slabs in all slots of one class. Scores change only when their layer is visited. They lie side by
+/// side, so that finding the lowest of thousands takes microseconds.
 #[derive(Debug, Default)]
 pub(super) struct Victims {
     scores: Vec<f64>, // [slot]
 }
 
 impl Victims {
-    /// What is in the slot can be evicted, and has this score.
+    /// Notes that the slab in the slot can be evicted, and has this score.
     pub fn may_go(&mut self, slot: u32, score: f64) {
         debug_assert!(score.is_finite());
         self.set(slot, score);
     }
 
-    /// What is in the slot, if anything is, cannot be evicted.
+    /// Notes that the slab in the slot, if there is one, cannot be evicted.
     pub fn stays(&mut self, slot: u32) {
         self.set(slot, STAYS);
     }
 
-    /// The lowest score of what can be evicted, and its slot. Of slabs with equal scores, the one for which `rank` is
-    /// lowest.
+    /// Returns the lowest score of the slabs that can be evicted, and its slot. Among slabs with equal scores, the slab
+    /// with the lowest `rank` is chosen.
     pub fn lowest(&self, rank: impl Fn(u32) -> usize) -> Option<(f64, u32)> {
         let mut lowest = STAYS;
         let mut at = None;
@@ -36,7 +36,7 @@ impl Victims {
         at.map(|at| (lowest, at))
     }
 
-    /// Whether what is in the slot can be evicted, and with which score.
+    /// Returns the score of the slab in the slot; `None` if the slab cannot be evicted.
     pub fn score(&self, slot: u32) -> Option<f64> {
         self.scores.get(slot as usize).copied().filter(|&score| score < STAYS)
     }

@@ -2,33 +2,33 @@
 
 use thiserror::Error;
 
-/// Why a GGUF file is refused.
+/// Reason why a GGUF file is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GgufProblem {
-    /// The file does not begin as it should.
+    /// The file does not begin with the letters GGUF.
     #[error(
         "it begins with {:?}, not with \"GGUF\": it is no GGUF file, or the download failed; fetch it again",
         String::from_utf8_lossy(found)
     )]
     NotGguf {
-        /// The first four bytes.
+        /// First four bytes of the file.
         found: [u8; 4],
     },
-    /// The first version, which is no longer in use.
+    /// The file is of version 1, which is no longer in use.
     #[error("it is of GGUF version 1, which is not read; versions 2 and 3 are. Convert the model again")]
     VersionOne,
-    /// Bytes the wrong way round.
+    /// The bytes of numbers are in big-endian order.
     #[error("it is a big-endian GGUF file, which is not read; fetch the ordinary, little-endian one")]
     BigEndian,
-    /// A version that is not known.
+    /// The file is of a version that is not known.
     #[error(
         "it is of GGUF version {version}; versions 2 and 3 are read; fetch the file again, or convert the model anew"
     )]
     UnknownVersion {
-        /// The version.
+        /// Version of the file.
         version: u32,
     },
-    /// Something goes on beyond the end of the file.
+    /// Something in the header goes on beyond the end of the file.
     #[error(
         "{what} at byte {at} needs {wanted} bytes, but only {left} follow: the file is \
          truncated or damaged, fetch it again"
@@ -36,45 +36,45 @@ pub enum GgufProblem {
     Truncated {
         /// Description of what was being read.
         what: &'static str,
-        /// Where it begins.
+        /// Offset in the file at which the part begins.
         at: u64,
-        /// Bytes it would need, at least.
+        /// Minimum number of bytes that the part would need.
         wanted: u64,
-        /// Bytes left.
+        /// Number of bytes that are left in the file.
         left: u64,
     },
-    /// More header than any real file has.
+    /// The header is longer than any real file's.
     #[error("{what} at byte {at} needs {wanted} bytes, which makes the header longer than the limit of {limit}")]
     HeaderOverLimit {
         /// Description of what was being read.
         what: &'static str,
-        /// Where it begins.
+        /// Offset in the file at which the part begins.
         at: u64,
-        /// Bytes it would need, at least.
+        /// Minimum number of bytes that the part would need.
         wanted: u64,
-        /// The limit, in bytes.
+        /// Maximum number of bytes of a header.
         limit: u64,
     },
-    /// A count above that of any real file.
+    /// A count is above that of any real file.
     #[error("it claims {count} {what}, the limit is {limit}: the file is damaged, fetch it again")]
     TooMany {
-        /// What there is too much of.
+        /// Name of the items of which there are too many.
         what: &'static str,
-        /// How many.
+        /// Number that the file claims.
         count: u64,
-        /// Largest number that is accepted.
+        /// Maximum number that is accepted.
         limit: u64,
     },
-    /// A key without letters.
+    /// A metadata key is empty.
     #[error("a metadata key is empty: the file is damaged, fetch it again")]
     EmptyKey,
-    /// A key twice.
+    /// A metadata key occurs twice.
     #[error("the metadata key {key:?} occurs twice: two readers would see two models; convert the model again")]
     DuplicateKey {
         /// Name of the metadata key.
         key: String,
     },
-    /// A type of value that the format does not have.
+    /// A metadata value has a type that the format does not have.
     #[error(
         "the metadata key {key:?} has a value of the unknown type {kind}; fetch the file again, or convert the model \
          anew"
@@ -82,10 +82,10 @@ pub enum GgufProblem {
     UnknownValueType {
         /// Name of the metadata key.
         key: String,
-        /// The type's number.
+        /// Number of the type.
         kind: u32,
     },
-    /// Arrays of arrays, which no key needs.
+    /// A metadata value is an array of arrays, which no key needs.
     #[error(
         "the metadata key {key:?} is an array of arrays, which is not read; fetch the file again, or convert the \
          model anew"
@@ -94,7 +94,7 @@ pub enum GgufProblem {
         /// Name of the metadata key.
         key: String,
     },
-    /// A flag that is neither 0 nor 1.
+    /// A flag is neither 0 nor 1.
     #[error(
         "the metadata key {key:?} should be true or false, but its byte is {found}; fetch the file again, or convert \
          the model anew"
@@ -102,58 +102,58 @@ pub enum GgufProblem {
     NotBool {
         /// Name of the metadata key.
         key: String,
-        /// The byte.
+        /// Byte that the file has in place of the flag.
         found: u8,
     },
-    /// A text that is no text.
+    /// A text is not UTF-8.
     #[error("{what} at byte {at} is no UTF-8 text; fetch the file again, or convert the model anew")]
     NotUtf8 {
         /// Description of what was being read.
         what: &'static str,
-        /// Where it begins.
+        /// Offset in the file at which the text begins.
         at: u64,
     },
-    /// A key is needed and absent.
+    /// A metadata key is needed and absent.
     #[error("the metadata key {key:?} is missing: {why}")]
     Missing {
         /// Name of the metadata key.
         key: String,
-        /// Why it is needed.
+        /// Reason why the key is needed.
         why: &'static str,
     },
-    /// A value of the wrong kind.
+    /// A metadata value has another type than is needed.
     #[error(
         "the metadata key {key:?} is {found}, expected {expected}; fetch the file again, or convert the model anew"
     )]
     WrongType {
         /// Name of the metadata key.
         key: String,
-        /// The expected type.
+        /// Type that is needed.
         expected: &'static str,
-        /// The type found.
+        /// Description of the value that was found.
         found: String,
     },
-    /// An alignment that is none.
+    /// The alignment is no power of two, or too large.
     #[error(
         "general.alignment is {found}, expected a 32-bit power of two up to {limit}; fetch the file again, or \
          convert the model anew"
     )]
     Alignment {
-        /// The value.
+        /// Description of the value that was found.
         found: String,
-        /// The largest accepted number.
+        /// Maximum alignment that is accepted.
         limit: u32,
     },
-    /// A tensor without a name.
+    /// A tensor has no name.
     #[error("a tensor has an empty name: the file is damaged, fetch it again")]
     EmptyName,
-    /// A name twice, as written or after translation.
+    /// A tensor's name occurs twice, as written or after translation.
     #[error("the tensor {tensor} occurs twice; fetch the file again, or convert the model anew")]
     DuplicateTensor {
         /// Name that occurs twice.
         tensor: String,
     },
-    /// Too many dimensions, or none.
+    /// A tensor has too many dimensions, or none.
     #[error(
         "the tensor {tensor} has {count} dimensions, expected 1 to {limit}; fetch the file again, or convert the \
          model anew"
@@ -161,22 +161,22 @@ pub enum GgufProblem {
     Dimensions {
         /// Name of the tensor.
         tensor: String,
-        /// How many.
+        /// Number of dimensions of the tensor.
         count: u32,
-        /// Largest number that is accepted.
+        /// Maximum number of dimensions.
         limit: u32,
     },
-    /// Dimensions that hold nothing, or more than can be counted.
+    /// A tensor's dimensions hold no element, or more than can be counted.
     #[error(
         "the tensor {tensor} has the impossible dimensions {dims:?}; fetch the file again, or convert the model anew"
     )]
     ImpossibleShape {
         /// Name of the tensor.
         tensor: String,
-        /// Its dimensions, innermost first.
+        /// Dimensions of the tensor, innermost first.
         dims: Vec<u64>,
     },
-    /// Rows that are not whole blocks.
+    /// The rows of a tensor are not whole blocks.
     #[error(
         "the tensor {tensor} has rows of {cols}, but {dtype} comes in blocks of {block_len}; fetch the file again, \
          or convert the model anew"
@@ -184,14 +184,14 @@ pub enum GgufProblem {
     RaggedRow {
         /// Name of the tensor.
         tensor: String,
-        /// Elements of a row.
+        /// Number of elements of a row.
         cols: u64,
-        /// The type.
+        /// Name of the element type.
         dtype: &'static str,
-        /// Elements of a block.
+        /// Number of elements of a block.
         block_len: u64,
     },
-    /// A tensor that does not begin where it may.
+    /// A tensor does not begin at a multiple of the alignment.
     #[error(
         "the tensor {tensor} begins at {offset}, which is no multiple of the alignment {alignment}; fetch the file \
          again, or convert the model anew"
@@ -199,12 +199,12 @@ pub enum GgufProblem {
     Misaligned {
         /// Name of the tensor.
         tensor: String,
-        /// Its offset from the start of the tensors.
+        /// Offset of the tensor from the start of the tensors.
         offset: u64,
-        /// The alignment.
+        /// Alignment of tensors in bytes.
         alignment: u32,
     },
-    /// A tensor beyond the file.
+    /// A tensor ends beyond the end of the file.
     #[error(
         "the tensor {tensor} ends at {end}, but the file has only {data_len} bytes of tensors: it \
          is truncated, fetch it again"
@@ -212,9 +212,9 @@ pub enum GgufProblem {
     OutOfRange {
         /// Name of the tensor.
         tensor: String,
-        /// One past its last byte, from the start of the tensors.
+        /// Offset behind the tensor's last byte, from the start of the tensors.
         end: u64,
-        /// Bytes of tensors.
+        /// Number of bytes of all tensors in the file.
         data_len: u64,
     },
     /// Two tensors share bytes.
@@ -223,49 +223,49 @@ pub enum GgufProblem {
          {second_begin}; fetch the file again, or convert the model anew"
     )]
     Overlap {
-        /// The tensor that begins first.
+        /// Name of the tensor that begins first.
         first: String,
-        /// The tensor that begins within it.
+        /// Name of the tensor that begins within the first one.
         second: String,
-        /// One past the first's last byte, in the file.
+        /// Offset in the file behind the last byte of the first tensor.
         first_end: u64,
-        /// The second's first byte, in the file.
+        /// Offset in the file of the first byte of the second tensor.
         second_begin: u64,
     },
-    /// A part of a set whose name does not say which part it is.
+    /// The name of one file of a set does not tell which part of the set the file is.
     #[error(
         "it is one of {count} parts, so its name must end in -00001-of-{count:05}.gguf; rename it as it was published"
     )]
     PartName {
-        /// Parts, by the file's metadata.
+        /// Number of parts, by the file's metadata.
         count: u64,
     },
     /// A part of a set is not there.
     #[error("the part {part} is missing: the download is incomplete, fetch all {count} parts")]
     MissingPart {
-        /// The part's file name.
+        /// File name of the part.
         part: String,
-        /// Parts in all.
+        /// Number of parts in all.
         count: u64,
     },
-    /// Parts of different sets.
+    /// The files are parts of different sets.
     #[error("{key} is {found}, expected {expected}: the parts do not belong together, fetch them again")]
     PartMismatch {
-        /// The key that disagrees.
+        /// Name of the metadata key that disagrees.
         key: &'static str,
-        /// The value that follows from the first part and the name.
+        /// Value that follows from the first part and the name.
         expected: u64,
-        /// The value in this part.
+        /// Value in this part.
         found: u64,
     },
-    /// More than one model in a directory.
+    /// A directory holds more than one model.
     #[error("it holds {count} GGUF models, among them {first} and {second}: give the file rather than the directory")]
     SeveralModels {
-        /// How many.
+        /// Number of models in the directory.
         count: usize,
-        /// One of them.
+        /// File name of one model.
         first: String,
-        /// Another.
+        /// File name of another model.
         second: String,
     },
 }

@@ -48,33 +48,33 @@ pub enum Number {
     F64(f64),
 }
 
-/// A list of numbers, kept as it lies in the file: it takes no more memory than there.
+/// A list of numbers, kept as it lies in the file, so that it takes no more memory than there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Numbers {
     kind: u32,
     bytes: Vec<u8>,
 }
 
-/// A list of texts in one piece: it takes less memory than in the file.
+/// A list of texts in one piece, so that it takes less memory than in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Texts {
     text: String,
-    /// One past the last byte of each; headers are shorter than 4 GiB.
+    /// Offset behind the last byte of each text; headers are shorter than 4 GiB.
     ends: Vec<u32>,
 }
 
 impl Metadata {
-    /// Metadata of these pairs.
+    /// Creates metadata of these pairs.
     pub fn new(pairs: BTreeMap<String, MetadataValue>) -> Self {
         Self { pairs }
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&MetadataValue> {
         self.pairs.get(key)
     }
 
-    /// Every pair, by key.
+    /// Returns every pair, by key.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = (&str, &MetadataValue)> {
         self.pairs.iter().map(|(key, value)| (key.as_str(), value))
     }
@@ -84,10 +84,10 @@ impl Metadata {
         self.pairs.insert(key.into(), value.into());
     }
 
-    /// A text.
+    /// Returns the text that `key` has; `None` if the key is absent.
     ///
     /// # Errors
-    /// [`GgufProblem::WrongType`], as of all accessors below.
+    /// Fails with [`GgufProblem::WrongType`] if the value is no text.
     pub fn text(&self, key: &str) -> Result<Option<&str>, GgufProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -96,7 +96,8 @@ impl Metadata {
         }
     }
 
-    /// A text that only describes the model, with marks in place of what is not UTF-8; `None` also for what is no text.
+    /// Returns a text that only describes the model, with marks in place of bytes that are not UTF-8. Returns `None` if
+    /// the key is absent or its value is no text.
     pub fn description(&self, key: &str) -> Option<Cow<'_, str>> {
         match self.get(key)? {
             MetadataValue::Text(text) => Some(Cow::Borrowed(text)),
@@ -105,10 +106,10 @@ impl Metadata {
         }
     }
 
-    /// A whole number from 0 up, of whatever width.
+    /// Returns the whole number from 0 up that `key` has, of whatever width; `None` if the key is absent.
     ///
     /// # Errors
-    /// [`GgufProblem::WrongType`]
+    /// Fails with [`GgufProblem::WrongType`] if the value is no such number.
     pub fn count(&self, key: &str) -> Result<Option<u64>, GgufProblem> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let count = match value {
@@ -118,10 +119,10 @@ impl Metadata {
         count.map(Some).ok_or_else(|| wrong_type(key, "a whole number from 0 up", value))
     }
 
-    /// A number that is finite.
+    /// Returns the finite number that `key` has; `None` if the key is absent.
     ///
     /// # Errors
-    /// [`GgufProblem::WrongType`]
+    /// Fails with [`GgufProblem::WrongType`] if the value is no finite number.
     pub fn number(&self, key: &str) -> Result<Option<f64>, GgufProblem> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number = match value {
@@ -131,10 +132,10 @@ impl Metadata {
         number.map(Some).ok_or_else(|| wrong_type(key, "a finite number", value))
     }
 
-    /// A flag.
+    /// Returns the flag that `key` has; `None` if the key is absent.
     ///
     /// # Errors
-    /// [`GgufProblem::WrongType`]
+    /// Fails with [`GgufProblem::WrongType`] if the value is no flag.
     pub fn flag(&self, key: &str) -> Result<Option<bool>, GgufProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -143,10 +144,10 @@ impl Metadata {
         }
     }
 
-    /// A list of texts.
+    /// Returns the list of texts that `key` has; `None` if the key is absent.
     ///
     /// # Errors
-    /// [`GgufProblem::WrongType`]
+    /// Fails with [`GgufProblem::WrongType`] if the value is no list of texts.
     pub fn texts(&self, key: &str) -> Result<Option<&Texts>, GgufProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -155,10 +156,10 @@ impl Metadata {
         }
     }
 
-    /// A list of numbers.
+    /// Returns the list of numbers that `key` has; `None` if the key is absent.
     ///
     /// # Errors
-    /// [`GgufProblem::WrongType`]
+    /// Fails with [`GgufProblem::WrongType`] if the value is no list of numbers.
     pub fn numbers(&self, key: &str) -> Result<Option<&Numbers>, GgufProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -173,7 +174,7 @@ fn wrong_type(key: &str, expected: &'static str, found: &MetadataValue) -> GgufP
 }
 
 impl Number {
-    /// As a whole number, unless it is a fraction or a float of any kind.
+    /// Returns the number as a whole number; `None` if it is a float of any kind.
     pub fn as_integer(self) -> Option<i128> {
         Some(match self {
             Self::U8(number) => number.into(),
@@ -188,7 +189,7 @@ impl Number {
         })
     }
 
-    /// As a float, rounded where it must be.
+    /// Returns the number as a float, rounded where it must be.
     pub fn as_f64(self) -> f64 {
         match self {
             Self::F32(number) => number.into(),
@@ -198,7 +199,7 @@ impl Number {
         }
     }
 
-    /// The format's number of this kind.
+    /// Returns the format's number of this kind.
     pub(super) fn kind(self) -> u32 {
         match self {
             Self::U8(_) => 0,
@@ -214,7 +215,7 @@ impl Number {
         }
     }
 
-    /// Bytes of a number of that kind, if it is one of numbers.
+    /// Returns the number of bytes of a number of `kind`; `None` if the kind is not one of numbers.
     pub(super) fn width(kind: u32) -> Option<usize> {
         match kind {
             0 | 1 => Some(1),
@@ -225,7 +226,8 @@ impl Number {
         }
     }
 
-    /// The number in the first bytes of `bytes`, padded to eight.
+    /// Returns the number of `kind` in the first bytes of `bytes`, which are padded to eight; `None` if the kind is not
+    /// one of numbers.
     pub(super) fn from_le(kind: u32, bytes: [u8; 8]) -> Option<Self> {
         let [a, b, c, d, ..] = bytes;
         Some(match kind {
@@ -261,17 +263,18 @@ impl Number {
 }
 
 impl Numbers {
-    /// A list of `bytes` that are numbers of `kind`, whose width divides their number.
+    /// Creates a list of `bytes` that are numbers of `kind`. The width of these numbers must divide the number of
+    /// bytes.
     pub(super) fn new(kind: u32, bytes: Vec<u8>) -> Self {
         Self { kind, bytes }
     }
 
-    /// A list of 32-bit integers.
+    /// Creates a list of 32-bit integers.
     pub fn from_i32(numbers: impl IntoIterator<Item = i32>) -> Self {
         Self { kind: Number::I32(0).kind(), bytes: numbers.into_iter().flat_map(i32::to_le_bytes).collect() }
     }
 
-    /// A list of single-precision floats.
+    /// Creates a list of single-precision floats.
     pub fn from_f32(numbers: impl IntoIterator<Item = f32>) -> Self {
         Self { kind: Number::F32(0.0).kind(), bytes: numbers.into_iter().flat_map(f32::to_le_bytes).collect() }
     }
@@ -317,12 +320,12 @@ impl Texts {
         self.ends.is_empty()
     }
 
-    /// Bytes of all together.
+    /// Returns the number of bytes of all texts together.
     pub fn text_bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// The text at `index`.
+    /// Returns the text at `index`.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)? as usize;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
@@ -337,7 +340,7 @@ impl Texts {
     /// Appends a text.
     ///
     /// # Panics
-    /// If all texts together have 4 GiB: readers limit them to far less, and no writer has such a vocabulary.
+    /// Panics if all texts together have 4 GiB. Readers limit them to far less, and no writer has such a vocabulary.
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
         self.ends.push(u32::try_from(self.text.len()).expect("texts are shorter than 4 GiB"));
@@ -353,7 +356,7 @@ impl<'a> FromIterator<&'a str> for Texts {
 }
 
 impl fmt::Display for MetadataValue {
-    /// As messages show it: short values themselves, lists by their length.
+    /// Writes the value as messages show it: short values themselves, lists by their length.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const CHARS_MAX: usize = 80;
         match self {

@@ -44,7 +44,7 @@ const INSIDE: [(&str, &str); 24] = [
 const VECTORS: [(&str, &str); 2] =
     [("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"), ("attn_sinks.weight", "self_attn.sinks")];
 
-/// Matrices of one expert, as files had them before all experts of a layer became one tensor.
+/// Names of the matrices of one expert, as files had them before all experts of a layer became one tensor.
 const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
 
 /// GGUF's names of the norm before a feed-forward network and of the norm behind attention. Hugging Face's files call
@@ -103,7 +103,8 @@ fn hugging_face_name(name: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{known}.{part}"))
 }
 
-/// `blk.3.attn_q.weight` for `model.layers.3.self_attn.q_proj.weight`; `None` for names that GGUF files do not have.
+/// Returns `blk.3.attn_q.weight` for `model.layers.3.self_attn.q_proj.weight`, and `None` for names that GGUF files do
+/// not have.
 pub fn gguf_name(name: &str) -> Option<String> {
     if let Some((known, _)) = OUTSIDE.iter().find(|(_, face)| *face == name) {
         return Some((*known).to_owned());
@@ -119,7 +120,8 @@ pub fn gguf_name(name: &str) -> Option<String> {
     Some(format!("blk.{layer}.{known}.{part}"))
 }
 
-/// Layer, tensor, and "weight" or "bias". A number must be written as we write it, so that no two names become one.
+/// Splits a name into layer, tensor, and "weight" or "bias". A number must be written as we write it, so that no two
+/// names become one.
 fn parts(name: &str) -> Option<(usize, &str, &str)> {
     let (layer, rest) = name.split_once('.')?;
     let (tensor, part) = rest.rsplit_once('.')?;

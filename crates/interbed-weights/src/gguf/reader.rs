@@ -1,4 +1,4 @@
-//! Reading a header piece by piece; each length is checked against the rest of the file.
+//! Reads a header piece by piece, and checks each length against the rest of the file.
 
 use interbed_io::RandomAccessFile;
 
@@ -16,7 +16,7 @@ const KEY_BYTES_MAX: u64 = (1 << 16) - 1;
 const NAME_BYTES_MAX: u64 = 1024;
 /// Longest single text, in bytes. Chat templates and licences have some 20 KiB.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
-/// Most entries of a list: as many as the largest vocabulary that is run.
+/// Maximum number of entries of a list, which is the size of the largest vocabulary that is supported.
 const ENTRIES_MAX: u64 = 1 << 24;
 /// The format's numbers of the kinds that are not numbers.
 pub(super) const BOOL: u32 = 7;
@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
         Self { file, position: 0, chunk: Vec::new(), chunk_start: 0 }
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A number of things to come, within a limit.
+    /// Reads a number of things to come, which must be within a limit.
     pub(super) fn count(&mut self, what: &'static str, limit: u64) -> Result<u64, WeightError> {
         let count = self.u64(what)?;
         if count > limit {
@@ -110,14 +110,14 @@ impl<'a> Reader<'a> {
         self.text("a tensor's name", NAME_BYTES_MAX)
     }
 
-    /// A length, and that many bytes of UTF-8.
+    /// Reads a length, and that many bytes of UTF-8.
     fn text(&mut self, what: &'static str, limit: u64) -> Result<String, WeightError> {
         let mut bytes = Vec::new();
         let at = self.text_bytes(what, limit, &mut bytes)?;
         String::from_utf8(bytes).map_err(|_| self.problem(GgufProblem::NotUtf8 { what, at }))
     }
 
-    /// Replaces `bytes` by those of a text, and returns where they begin.
+    /// Replaces `bytes` by the bytes of a text, and returns the offset where they begin in the file.
     fn text_bytes(&mut self, what: &'static str, limit: u64, bytes: &mut Vec<u8>) -> Result<u64, WeightError> {
         let len = self.u64(what)?;
         self.reserve(what, len)?;
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
         Ok(at)
     }
 
-    /// The value of `key`, which is of the format's type number `kind`.
+    /// Reads the value of `key`, which is of the format's type number `kind`.
     pub(super) fn value(&mut self, key: &str, kind: u32) -> Result<MetadataValue, WeightError> {
         match kind {
             BOOL => self.flag(key).map(MetadataValue::Bool),

@@ -13,12 +13,12 @@ use crate::error::WeightError;
 const PARTS_MAX: u64 = 9999;
 /// The key that counts the parts.
 const COUNT: &str = "split.count";
-/// The key that numbers them, from 0.
+/// Key that numbers the parts, from 0.
 const NUMBER: &str = "split.no";
-/// The key that counts the tensors of all parts.
+/// Key that counts the tensors of all parts.
 const TENSORS: &str = "split.tensors.count";
 
-/// The key that tells models from adapters and the like.
+/// Key that tells models from adapters and the like.
 const TYPE: &str = "general.type";
 /// The key that names the architecture.
 const ARCHITECTURE: &str = "general.architecture";
@@ -29,7 +29,7 @@ pub(crate) type ModelPart = (Arc<dyn RandomAccessFile>, GgufHeader);
 /// Opens a model of one file, or all parts of the model that `path` is a part of, in order.
 ///
 /// # Errors
-/// A damaged header, a part that is missing, parts that do not belong together.
+/// Fails if a header is damaged, if a part is missing, or if parts do not belong together.
 pub(crate) fn open_parts(path: &Path) -> Result<Vec<ModelPart>, WeightError> {
     let opened = open(path)?;
     let count = number(&opened, COUNT)?.unwrap_or(1);
@@ -56,10 +56,10 @@ pub(crate) fn open_parts(path: &Path) -> Result<Vec<ModelPart>, WeightError> {
     Ok(parts)
 }
 
-/// Whether these are all parts of one model, in order.
+/// Checks that `parts` are all parts of one model, in order.
 ///
 /// # Errors
-/// The first part that is none, or whose number is another.
+/// Fails at the first file that is no part of the model, or that has another number than its place.
 pub(crate) fn check_parts(parts: &[ModelPart]) -> Result<(), WeightError> {
     let count = parts.len() as u64;
     for (index, part) in (0..).zip(parts) {
@@ -75,7 +75,7 @@ pub(crate) fn check_parts(parts: &[ModelPart]) -> Result<(), WeightError> {
     Err(WeightError::Gguf { file: first.0.path().to_owned(), problem: GgufProblem::Missing { key, why } })
 }
 
-/// The name of a model without its ending, and without the numbers of a part.
+/// Returns the name of a model without its ending, and without the numbers of a part.
 pub fn model_name(path: &Path) -> Option<String> {
     match numbered(path) {
         Some((stem, _, _)) => Some(stem),
@@ -85,9 +85,9 @@ pub fn model_name(path: &Path) -> Option<String> {
 
 /// The GGUF files of a directory, sorted, without later parts of models.
 pub(crate) struct FilesOfDir<'a> {
-    /// Those that begin a model.
+    /// Files that begin a model.
     pub(crate) models: Vec<&'a PathBuf>,
-    /// Those that lie beside a model and are none, such as what reads pictures for it.
+    /// Files that lie beside a model and are no language models, such as a vision part.
     pub(crate) others: Vec<&'a PathBuf>,
 }
 
@@ -106,7 +106,8 @@ pub(crate) fn models_in(paths: &[PathBuf]) -> FilesOfDir<'_> {
     }
 }
 
-/// Whether a file says of itself that it is no language model. One that cannot be read says nothing.
+/// Returns whether a file's header tells that the file is no language model. Returns false for a file that cannot be
+/// read.
 fn is_no_model(path: &Path) -> bool {
     let Ok((_, header)) = open(path) else { return false };
     let text = |key| header.metadata.text(key).ok().flatten();
@@ -114,7 +115,7 @@ fn is_no_model(path: &Path) -> bool {
     text(TYPE).is_some_and(|kind| kind != "model") || text(ARCHITECTURE) == Some("clip")
 }
 
-/// Whether a file of this name begins a model, rather than being a later part of one.
+/// Returns whether a file of this name begins a model, rather than being a later part of one.
 fn is_first_or_only(path: &Path) -> bool {
     match numbered(path) {
         Some((_, number, _)) => number == 1,
@@ -141,12 +142,12 @@ fn expect((file, _): &ModelPart, key: &'static str, found: u64, expected: u64) -
     Err(WeightError::Gguf { file: file.path().to_owned(), problem })
 }
 
-/// The text before the numbers in a part's name, if the name says that it is one of `count` parts.
+/// Returns the text before the numbers in a part's name, if the name says that it is one of `count` parts.
 fn stem(path: &Path, count: u64) -> Option<String> {
     numbered(path).filter(|(_, _, of)| *of == count).map(|(stem, _, _)| stem)
 }
 
-/// `("model", 2, 3)` for `model-00002-of-00003.gguf`.
+/// Returns `("model", 2, 3)` for `model-00002-of-00003.gguf`, and `None` for other names.
 fn numbered(path: &Path) -> Option<(String, u64, u64)> {
     let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
     let (rest, count) = name.rsplit_once("-of-")?;

@@ -44,7 +44,7 @@ const OTHERS: [(u32, &str); 17] = [
     (35, "TQ2_0"),
 ];
 
-/// The type of a number.
+/// Returns the element type that the format's type number `kind` stands for.
 pub(super) fn element_type(kind: u32) -> ElementType {
     let known = KNOWN.iter().find(|(number, _)| *number == kind);
     let other = || OTHERS.iter().find(|(number, _)| *number == kind);
@@ -54,7 +54,7 @@ pub(super) fn element_type(kind: u32) -> ElementType {
     }
 }
 
-/// The number of a type.
+/// Returns the format's number of a type.
 pub(super) fn type_number(dtype: DType) -> u32 {
     // The table has every type; a test counts.
     KNOWN.iter().find(|(_, known)| *known == dtype).map_or(u32::MAX, |(number, _)| *number)

@@ -1,4 +1,4 @@
-//! What should be text in a header and is not UTF-8.
+//! Texts in a header that are not UTF-8.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,12 +13,12 @@ pub struct Undecoded {
 }
 
 impl Undecoded {
-    /// A single text.
+    /// Creates a single text.
     pub(super) fn text(bytes: Vec<u8>) -> Self {
         Self { ends: vec![bytes.len() as u32], bytes, is_list: false }
     }
 
-    /// A list that begins with these texts.
+    /// Creates a list that begins with these texts.
     pub(super) fn list<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
         let mut list = Self { bytes: Vec::new(), ends: Vec::new(), is_list: true };
         texts.for_each(|text| list.push(text.as_bytes()));
@@ -35,13 +35,13 @@ impl Undecoded {
         self.is_list
     }
 
-    /// The bytes of each text.
+    /// Returns the bytes of each text.
     pub(super) fn texts(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         let begins = |index: usize| index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         self.ends.iter().enumerate().map(move |(index, &end)| &self.bytes[begins(index)..end as usize])
     }
 
-    /// What can be read of a single text.
+    /// Returns what can be read of a single text; `None` for a list.
     pub(super) fn readable(&self) -> Option<Cow<'_, str>> {
         (!self.is_list).then(|| String::from_utf8_lossy(&self.bytes))
     }

@@ -15,8 +15,8 @@ use crate::writer::{Sink, TensorMeta, append_tensor, finish};
 /// pieces of any size; nothing is kept. The file appears only when it is whole and synced.
 ///
 /// # Errors
-/// A failed write, a size that overflows, rows that are not whole blocks, or a producer that hands over too few or too
-/// many bytes.
+/// Fails if a write fails, if a size overflows, if rows are not whole blocks, or if a producer hands over too few or
+/// too many bytes.
 pub fn write_gguf(
     path: &Path,
     metadata: &Metadata,
@@ -55,12 +55,12 @@ pub fn write_gguf(
     finish(writer, path)
 }
 
-/// A GGUF file of this metadata and no tensors, in memory.
+/// Returns a GGUF file of this metadata and no tensors, in memory.
 pub(crate) fn encode_metadata(metadata: &Metadata) -> Vec<u8> {
     header_of(metadata, 0)
 }
 
-/// The header up to the list of tensors.
+/// Returns the header up to the list of tensors.
 fn header_of(metadata: &Metadata, num_tensors: usize) -> Vec<u8> {
     let mut header = Vec::new();
     header.extend(MAGIC);
@@ -79,7 +79,7 @@ fn write_text(text: impl AsRef<[u8]>, out: &mut Vec<u8>) {
     out.extend(text.as_ref());
 }
 
-/// The type's number, then the value.
+/// Writes the number of the value's type, then the value.
 fn write_value(value: &MetadataValue, out: &mut Vec<u8>) {
     let list = |kind: u32, len: usize, out: &mut Vec<u8>| {
         out.extend(ARRAY.to_le_bytes());

@@ -18,10 +18,10 @@ const GAP_MAX: u64 = 8 << 10;
 pub struct ExpertBank {
     /// Index of the group in [`Partition::groups`](crate::Partition::groups).
     pub group: usize,
-    /// For each expert, the place of its matrices.
+    /// Place of the matrices of each expert.
     pub slabs: Vec<Slab>,
-    /// For each of the reads that bring an expert: the size in bytes of its buffer, which holds the largest expert in
-    /// whole pages.
+    /// Sizes in bytes of the buffers for the reads that bring an expert, one buffer for each read. Each buffer holds
+    /// the largest expert in whole pages.
     pub pieces: Pieces,
     /// Number of experts that each token uses.
     pub chosen: usize,
@@ -32,7 +32,7 @@ pub struct ExpertBank {
 pub struct ExpertClasses {
     /// Each size in bytes once, with the sizes of the buffers that make up a slot of that size.
     classes: Vec<(u64, Pieces)>,
-    /// For each bank, the size of its slots in bytes.
+    /// Size in bytes of the slots of each bank.
     slot_bytes: Vec<u64>,
 }
 
@@ -87,7 +87,7 @@ impl ExpertClasses {
     /// Returns the sizes of the buffers that make up a slot of `slot_bytes` bytes.
     ///
     /// # Panics
-    /// If there are no such slots.
+    /// Panics if there are no slots of this size.
     pub fn pieces_of(&self, slot_bytes: u64) -> Pieces {
         let class = self.classes.iter().find(|(bytes, _)| *bytes == slot_bytes);
         class.map(|(_, pieces)| pieces.clone()).expect("a size of slots that there are")

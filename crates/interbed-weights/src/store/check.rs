@@ -1,4 +1,4 @@
-//! The checksums of regions as they are on the disk.
+//! Computes the checksums of regions as they are on the disk.
 
 use std::ops::ControlFlow;
 
@@ -13,8 +13,8 @@ use crate::chunks::{Extent, for_each_chunk};
 #[derive(Debug)]
 pub(crate) struct Stop;
 
-/// Reads regions from the disk, not from the page cache, and returns for each its checksum, or why it cannot be read.
-/// `watch` is called with the number of bytes of each chunk that was read.
+/// Reads regions from the disk, not from the page cache, and returns for each region its checksum, or why it cannot be
+/// read. `watch` is called after each chunk with the number of bytes that were read.
 pub(crate) fn checksums(
     file: &dyn RandomAccessFile,
     regions: &[Region],

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Checksum(pub u128);
 
 impl Checksum {
-    /// The checksum of these bytes.
+    /// Computes the checksum of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxhash_rust::xxh3::xxh3_128(bytes))
     }

@@ -1,4 +1,4 @@
-//! Which matrices of a model a store codes, and how their rows are coded.
+//! Decides which matrices of a model a store codes, and codes their rows.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -17,28 +17,29 @@ use crate::error::WeightError;
 use crate::group::GroupSpec;
 use crate::safetensors::ElementType;
 
-/// A coded matrix may have at most this fraction of its original bytes, or decoding is not worth it.
+/// Maximum fraction of its original bytes that a coded matrix may have; with more, decoding is not worth it.
 const WORTH: (u64, u64) = (15, 16);
 
-/// The matrices that are to be coded.
+/// Matrices that are to be coded.
 #[derive(Debug, Clone, Default)]
 pub struct Coding {
-    /// By name of the matrix: for how many patches each row has room.
+    /// Number of patches for which each row of a matrix has room, by the name of the matrix.
     patches: HashMap<String, u16>,
 }
 
 impl Coding {
-    /// No matrices: everything is stored as it is.
+    /// Returns the coding of no matrices: everything is stored as it is.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// The bf16 matrices of `specs` that take less room when coded. Reads all of them, since the row that needs the
-    /// most patches decides how long the rows of its matrix are. `watch(bytes done, bytes in all)` is called after each
-    /// chunk.
+    /// Chooses the bf16 matrices of `specs` that take less room when coded. All of these matrices are read, since the
+    /// row that needs the most patches decides how long the rows of its matrix are. `watch(bytes done, bytes in all)`
+    /// is called after each chunk.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape or of an unknown type; a failed read; [`StoreProblem::Stopped`].
+    /// Fails if a tensor is missing, of another shape or of an unknown type, or if a read fails. Fails with
+    /// [`StoreProblem::Stopped`] if `watch` asked to stop.
     pub fn measure(
         catalog: &Catalog,
         specs: &[GroupSpec],
@@ -78,19 +79,19 @@ impl Coding {
         Ok(Self { patches: worth.collect() })
     }
 
-    /// All matrices that [`Coding::measure`] may choose, without room for patches: no store of the model can be
-    /// smaller.
+    /// Chooses all matrices that [`Coding::measure`] may choose, without room for patches. No store of the model can be
+    /// smaller than with this coding.
     pub fn least(catalog: &Catalog, specs: &[GroupSpec]) -> Self {
         let tensors = specs.iter().flat_map(|spec| &spec.tensors);
         let codable = tensors.filter(|tensor| catalog.get(&tensor.name).is_some_and(is_codable));
         Self { patches: codable.map(|tensor| (tensor.name.clone(), 0)).collect() }
     }
 
-    /// The coding of an interrupted run from the same source, if `target` holds one, so that it need not be measured
-    /// again.
+    /// Returns the coding of an interrupted run from the same source, if `target` holds one, so that it need not be
+    /// measured again.
     ///
     /// # Errors
-    /// The source or the target cannot be read.
+    /// Fails if the source or the target cannot be read.
     pub fn left_in(target: &WriteTarget, catalog: &Catalog) -> Result<Option<Self>, WeightError> {
         let Ok(Head { manifest, .. }) = read_unfinished(&target.reader()?) else { return Ok(None) };
         let tensors = manifest.groups.iter().flat_map(|group| &group.tensors);
@@ -99,29 +100,29 @@ impl Coding {
         Ok((!patches.is_empty() && manifest.source == source(catalog)?).then_some(Self { patches }))
     }
 
-    /// The type in which the tensor `name` is stored, if it has type `dtype` in the model.
+    /// Returns the type in which the tensor `name` is stored, if it has type `dtype` in the model.
     pub(super) fn stored(&self, name: &str, dtype: DType) -> DType {
         let patches = self.patches.get(name).filter(|_| dtype == DType::BF16);
         patches.map_or(dtype, |&patches| DType::CodedBf16 { patches })
     }
 }
 
-/// Whether this is a matrix of bf16 whose rows can be cut into blocks.
+/// Returns whether this is a matrix of bf16 whose rows can be cut into blocks of numbers.
 fn is_codable(entry: &CatalogEntry) -> bool {
     let can_be = |cols| DType::CodedBf16 { patches: 0 }.row_bytes(cols).is_some();
     let known = entry.element_type == ElementType::Known(DType::BF16);
     known && matches!(*entry.shape, [rows, cols] if rows > 0 && cols > 0 && can_be(cols))
 }
 
-/// Where a tensor lies in its catalog's files.
+/// Returns where a tensor lies in its catalog's files.
 pub(super) fn extent_of(entry: &CatalogEntry) -> Extent {
     Extent { file: entry.file, offset: entry.offset, bytes: entry.bytes }
 }
 
-/// The whole rows of a matrix whose bytes arrive in chunks.
+/// Whole rows of a matrix whose bytes arrive in chunks.
 #[derive(Debug, Default)]
 struct Rows {
-    /// The whole rows of the last chunk, then the begun row that follows them.
+    /// Whole rows of the last chunk, then the begun row that follows them.
     numbers: Vec<u16>,
     whole: usize,
 }
@@ -134,18 +135,18 @@ impl Rows {
         self.whole = self.numbers.len() / cols * cols;
     }
 
-    /// The rows that the last chunk made whole.
+    /// Returns the rows that the last chunk made whole.
     fn whole(&self) -> &[u16] {
         &self.numbers[..self.whole]
     }
 }
 
-/// How many of `rows` rows each thread takes.
+/// Returns how many of `rows` rows each thread takes.
 fn fair(rows: usize) -> usize {
     rows.div_ceil(usable_cores().get()).max(1)
 }
 
-/// The number of patches of the row that needs the most.
+/// Returns the number of patches of the row that needs the most.
 fn most_patches(rows: &[u16], cols: usize) -> usize {
     thread::scope(|scope| {
         let shares = rows.chunks(fair(rows.len() / cols) * cols);
@@ -155,7 +156,7 @@ fn most_patches(rows: &[u16], cols: usize) -> usize {
     })
 }
 
-/// The result of a thread; a panic of the thread is passed on.
+/// Returns the result of a thread, and passes on a panic of the thread.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -165,7 +166,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 pub(super) struct Joiner {
     cols: usize,
     scales: Vec<f32>,
-    /// Rows that are joined already.
+    /// Number of rows that are joined already.
     rows: usize,
     /// Codes of a begun row.
     begun: Vec<u8>,
@@ -173,12 +174,12 @@ pub(super) struct Joiner {
 }
 
 impl Joiner {
-    /// For rows of `cols` columns, at least one, and the scales of all blocks of the matrix.
+    /// Creates a joiner for rows of `cols` columns, at least one, and the scales of all blocks of the matrix.
     pub(super) fn new(cols: usize, scales: Vec<f32>) -> Self {
         Self { cols, scales, rows: 0, begun: Vec::new(), joined: Vec::new() }
     }
 
-    /// The rows that the next chunk makes whole, with their scales.
+    /// Returns the rows that the next chunk makes whole, with their scales.
     pub(super) fn join(&mut self, bytes: &[u8]) -> &[u8] {
         self.begun.extend(bytes);
         let (cols, count) = (self.cols, self.begun.len() / self.cols);
@@ -204,12 +205,13 @@ pub(super) struct Coder {
 }
 
 impl Coder {
-    /// A coder for rows of `cols` columns, which are whole blocks, with room for `patches` patches each.
+    /// Creates a coder for rows of `cols` columns, which are whole blocks, with room for `patches` patches each.
     pub(super) fn new(cols: usize, patches: u16) -> Self {
         Self { cols, patches, rows: Rows::default(), coded: Vec::new() }
     }
 
-    /// The coded rows that the next chunk makes whole; `None` if one of them needs more patches than it has room for.
+    /// Returns the coded rows that the next chunk makes whole; `None` if one of them needs more patches than it has
+    /// room for.
     pub(super) fn code(&mut self, bytes: &[u8]) -> Option<&[u8]> {
         let Self { cols, patches, ref mut rows, ref mut coded } = *self;
         rows.take(bytes, cols);

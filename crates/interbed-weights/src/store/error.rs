@@ -1,36 +1,36 @@
-//! What can be wrong with a packed store.
+//! Errors of packed stores.
 
 use thiserror::Error;
 
 use super::checksum::Checksum;
 
-/// Why a packed store is refused, or could not be written.
+/// Reason why a packed store is refused, or could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreProblem {
-    /// It does not begin as a store does.
+    /// The file does not begin as a store does.
     #[error(
         "this is no packed store of Interbed, or one that is older than version 1: it begins with {found:02x?}; pack \
          the model with `interbed pack`"
     )]
     NotAStore {
-        /// Its first bytes.
+        /// First bytes of the file.
         found: [u8; 8],
     },
-    /// Packing was interrupted.
+    /// Packing was interrupted before the store was whole.
     #[error("packing was interrupted before it was whole: run the same `interbed pack` again to continue")]
     Unfinished,
-    /// A later version of Interbed wrote it.
+    /// A later version of Interbed wrote the store.
     #[error(
         "the store has version {found}, this Interbed reads up to {known}: update Interbed, or pack the model again \
          with this one"
     )]
     NewerVersion {
-        /// The store's version.
+        /// Version of the store.
         found: u32,
-        /// The highest version that this Interbed reads.
+        /// Highest version that this Interbed reads.
         known: u32,
     },
-    /// There is no version 0.
+    /// The header names version 0, which does not exist.
     #[error("the header is damaged (version 0): pack the model again")]
     NoVersion,
     /// The manifest is longer than the limit.
@@ -38,27 +38,27 @@ pub enum StoreProblem {
         "the manifest is said to have {bytes} bytes, the limit is {limit}: the header is damaged, pack the model again"
     )]
     ManifestOverLimit {
-        /// Bytes that the header names.
+        /// Number of bytes that the header names for the manifest.
         bytes: u64,
         /// Largest number that is accepted.
         limit: u64,
     },
-    /// Sizes in the header that contradict each other or are not whole pages.
+    /// Sizes in the header contradict each other or are not whole pages.
     #[error(
         "the header is damaged (a manifest of {manifest_bytes} bytes in a store of {total_bytes}): pack the model again"
     )]
     HeaderSizes {
-        /// Bytes of the manifest.
+        /// Number of bytes of the manifest.
         manifest_bytes: u64,
-        /// Bytes of the store.
+        /// Number of bytes of the store.
         total_bytes: u64,
     },
     /// The file is shorter than the store in it.
     #[error("it has {found} bytes of {expected}: it is truncated, copy it or pack the model again")]
     Truncated {
-        /// Bytes that the header names.
+        /// Number of bytes that the header names.
         expected: u64,
-        /// Bytes that are there.
+        /// Number of bytes that are there.
         found: u64,
     },
     /// The file continues after the end of the store.
@@ -67,23 +67,23 @@ pub enum StoreProblem {
          again"
     )]
     TooLong {
-        /// Bytes that the header names.
+        /// Number of bytes that the header names.
         expected: u64,
-        /// Bytes that are there.
+        /// Number of bytes that are there.
         found: u64,
     },
     /// Header or manifest differs from what was written.
     #[error("header or manifest is damaged (checksum {found}, expected {expected}): copy it or pack the model again")]
     HeadChecksum {
-        /// The checksum in the header.
+        /// Checksum in the header.
         expected: Checksum,
-        /// The checksum of the bytes.
+        /// Checksum of the bytes that are there.
         found: Checksum,
     },
     /// The manifest is not JSON of the expected form.
     #[error("the manifest is not valid: {message}")]
     Json {
-        /// The parser's message, with line and column.
+        /// Message of the parser, with line and column.
         message: String,
     },
     /// Two files or two tensors have the same name.
@@ -103,9 +103,9 @@ pub enum StoreProblem {
     FileOverLimit {
         /// Path of the file.
         name: String,
-        /// Its length.
+        /// Length of the file in bytes.
         bytes: u64,
-        /// Largest number that is accepted.
+        /// Maximum number of bytes that is accepted.
         limit: u64,
     },
     /// A region does not begin where the one before it ends.
@@ -113,9 +113,9 @@ pub enum StoreProblem {
     Misplaced {
         /// Name of the region that does not begin at its place.
         region: String,
-        /// Where it must begin.
+        /// Offset where the region must begin.
         expected: u64,
-        /// Where it is said to begin.
+        /// Offset where the region is said to begin.
         found: u64,
     },
     /// A region reaches beyond the end of the store, or is not whole pages.
@@ -125,19 +125,19 @@ pub enum StoreProblem {
     RegionSize {
         /// Name of the region whose size is wrong.
         region: String,
-        /// Its first byte.
+        /// Offset of the region's first byte.
         offset: u64,
-        /// Its length.
+        /// Length of the region in bytes.
         bytes: u64,
-        /// Bytes of the store.
+        /// Number of bytes of the store.
         total: u64,
     },
     /// The regions end before the store does.
     #[error("the bytes {from} to {to} belong to nothing")]
     Hole {
-        /// The first byte that no region covers.
+        /// Offset of the first byte that no region covers.
         from: u64,
-        /// One past the last.
+        /// Offset behind the last byte that no region covers.
         to: u64,
     },
     /// A tensor has an unknown type.
@@ -155,28 +155,28 @@ pub enum StoreProblem {
         tensor: String,
         /// Name of the element type.
         found: String,
-        /// The number of patches that the manifest names, if it does.
+        /// Number of patches that the manifest names; `None` if it names none.
         patches: Option<u16>,
     },
-    /// A shape whose size overflows, or whose rows are not whole blocks.
+    /// A tensor has a shape whose size overflows, or whose rows are not whole blocks.
     #[error("tensor {tensor} has the impossible shape {shape:?}")]
     ImpossibleShape {
         /// Name of the tensor.
         tensor: String,
-        /// The shape.
+        /// Shape of the tensor.
         shape: Vec<u64>,
     },
-    /// A size that does not follow from shape and type.
+    /// The size of a tensor does not follow from its shape and type.
     #[error("tensor {tensor} is said to have {found} bytes, its shape and type make {expected}")]
     WrongSize {
         /// Name of the tensor.
         tensor: String,
-        /// Bytes that follow from shape and type.
+        /// Number of bytes that follow from shape and type.
         expected: u64,
-        /// Bytes that the manifest names.
+        /// Number of bytes that the manifest names.
         found: u64,
     },
-    /// A tensor that lies outside its group, overlaps another, or is not aligned.
+    /// A tensor lies outside its group, overlaps another tensor, or is not aligned.
     #[error(
         "tensor {tensor} lies at {offset} with {bytes} bytes, which is outside {group}, upon another tensor, or no \
          multiple of 64"
@@ -184,11 +184,11 @@ pub enum StoreProblem {
     TensorPlace {
         /// Name of the tensor.
         tensor: String,
-        /// Its group.
+        /// Name of the tensor's group.
         group: String,
-        /// Its first byte.
+        /// Offset of the tensor's first byte.
         offset: u64,
-        /// Its length.
+        /// Length of the tensor in bytes.
         bytes: u64,
     },
     /// The bytes of a region differ from what was written.
@@ -199,13 +199,13 @@ pub enum StoreProblem {
     RegionChecksum {
         /// Name of the region in which the damage lies.
         region: String,
-        /// Its first byte.
+        /// Offset of the region's first byte.
         offset: u64,
-        /// One past its last byte.
+        /// Offset behind the region's last byte.
         end: u64,
-        /// The checksum in the manifest.
+        /// Checksum in the manifest.
         expected: Checksum,
-        /// The checksum of the bytes.
+        /// Checksum of the bytes that are there.
         found: Checksum,
     },
     /// A source file changed while it was packed.
@@ -214,7 +214,7 @@ pub enum StoreProblem {
     /// The device holds something that is neither zeros nor an unfinished store.
     #[error("it holds {found}; give --force to overwrite it")]
     Occupied {
-        /// What the device holds, in words.
+        /// Description of what the device holds.
         found: String,
     },
     /// The caller asked to stop. What was written is kept.

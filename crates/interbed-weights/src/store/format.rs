@@ -1,4 +1,4 @@
-//! Header and manifest of a packed store: how they are written, and how they are checked when read.
+//! Writes the header and manifest of a packed store, and checks them when they are read.
 
 use std::collections::HashSet;
 use std::path::{Component, Path};
@@ -11,111 +11,112 @@ use xxhash_rust::xxh3::Xxh3;
 use super::checksum::Checksum;
 use super::error::StoreProblem;
 
-/// The highest version that is read; written if there are coded matrices.
+/// Highest version that is read. Stores with coded matrices are written with this version.
 pub const STORE_VERSION: u32 = 2;
-/// The version of stores without coded matrices.
+/// Version of stores without coded matrices.
 const PLAIN_VERSION: u32 = 1;
-/// Header, manifest and regions are whole pages of this many bytes, as direct reads require.
+/// Number of bytes of a page. Header, manifest and regions are whole pages, as direct reads require.
 pub const PAGE_BYTES: u64 = 4096;
-/// Tensors of at least this many bytes begin on a page; padding is then at most 1.6 %.
+/// Number of bytes from which on a tensor begins on a page; padding is then at most 1.6 %.
 pub const LARGE_TENSOR_FROM: u64 = 256 << 10;
-/// The longest manifest that is read, in bytes. That of a model of 1,000 layers has about 2 MB.
+/// Maximum number of bytes of a manifest that is read. The manifest of a model of 1,000 layers has about 2 MB.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
-/// The longest small file, in bytes: the limit for the metadata of a GGUF file, with its vocabulary.
+/// Maximum number of bytes of a small file, which is the limit for the metadata of a GGUF file, with its vocabulary.
 pub const SMALL_FILE_BYTES_MAX: u64 = crate::GGUF_HEADER_BYTES_MAX;
-/// The small file that holds the metadata of a GGUF source: a GGUF file without tensors.
+/// Name of the small file that holds the metadata of a GGUF source: a GGUF file without tensors.
 pub const METADATA_FILE: &str = "metadata.gguf";
-/// All tensors begin at a multiple of this: a cache line, and the widest vector.
+/// Number of bytes at whose multiples all tensors begin: a cache line, and the widest vector.
 pub(super) const TENSOR_ALIGN: u64 = 64;
 
 const MAGIC: [u8; 8] = *b"\x89INTBED\n";
 const UNFINISHED_MAGIC: [u8; 8] = *b"\x89INTPART";
-/// Where the checksum lies in the header: after all header bytes that it covers.
+/// Offset of the checksum in the header, behind all header bytes that it covers.
 const CHECKSUM_AT: usize = PAGE_BYTES as usize - 16;
 
-/// What a store holds, and where. Offsets and lengths are in bytes, offsets from the start of the store.
+/// Manifest of a store: the contents of the store, and their places. Offsets and lengths are in bytes; offsets count
+/// from the start of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The model's name: that of its directory or file.
+    /// Name of the model, which is that of its directory or file.
     pub name: String,
-    /// What it was packed from.
+    /// Files from which the store was packed.
     pub source: Source,
-    /// The model's small files, in the order of their bytes.
+    /// Small files of the model, in the order of their bytes.
     pub files: Vec<StoredFile>,
-    /// The groups, in the order of a pass, which is that of their bytes.
+    /// Groups in the order of a pass, which is also the order of their bytes.
     pub groups: Vec<StoredGroup>,
 }
 
-/// What a store was packed from.
+/// Files from which a store was packed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// "safetensors", "gguf" or "interbed".
+    /// Format of the files: "safetensors", "gguf" or "interbed".
     pub format: String,
-    /// Its weight files.
+    /// Weight files of the model.
     pub files: Vec<SourceFile>,
 }
 
-/// One file that was packed, with enough to tell whether it has changed since.
+/// A file that was packed, with enough to tell whether it has changed since.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
-    /// Its name, without directories.
+    /// Name of the file, without directories.
     pub name: String,
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// When it was last changed, in nanoseconds since 1970.
+    /// Time when the file was last changed, in nanoseconds since 1970.
     pub modified_ns: u64,
-    /// The checksum of its first bytes (1 MiB at most), in which its header begins.
+    /// Checksum of the file's first bytes (1 MiB at most), in which its header begins.
     pub begin: Checksum,
 }
 
-/// A small file of the model.
+/// A small file of the model, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredFile {
-    /// Its name, such as `config.json`.
+    /// Name of the file, such as `config.json`.
     pub name: String,
-    /// Its first byte, on a page.
+    /// Offset of the file's first byte, which begins a page.
     pub offset: u64,
-    /// Its length; its region goes on to the end of the page.
+    /// Length of the file in bytes; the file's region goes on to the end of the page.
     pub bytes: u64,
-    /// The checksum of its region.
+    /// Checksum of the file's region.
     pub checksum: Checksum,
 }
 
-/// A group of tensors.
+/// A group of tensors, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredGroup {
-    /// Its name, for display: "layer 3, attention".
+    /// Name of the group for display, such as "layer 3, attention".
     pub name: String,
-    /// Its first byte, on a page.
+    /// Offset of the group's first byte, which begins a page.
     pub offset: u64,
-    /// Its length, in whole pages.
+    /// Length of the group in bytes, which are whole pages.
     pub bytes: u64,
-    /// The checksum of these bytes.
+    /// Checksum of the group's bytes.
     pub checksum: Checksum,
-    /// The tensors in the group, in the order of their bytes; a tensor of an earlier group is not listed again.
+    /// Tensors in the group, in the order of their bytes; a tensor of an earlier group is not listed again.
     pub tensors: Vec<StoredTensor>,
 }
 
-/// A tensor.
+/// A tensor, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredTensor {
-    /// Its Hugging Face name, or its own name if it has none.
+    /// Hugging Face name of the tensor, or its own name if it has none.
     pub name: String,
-    /// The type's name, as in safetensors headers and GGUF tools, or that of coded bf16.
+    /// Name of the element type, as in safetensors headers and GGUF tools, or that of coded bf16.
     pub dtype: String,
-    /// For coded bf16: for how many patches each row has room.
+    /// Number of patches for which each row has room, if the type is coded bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<u16>,
-    /// Its shape, outermost dimension first.
+    /// Shape of the tensor, outermost dimension first.
     pub shape: Vec<u64>,
-    /// Its first byte.
+    /// Offset of the tensor's first byte in the store.
     pub offset: u64,
-    /// Its length.
+    /// Length of the tensor in bytes.
     pub bytes: u64,
 }
 
 impl StoredTensor {
-    /// The type that `dtype` and `patches` mean together.
+    /// Returns the type that `dtype` and `patches` mean together.
     pub(super) fn known_dtype(&self) -> Result<DType, StoreProblem> {
         let coded = DType::CodedBf16 { patches: self.patches.unwrap_or(0) };
         let known = DType::ALL.into_iter().chain([DType::Fp8, coded]).find(|dtype| dtype.name() == self.dtype);
@@ -131,18 +132,18 @@ impl StoredTensor {
 /// A run of pages with one checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// Its name, for display.
+    /// Name of the region, for display.
     pub name: String,
-    /// Its first byte.
+    /// Offset of the region's first byte.
     pub offset: u64,
-    /// Its length, in whole pages.
+    /// Length of the region in bytes, which are whole pages.
     pub bytes: u64,
-    /// The checksum of these bytes.
+    /// Checksum of the region's bytes.
     pub checksum: Checksum,
 }
 
 impl Manifest {
-    /// All regions: small files, then groups.
+    /// Returns all regions: small files, then groups.
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
         let files = self.files.iter().map(|file| Region {
             name: file.name.clone(),
@@ -166,17 +167,17 @@ impl Manifest {
     }
 }
 
-/// Whether a file that begins with these bytes is a packed store, finished or not.
+/// Returns whether a file that begins with these bytes is a packed store, finished or not.
 pub fn is_store(begin: &[u8]) -> bool {
     begin.starts_with(&MAGIC) || begin.starts_with(&UNFINISHED_MAGIC)
 }
 
-/// Whether a file that begins with these bytes is a packed store that was not finished.
+/// Returns whether a file that begins with these bytes is a packed store that was not finished.
 pub fn is_unfinished(begin: &[u8]) -> bool {
     begin.starts_with(&UNFINISHED_MAGIC)
 }
 
-/// Header and manifest as they lie in the store. The length of the result does not depend on the checksums.
+/// Returns header and manifest as they lie in the store. The length of the result does not depend on the checksums.
 pub(super) fn encode(manifest: &Manifest, total_bytes: u64, finished: bool) -> Vec<u8> {
     // This cannot fail: the manifest has only strings, numbers and lists.
     let mut json = serde_json::to_vec(manifest).unwrap_or_default();
@@ -186,7 +187,7 @@ pub(super) fn encode(manifest: &Manifest, total_bytes: u64, finished: bool) -> V
     seal(&json, total_bytes, if finished { MAGIC } else { UNFINISHED_MAGIC }, version)
 }
 
-/// This manifest with its header in front.
+/// Returns this manifest with its header in front.
 pub(super) fn seal(manifest: &[u8], total_bytes: u64, magic: [u8; 8], version: u32) -> Vec<u8> {
     let mut head = Vec::with_capacity(PAGE_BYTES as usize + manifest.len());
     head.extend(magic);
@@ -201,14 +202,14 @@ pub(super) fn seal(manifest: &[u8], total_bytes: u64, magic: [u8; 8], version: u
     head
 }
 
-/// The content of a header and its manifest, checked.
+/// Content of a header and its manifest, after they were checked.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) manifest: Manifest,
     pub(super) total_bytes: u64,
 }
 
-/// Why header and manifest were not accepted: they cannot be read, or are damaged.
+/// Reason why header and manifest were not accepted: they cannot be read, or are damaged.
 #[derive(Debug)]
 pub(super) enum HeadFault {
     Io(IoError),
@@ -279,7 +280,7 @@ fn read(file: &dyn RandomAccessFile, finished: bool) -> Result<Head, HeadFault> 
     Ok(Head { manifest, total_bytes })
 }
 
-/// The checksum of header and manifest, except the bytes of the checksum itself.
+/// Computes the checksum of header and manifest, except the bytes of the checksum itself.
 fn head_checksum(head: &[u8]) -> Checksum {
     let mut hash = Xxh3::new();
     hash.update(&head[..CHECKSUM_AT]);
@@ -287,7 +288,7 @@ fn head_checksum(head: &[u8]) -> Checksum {
     Checksum(hash.digest128())
 }
 
-/// The `N` bytes at `at`, which lie in the header.
+/// Returns the `N` bytes at offset `at` of the header.
 fn array<const N: usize>(head: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&head[at..at + N]);
@@ -358,7 +359,7 @@ fn check_tensor(
     })
 }
 
-/// Bytes of a tensor; `None` if that overflows, or if rows are not whole blocks.
+/// Returns the number of bytes of a tensor; `None` if that number overflows, or if rows are not whole blocks.
 pub(super) fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
     let (&cols, outer) = shape.split_last().unwrap_or((&1, &[]));
     let rows = outer.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
@@ -369,7 +370,7 @@ pub(super) fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
     row_bytes.checked_mul(rows)
 }
 
-/// Whether the name is one plain component: no separators, no `..`.
+/// Returns whether the name is one plain component, with no separators and no `..`.
 fn is_plain_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let plain = matches!(components.next(), Some(Component::Normal(part)) if part == name);

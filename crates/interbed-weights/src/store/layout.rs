@@ -1,4 +1,4 @@
-//! Where everything goes in a packed store, decided before a byte is written.
+//! Decides where everything goes in a packed store, before a byte is written.
 
 use std::collections::HashSet;
 
@@ -18,14 +18,14 @@ use crate::gguf::encode_metadata;
 use crate::group::GroupSpec;
 use crate::safetensors::ElementType;
 
-/// The group of tensors that no pass reads but that the model's metadata refers to.
+/// Name of the group of tensors that no pass reads but that the model's metadata refers to.
 const REST: &str = "beside the passes";
 
-/// A store that is to be written: its manifest, still without checksums, and the small files.
+/// A store that is to be written: its manifest, still without checksums, and its small files.
 #[derive(Debug, Clone)]
 pub struct StorePlan {
     pub(super) manifest: Manifest,
-    /// The contents of the manifest's files.
+    /// Contents of the small files, in the order of the manifest.
     pub(super) contents: Vec<Vec<u8>>,
     pub(super) total_bytes: u64,
     left_out: (usize, u64),
@@ -43,7 +43,7 @@ impl StorePlan {
     /// other models are left out. The matrices that `coding` names are coded.
     ///
     /// # Errors
-    /// A tensor that is missing or has another shape or an unknown type; a file that is too long; a source that cannot
+    /// Fails if a tensor is missing, has another shape or an unknown type, if a file is too long, or if a source cannot
     /// be read.
     pub fn new(
         catalog: &Catalog,
@@ -91,25 +91,25 @@ impl StorePlan {
         Ok(Self { manifest, contents, total_bytes, left_out })
     }
 
-    /// Bytes of the store.
+    /// Returns the number of bytes of the store.
     pub fn bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// What the store will hold; its checksums are still zero.
+    /// Returns the manifest of the store, whose checksums are still zero.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The number of tensors that are left out because no pass reads them, and their bytes.
+    /// Returns the number of tensors that are left out because no pass reads them, and the number of their bytes.
     pub fn left_out(&self) -> (usize, u64) {
         self.left_out
     }
 }
 
-/// Fills in files and groups, at offsets from the start of the store. The manifest's length decides where the first
-/// region lies, and the digits of the offsets are part of that length; so it is laid out again with more room until it
-/// fits.
+/// Fills in the manifest's files and groups, at offsets from the start of the store. The length of the manifest decides
+/// where the first region lies, and the digits of the offsets are part of that length. The store is therefore laid out
+/// again with more room until the manifest fits.
 fn lay_out(
     mut manifest: Manifest,
     contents: &[(String, Vec<u8>)],
@@ -133,7 +133,7 @@ fn refused(manifest: &Manifest, problem: StoreProblem) -> WeightError {
     WeightError::Store { file: manifest.name.clone().into(), problem: Box::new(problem) }
 }
 
-/// Places everything from `data_start` on and returns the end; `None` if it overflows.
+/// Places all files and groups from offset `data_start` on, and returns where they end; `None` if an offset overflows.
 fn place(
     manifest: &mut Manifest,
     contents: &[(String, Vec<u8>)],

@@ -1,4 +1,4 @@
-//! Opening a packed store.
+//! Opens packed stores, and reads their small files.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::error::WeightError;
 use crate::gguf::{GgufHeader, read_gguf};
 use crate::safetensors::{ElementType, TensorRecord};
 
-/// An open store. Opening reads and checks header and manifest, nothing else.
+/// An open store. Opening a store reads and checks its header and manifest, and nothing else.
 #[derive(Clone)]
 pub struct Store {
     file: Arc<dyn RandomAccessFile>,
@@ -22,10 +22,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Whether `file` begins as a store does, finished or not. A file too short for a magic number is not a store.
+    /// Returns whether `file` begins as a store does, finished or not. A file that is too short for a magic number is
+    /// not a store.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn is_at(file: &dyn RandomAccessFile) -> Result<bool, WeightError> {
         if file.len() < PAGE_BYTES {
             // A file cut off within its header still counts as a store, so that the error says "truncated".
@@ -41,7 +42,8 @@ impl Store {
     /// Reads and checks header and manifest. The bytes of groups are not read; `interbed verify` reads them.
     ///
     /// # Errors
-    /// [`WeightError::Store`] with the reason, [`WeightError::Io`] if the file cannot be read.
+    /// Fails with [`WeightError::Store`], which says what is wrong, if this is not a whole store, and with
+    /// [`WeightError::Io`] if the file cannot be read.
     pub fn open(file: Arc<dyn RandomAccessFile>) -> Result<Self, WeightError> {
         let refused = |problem| WeightError::Store { file: file.path().to_owned(), problem: Box::new(problem) };
         let Head { manifest, total_bytes } = read_head(file.as_ref()).map_err(|fault| match fault {
@@ -56,25 +58,25 @@ impl Store {
         Ok(Self { file, manifest: Arc::new(manifest), total_bytes })
     }
 
-    /// What it holds, and where.
+    /// Returns the manifest, which says what the store holds, and where.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Bytes of the store; a device that holds it may have more.
+    /// Returns the number of bytes of the store. A device that holds the store may have more bytes.
     pub fn bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// The file or the device.
+    /// Returns the file or the device that holds the store.
     pub fn file(&self) -> &Arc<dyn RandomAccessFile> {
         &self.file
     }
 
-    /// The content of the small file `name`, if there is one.
+    /// Returns the content of the small file `name`; `None` if the store has no such file.
     ///
     /// # Errors
-    /// [`StoreProblem::RegionChecksum`] if it is damaged; a failed read.
+    /// Fails with [`StoreProblem::RegionChecksum`] if the small file is damaged, or if it cannot be read.
     pub fn read_file(&self, name: &str) -> Result<Option<Vec<u8>>, WeightError> {
         let Some(file) = self.manifest.files.iter().find(|file| file.name == name) else { return Ok(None) };
         // Offset and length were checked against the store's size and the limit of small files.
@@ -95,13 +97,13 @@ impl Store {
         Ok(Some(content))
     }
 
-    /// The header of a GGUF file that is stored as a small file.
+    /// Returns the header of a GGUF file that is stored as the small file `name`; `None` if the store has no such file.
     pub(crate) fn read_gguf(&self, name: &str) -> Result<Option<GgufHeader>, WeightError> {
         let Some(content) = self.read_file(name)? else { return Ok(None) };
         read_gguf(&InMemory { path: self.file.path(), content }).map(Some)
     }
 
-    /// The tensors of the store, in the order of their bytes.
+    /// Returns the tensors of the store, in the order of their bytes.
     pub(crate) fn tensors(&self) -> Vec<TensorRecord> {
         let tensors = self.manifest.groups.iter().flat_map(|group| &group.tensors);
         let record = |tensor: &super::StoredTensor| TensorRecord {

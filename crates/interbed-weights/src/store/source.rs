@@ -1,4 +1,4 @@
-//! The files from which a store is packed, as they are now.
+//! Describes the files from which a store is packed, as they are now.
 
 use std::time::UNIX_EPOCH;
 
@@ -9,10 +9,10 @@ use super::format::{Source, SourceFile};
 use crate::catalog::Catalog;
 use crate::error::WeightError;
 
-/// How many bytes at the beginning of a source file its checksum covers.
+/// Number of bytes at the beginning of a source file that its checksum covers.
 const BEGIN_BYTES: u64 = 1 << 20;
 
-/// The current state of the catalog's files.
+/// Returns the current state of the catalog's files.
 pub(super) fn source(catalog: &Catalog) -> Result<Source, WeightError> {
     let format = match (catalog.store(), catalog.metadata()) {
         (Some(_), _) => "interbed",

@@ -1,4 +1,4 @@
-//! Damaged or forged headers and manifests.
+//! Tests of damaged and forged headers and manifests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::reader::{InMemory, Store};
 use crate::error::WeightError;
 
 const MAGIC: [u8; 8] = *b"\x89INTBED\n";
-/// Header and manifest have a page each.
+/// Number of bytes of header and manifest, which have a page each.
 const DATA: u64 = 2 * PAGE_BYTES;
 
-/// Two small files, a group of one tensor and a group of two, with a page each: four pages of data.
+/// Manifest of two small files, a group of one tensor and a group of two, with a page each: four pages of data.
 fn manifest() -> Manifest {
     let tensor = |name: &str, dtype: &str, shape: &[u64], offset, bytes| StoredTensor {
         name: name.into(),
@@ -56,7 +56,8 @@ fn manifest() -> Manifest {
 
 const TOTAL: u64 = DATA + 4 * PAGE_BYTES;
 
-/// A store with these contents whose header says `total` and whose checksums are right, as a forger would make it.
+/// Returns a store with these contents whose header says `total` and whose checksums are right, as a forger would make
+/// it.
 fn forged(manifest: &[u8], total: u64, version: u32) -> Vec<u8> {
     let mut text = manifest.to_vec();
     text.resize(text.len().next_multiple_of(PAGE_BYTES as usize), b' ');
@@ -187,7 +188,7 @@ fn manifests_that_lie() {
     assert!(matches!(problem_with(|m| m.groups[1].tensors.swap(0, 1)), P::TensorPlace { .. }));
 }
 
-/// All numbers of a JSON value, in order.
+/// Returns all numbers of a JSON value, in order.
 fn numbers(value: &mut Value) -> Vec<&mut Value> {
     match value {
         Value::Number(_) => vec![value],
@@ -198,8 +199,8 @@ fn numbers(value: &mut Value) -> Vec<&mut Value> {
 }
 
 proptest! {
-    /// Whatever numbers a manifest holds, it is refused, or all regions and tensors lie inside the store without
-    /// overlap.
+    /// Whatever numbers a manifest holds, the manifest is refused, or all its regions and tensors lie inside the store
+    /// without overlap.
     #[test]
     fn no_number_leads_outside(
         changes in prop::collection::vec((any::<prop::sample::Index>(), prop_oneof![

@@ -1,4 +1,5 @@
-//! Writing a packed store: region by region, so that an interrupted run can be continued, and read back at the end.
+//! Writes a packed store region by region, so that an interrupted run can be continued, and reads the store back at the
+//! end.
 
 use std::ops::{ControlFlow, Range};
 
@@ -18,41 +19,41 @@ use crate::chunks::{Extent, for_each_chunk};
 use crate::error::WeightError;
 use crate::safetensors::ElementType;
 
-/// After this many bytes, what was written is synced to the disk and noted, and its cached pages are dropped.
+/// Number of bytes after which what was written is synced to the disk and noted, and its cached pages are dropped.
 const SYNC_BYTES: u64 = 256 << 20;
-/// How many bytes at the beginning of a device are inspected, so that no data is overwritten by mistake.
+/// Number of bytes at the beginning of a device that are inspected, so that no data is overwritten by mistake.
 const INSPECTED_BYTES: u64 = 1 << 20;
-/// Zeros for padding.
+/// Zeros for padding, one page.
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 
-/// What packing is doing.
+/// Phase of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackPhase {
-    /// Reading the model to see which matrices are worth coding; this comes before [`write_store`].
+    /// The model is read to see which matrices are worth coding; this comes before [`write_store`].
     Measuring,
-    /// Reading what an interrupted run has left.
+    /// The part of the store that an interrupted run has left is read.
     Resuming,
-    /// Writing.
+    /// The store is written.
     Writing,
-    /// Reading back what was written.
+    /// The store is read back.
     Verifying,
 }
 
-/// The result of a run of [`write_store`].
+/// Result of a run of [`write_store`].
 #[derive(Debug, Clone)]
 pub struct PackReport {
-    /// Bytes of the store.
+    /// Number of bytes of the store.
     pub bytes: u64,
-    /// Bytes that an interrupted run had left and that were found intact.
+    /// Number of bytes that an interrupted run had left and that were found intact.
     pub bytes_resumed: u64,
-    /// What the store holds, with all checksums.
+    /// Manifest of the store, with all checksums.
     pub manifest: Manifest,
 }
 
 /// Refuses a device whose first MiB is neither zeros nor the beginning of an unfinished store. A file is never refused.
 ///
 /// # Errors
-/// [`StoreProblem::Occupied`] with what the device holds, or a failed read.
+/// Fails with [`StoreProblem::Occupied`], which names what the device holds, or if a read fails.
 pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
     if !target.is_device() {
         return Ok(());
@@ -69,14 +70,14 @@ pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
 }
 
 /// Writes the store that `plan` lays out for `catalog`, continuing where an interrupted run of the same plan has
-/// stopped; then reads all of it back, compares checksums, and commits it under its name. `watch(phase, bytes done,
-/// bytes in all)` is called after each chunk; `Break` ends the run as an interruption does. Memory is a few buffers,
-/// whatever the model's size.
+/// stopped. At the end, the whole store is read back, its checksums are compared, and it is committed under its name.
+/// `watch(phase, bytes done, bytes in all)` is called after each chunk; if it returns `Break`, the run ends like an
+/// interrupted one. The memory is a few buffers, whatever the model's size.
 ///
 /// # Errors
-/// Too little room; nothing is left behind then. A failed read or write, a source that has changed, bytes that differ
-/// when read back, or [`StoreProblem::Stopped`]; what was written is kept then, under its temporary name, or on the
-/// device without being a valid store.
+/// Fails if there is too little room; nothing is left behind then. Fails if a read or a write fails, if a source has
+/// changed, or if bytes differ when they are read back, and with [`StoreProblem::Stopped`] if `watch` asked to stop.
+/// What was written is kept then, under its temporary name, or on the device without being a valid store.
 pub fn write_store(
     catalog: &Catalog,
     plan: &StorePlan,
@@ -129,7 +130,8 @@ fn refused(target: &WriteTarget, problem: StoreProblem) -> WeightError {
     WeightError::Store { file: target.path().to_owned(), problem: Box::new(problem) }
 }
 
-/// The manifest with the checksums of the leading regions that are already written, and the number of those regions.
+/// Returns the manifest with the checksums of the leading regions that are already written, and the number of those
+/// regions.
 fn resume(
     plan: &StorePlan,
     target: &WriteTarget,
@@ -158,7 +160,7 @@ fn resume(
     Ok((left, kept))
 }
 
-/// Reads the whole store back and compares checksums.
+/// Reads the whole store back and compares its checksums with those of the manifest.
 fn verify(
     manifest: &Manifest,
     target: &WriteTarget,
@@ -183,23 +185,23 @@ fn verify(
     Ok(())
 }
 
-/// Where a tensor goes in the store.
+/// Place in the store to which a tensor goes.
 struct Destination<'c> {
     entry: &'c CatalogEntry,
     region: usize,
-    /// Its first byte in the store.
+    /// Offset of the tensor's first byte in the store.
     offset: u64,
-    /// Columns and patches, if it is to be coded.
+    /// Number of columns and of patches of a row, if the tensor is to be coded.
     coded: Option<(usize, u16)>,
 }
 
-/// What becomes of the rows of a tensor on their way.
+/// Change that the rows of a tensor undergo before they are written.
 enum RowCoder {
-    /// They stay as they are.
+    /// The rows stay as they are.
     Copied,
-    /// They are coded.
+    /// The rows are coded.
     Coded(Coder),
-    /// Their scales are joined to them.
+    /// The rows' scales are joined to them.
     Joined(Joiner),
 }
 
@@ -215,21 +217,21 @@ impl RowCoder {
     }
 }
 
-/// The state of writing.
+/// State of a run that writes.
 struct Writer<'a> {
     target: &'a WriteTarget,
     manifest: Manifest,
     regions: Vec<Region>,
     total: u64,
-    /// How many leading regions are complete.
+    /// Number of leading regions that are complete.
     done: usize,
-    /// The next byte to be written.
+    /// Offset of the next byte to be written.
     position: u64,
-    /// Everything before this byte is on the disk.
+    /// Offset before which everything is on the disk.
     synced: u64,
-    /// Bytes of regions that an earlier run has written.
+    /// Number of bytes of regions that an earlier run has written.
     resumed: u64,
-    /// The hash of the region that is being written, so far.
+    /// Hash of the bytes written so far of the current region.
     hash: Xxh3,
 }
 
@@ -284,7 +286,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Where the missing tensors lie in the catalog, and where each of them goes.
+    /// Returns where the missing tensors lie in the catalog, and where each of them goes.
     fn extents<'c>(&self, catalog: &'c Catalog, plan: &StorePlan) -> (Vec<Extent>, Vec<Destination<'c>>) {
         let groups = plan.manifest.groups.iter().enumerate();
         let missing =
@@ -302,7 +304,7 @@ impl<'a> Writer<'a> {
         placed.unzip()
     }
 
-    /// Writes the next bytes of the region.
+    /// Writes the next bytes of the current region.
     fn put(&mut self, bytes: &[u8]) -> Result<(), WeightError> {
         self.target.write_all_at(bytes, self.position)?;
         self.hash.update(bytes);
@@ -310,7 +312,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes zeros up to `position`. Gaps are shorter than a page.
+    /// Writes zeros up to `position`, which is less than a page away.
     fn fill_up_to(&mut self, position: u64) -> Result<(), WeightError> {
         while self.position < position {
             let bytes = PAGE_BYTES.min(position - self.position);

@@ -1,4 +1,4 @@
-//! What brings bands to where a device reads them.
+//! Trait of the drivers that bring bands to where a device reads them.
 
 use std::ops::Range;
 
@@ -10,58 +10,62 @@ use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::source::Bands;
 
-/// A band that is in use.
+/// A band that is in use, with the memory in which it lies.
 pub struct AcquiredBand {
     pub memory: PlacedBytes,
-    /// Where in it the band is.
+    /// Range of the band's bytes in `memory`.
     pub range: Range<usize>,
-    /// The copy that brings it there; whoever reads it waits for that.
+    /// Copy that brings the band into `memory`, if there is one; a reader of `memory` waits for this copy.
     pub copied: Option<Token>,
-    /// The queue that computes with it.
+    /// Queue that computes with the band.
     pub queue: Queue,
 }
 
 /// Moves bands as planners command, while a pass goes on.
 pub trait BandDriver: Send {
-    /// A pass of `tokens` rows begins.
+    /// Takes note that a pass of `tokens` rows begins.
     fn begin_pass(&mut self, _tokens: usize) {}
 
-    /// See [`WeightSource::computes_on_host`](crate::WeightSource::computes_on_host).
+    /// Returns whether the host computes with some bands of this pass.
+    /// [`WeightSource::computes_on_host`](crate::WeightSource::computes_on_host) passes the answer on.
     fn computes_on_host(&self) -> bool {
         false
     }
 
-    /// Takes in what has arrived.
+    /// Takes in the reads and copies that have ended, without a wait.
     fn poll(&mut self, device: &mut dyn Device);
 
-    /// Whether acquiring `band` does not wait.
+    /// Returns whether acquiring `band` does not wait.
     fn is_ready(&self, band: u32) -> bool;
 
-    /// Whether `band` stays where it is computed with.
+    /// Returns whether `band` stays in the memory in which it is computed with.
     fn is_resident(&self, band: u32) -> bool;
 
-    /// `band`, if it stays in memory and is there, without acquiring it.
+    /// Returns `band` without acquiring it, if it stays in memory and is there now.
     fn resident(&self, _band: u32) -> Option<AcquiredBand> {
         None
     }
 
-    /// Where `band` is.
+    /// Returns where `band` is.
     fn sight(&self, band: u32) -> UnitSight;
 
     /// Waits for `band`, which stays where it is until it is released as often as it was acquired.
     ///
     /// # Errors
-    /// If its read, or its copy, failed as often as it may be tried.
+    /// Fails if the read or the copy of `band` failed as often as it may be tried, or if nothing can end the wait.
     fn acquire(&mut self, band: u32, device: &mut dyn Device) -> Result<AcquiredBand, WeightError>;
 
-    /// Releases bands, whose memory is used again once `device` has executed the submission `used`.
+    /// Releases bands. Their memory is used again once `device` has executed the submission `used`.
     ///
     /// # Errors
-    /// If the device failed, or still uses them although that was executed. They are released all the same.
+    /// Fails if the device failed, or if it still uses the bands although it has executed `used`. The bands are
+    /// released all the same.
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError>;
 
+    /// Checks that the files of the weights have not changed.
+    ///
     /// # Errors
-    /// If a file is not what it was.
+    /// Fails if a file is no longer what it was when it was opened.
     fn check_files(&self) -> Result<(), IoError>;
 
     fn recorder(&mut self) -> &mut Recorder;

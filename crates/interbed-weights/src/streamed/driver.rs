@@ -1,4 +1,4 @@
-//! The driver of host memory: carries out a window's commands, and knows which memory holds which band.
+//! Drives host memory: carries out a window's commands, and knows which memory holds which band.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::partition::BandPlace;
 use crate::source::{Band, Bands};
 use crate::window::{Acquired, TierCommand, Tiers, UnitId, UnitState, Window, WindowCommand, WindowError};
 
-/// The most bytes of slots that are allocated at a time.
+/// Maximum number of bytes of slots that are allocated at a time.
 const ROW_BYTES: usize = 256 << 20;
 
-/// Who decides what is in host memory.
+/// A planner that decides which bands are in host memory.
 pub trait HostPlanner {
-    /// The window of host memory.
+    /// Returns the window of host memory.
     fn window(&self) -> &Window;
 
-    /// See [`Window::loaded`].
+    /// Reports that the read of a band has arrived, to [`Window::loaded`].
     fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
 
-    /// See [`Window::load_failed`].
+    /// Reports that the read of a band has failed, to [`Window::load_failed`].
     fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
 
-    /// See [`Window::allocation_failed`].
+    /// Reports that no memory could be allocated for a band, to [`Window::allocation_failed`].
     fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>);
 
-    /// See [`Window::evicted`].
+    /// Reports that a band has left its memory, to [`Window::evicted`].
     fn evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>);
 }
 
@@ -59,7 +59,7 @@ impl HostPlanner for Tiers {
     }
 }
 
-/// A window of host memory alone.
+/// A planner of host memory alone, with one window.
 pub struct OneTier {
     window: Window,
     commands: Vec<WindowCommand>,
@@ -70,7 +70,7 @@ impl OneTier {
         Self { window, commands: Vec::new() }
     }
 
-    /// Does something with the window, whose commands go to `out`.
+    /// Calls `act` with the window, and appends the window's commands to `out`.
     fn with<R>(
         &mut self,
         out: &mut Vec<TierCommand>,
@@ -110,23 +110,23 @@ pub struct Driver<P = OneTier> {
     engine: Box<dyn ReadEngine<StreamBuffer>>,
     files: Vec<Arc<dyn DirectRead>>,
     places: Vec<BandPlace>,
-    /// By band: its group, for the timeline.
+    /// Group of each band, for the timeline.
     groups: Vec<u32>,
-    /// By band: its memory, if it is present.
+    /// Memory of each band that is present.
     held: Vec<Option<Held>>,
     /// Slots that hold no band.
     free: Vec<StreamBuffer>,
-    /// The number of slots, in use or free.
+    /// Number of slots, in use or free.
     slots: usize,
     slot_bytes: usize,
-    /// Loads in flight, by tag.
+    /// Loads whose read is in flight, by the tag of the read.
     loads: HashMap<u64, BandLoad>,
     next_tag: u64,
-    /// Why the last load of a band failed.
+    /// Error with which the last load or copy of a band failed.
     failures: HashMap<UnitId, WeightError>,
     pub commands: Vec<TierCommand>,
     batch: Vec<TierCommand>,
-    /// Commands for the tier above, in order.
+    /// Commands for the tier above host memory, in the order in which they came.
     pub above: VecDeque<WindowCommand>,
     pub recorder: Recorder,
 }
@@ -177,13 +177,13 @@ impl<P: HostPlanner> Driver<P> {
         self.planner.window()
     }
 
-    /// Takes in the next read to end. False if none is in flight.
+    /// Waits for the next read to end, and takes it in. Returns false if no read is in flight.
     pub fn take_next(&mut self) -> bool {
         let done = self.engine.wait();
         done.map(|done| self.take(done)).is_some()
     }
 
-    /// Why a band could not be loaded, of those that failed last, if there are any.
+    /// Forgets the errors of all bands, and returns one of these errors; `None` if no band's last load has failed.
     pub fn any_failure(&mut self) -> Option<WeightError> {
         // A band that arrived after a failure has removed the failure.
         self.failures.drain().next().map(|(_, error)| error)
@@ -194,30 +194,30 @@ impl<P: HostPlanner> Driver<P> {
         while self.take_next() {}
     }
 
-    /// Takes in the reads that have ended.
+    /// Takes in the reads that have ended, without a wait.
     pub fn poll(&mut self) {
         while let Some(done) = self.engine.poll() {
             self.take(done);
         }
     }
 
-    /// The memory of a band that is present.
+    /// Returns the memory of a band that is present.
     pub fn memory_of(&self, unit: UnitId) -> &Arc<HostBuffer> {
         &self.held[unit.index()].as_ref().expect("what the window calls present was read").buffer
     }
 
-    /// The memory of a band that is present, and whether other bands will be read into it.
+    /// Returns the memory of a band that is present, and whether other bands will be read into this memory.
     pub fn place_of(&self, unit: UnitId) -> (&Arc<HostBuffer>, bool) {
         let held = self.held[unit.index()].as_ref().expect("what the window calls present was read");
         (&held.buffer, !held.resident)
     }
 
-    /// The memory of bands that stay.
+    /// Returns the memory of each band that stays in memory.
     pub fn residents(&self) -> impl Iterator<Item = &HostBuffer> {
         self.held.iter().flatten().filter(|held| held.resident).map(|held| &*held.buffer)
     }
 
-    /// The error with which the last read, or copy, of a band failed.
+    /// Takes the error with which the last read, or copy, of a band failed.
     pub fn failure_of(&mut self, unit: UnitId) -> Option<WeightError> {
         self.failures.remove(&unit)
     }
@@ -227,12 +227,12 @@ impl<P: HostPlanner> Driver<P> {
         self.failures.insert(unit, error);
     }
 
-    /// Whether the driver is the only owner of the memory of `band`, which is present.
+    /// Returns whether the driver is the only owner of the memory of `band`; false if the band is not present.
     pub fn is_alone_with(&self, band: u32) -> bool {
         self.held[band as usize].as_ref().is_some_and(|held| Arc::strong_count(&held.buffer) == 1)
     }
 
-    /// Bytes that the bands take, including slots that are kept for later bands.
+    /// Returns the number of bytes that the bands take, including slots that are kept for later bands.
     pub fn memory(&self) -> u64 {
         // The window also counts slots that are about to be used, which may still be free here.
         let spare = self.slots.saturating_sub(self.planner.window().slots_used());
@@ -243,7 +243,7 @@ impl<P: HostPlanner> Driver<P> {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    /// Waits for any read to end, because `band` is wanted. False if none is in flight.
+    /// Waits for any read to end, because a pass wants `band`. Returns false if no read is in flight.
     pub fn wait(&mut self, band: u32) -> bool {
         let start = Instant::now();
         let waited = self.take_next();
@@ -254,18 +254,19 @@ impl<P: HostPlanner> Driver<P> {
         waited
     }
 
-    /// A pass has waited for `band` from `start` until now.
+    /// Records that a pass has waited for `band` from `start` until now.
     pub fn stalled(&mut self, band: u32, start: Instant) {
         self.recorder.stall(self.groups[band as usize], start, Instant::now());
     }
 
-    /// The error of a wait for `band` that nothing can end: more of the weights is held than there are slots for.
+    /// Returns the error of a wait for `band` that nothing can end, because more weights are held than there are slots
+    /// for.
     pub fn stuck(&self, band: u32) -> WeightError {
         WeightError::Stuck { group: self.groups[band as usize] }
     }
 
-    /// Carries out commands until there are none; a command may cause further ones. The two lists are swapped, so that
-    /// a steady state allocates nothing.
+    /// Carries out commands, and the commands that these cause, until there are none. Two lists of commands are swapped
+    /// in turn, so that a steady state allocates nothing.
     pub fn obey(&mut self) {
         while !self.commands.is_empty() {
             std::mem::swap(&mut self.commands, &mut self.batch);
@@ -285,14 +286,14 @@ impl<P: HostPlanner> Driver<P> {
         debug_assert_eq!(self.slots, self.count_slots(), "a slot was lost or made up");
     }
 
-    /// Counts the slots by where they are: free, held or loading.
+    /// Counts the slots that are free, hold a band, or are read into.
     fn count_slots(&self) -> usize {
         let held = self.held.iter().flatten().filter(|held| !held.resident).count();
         let loading = self.loads.values().filter(|load| !load.resident).count();
         self.free.len() + held + loading
     }
 
-    /// Gives free slots back to the system as far as the budget has no room for them.
+    /// Gives free slots back to the system until the rest is within the budget.
     fn drop_spare_slots(&mut self) {
         while self.memory() > self.planner.window().budget() && self.free.pop().is_some() {
             self.slots -= 1;
@@ -334,8 +335,8 @@ impl<P: HostPlanner> Driver<P> {
         });
     }
 
-    /// Allocates all slots that are missing and that the window may use, and takes one of them. They are allocated side
-    /// by side so that they lie in huge pages.
+    /// Allocates the slots that the window may use and that are missing, up to [`ROW_BYTES`], and takes one of them.
+    /// The slots are allocated side by side so that they lie in huge pages.
     fn new_slots(&mut self) -> Result<StreamBuffer, AllocError> {
         let wanted = self.planner.window().slots().min(self.places.len()).min(ROW_BYTES / self.slot_bytes.max(1));
         let missing = wanted.saturating_sub(self.slots).max(1);
@@ -385,10 +386,10 @@ impl<P: HostPlanner> Driver<P> {
 }
 
 impl Driver {
-    /// Loads the residents and the first streamed bands; `progress(bytes)` is called as they arrive.
+    /// Loads the resident bands and the first streamed bands, and calls `progress(bytes read)` as they arrive.
     ///
     /// # Errors
-    /// A read that failed as often as it may be tried, or memory that the system refused.
+    /// Fails if a read failed as often as it may be tried, or if the system refused memory.
     pub fn warm_up(&mut self, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
         self.planner.with(&mut self.commands, Window::start);
         self.obey();
@@ -401,7 +402,7 @@ impl Driver {
     /// Waits for `band` and returns its memory, which stays valid until `band` is released as often as it was acquired.
     ///
     /// # Errors
-    /// If its read failed as often as it may be tried.
+    /// Fails if the read of `band` failed as often as it may be tried, or if nothing can end the wait for `band`.
     pub fn acquire(&mut self, band: u32) -> Result<Arc<HostBuffer>, WeightError> {
         let unit = UnitId(band);
         loop {
@@ -433,7 +434,7 @@ impl Driver {
         AcquiredBand { memory, range: place.skip..place.needed(), copied: None, queue: Queue::Compute }
     }
 
-    /// See [`Window::set_budget`].
+    /// Changes the number of bytes that the window may take, by [`Window::set_budget`].
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
         self.planner.with(&mut self.commands, |window, out| window.set_budget(bytes, out))?;
         self.obey();
@@ -468,7 +469,8 @@ impl BandDriver for Driver {
         Ok(self.in_memory(band, memory))
     }
 
-    /// The driver must then be the only owner of the bands' memory, since the window may read into it at once.
+    /// Waits until the device has executed `used`, and releases the bands. The driver must then be the only owner of
+    /// the bands' memory, since the window may read into that memory at once.
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError> {
         let completed = used.map_or(Ok(()), |token| device.complete(token));
         let mut is_alone = true;

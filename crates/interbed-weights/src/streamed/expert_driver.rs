@@ -1,4 +1,4 @@
-//! The driver of experts: carries out what the arena decides, and knows which memory holds which slab.
+//! Drives experts: carries out what the arena decides, and knows which memory holds which slab.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::experts::{Arena, ArenaError, Foresight, Placement, SlabId, SlabSlot, 
 use crate::partition::{ExpertBank, ExpertClasses, Pieces, SlabMatrix};
 use crate::source::{EXPERT_MATRICES_MAX, Expert};
 
-/// How often a slab's reads are tried before the pass fails.
+/// Maximum number of times that a slab's reads are tried before the pass fails.
 const LOAD_ATTEMPTS: u32 = 3;
 
-/// The most bytes of slots that are allocated at a time.
+/// Maximum number of bytes of slots that are allocated at a time.
 const ROW_BYTES: usize = 256 << 20;
 
-/// Slabs are read ahead only while fewer reads than this are in flight (a slab takes up to three), so that they delay a
-/// visit's own reads little and the disk does not run idle.
+/// Number of reads in flight below which slabs are read ahead (a slab takes up to three reads). At this number, reads
+/// ahead delay a visit's own reads little, and the disk does not run idle.
 const READS_BEFORE_AHEAD: usize = 4;
 
-/// Reads slabs into slots, and hands them out as they come.
+/// Reads slabs into slots, and hands them out in the order in which they arrive.
 pub struct ExpertDriver {
     arena: Arena,
     foresight: Foresight,
@@ -34,40 +34,40 @@ pub struct ExpertDriver {
     engine: Box<dyn ReadEngine<StreamBuffer>>,
     files: Vec<Arc<dyn DirectRead>>,
     banks: Vec<ExpertBank>, // one for each mixture layer
-    /// For each class of slots, the sizes of a slot's buffers.
+    /// Sizes of a slot's buffers in bytes, for each class of slots.
     pieces: Vec<Pieces>,
-    /// For each class, the slots' memory.
+    /// Memory of the slots of each class.
     slots: Vec<Vec<Slot>>,
     /// Loads whose reads are in flight, by ticket.
     loads: HashMap<u64, Load>,
-    /// The group of the visit, as a mixture layer.
+    /// Mixture layer that the visit is for; `None` if there is no visit.
     layer: Option<u32>,
-    /// Experts of the visit that are in memory and were not handed out.
+    /// Experts of the visit that are in memory and have not been handed out.
     ready: VecDeque<u32>,
     /// Experts of the visit that have no slot yet.
     unplaced: VecDeque<u32>,
-    /// Experts of the visit that were placed and not released.
+    /// Experts of the visit that were placed and have not been released.
     under_way: ArrayVec<u32, UNDER_WAY_MAX>,
-    /// Experts of the visit that are being read.
+    /// Number of experts of the visit that are being read.
     coming: usize,
-    /// Why an expert of the visit could not be read.
+    /// Error of an expert of the visit that could not be read.
     failure: Option<WeightError>,
 }
 
-/// The memory of a slot; each buffer is away while it is read into.
+/// Memory of a slot. A buffer is `None` while it is read into.
 #[derive(Default)]
 struct Slot(ArrayVec<Option<Arc<HostBuffer>>, EXPERT_MATRICES_MAX>);
 
 struct Load {
     placement: Placement,
-    /// Reads that have not come back.
+    /// Number of reads of the load that have not ended.
     reading: usize,
     attempts: u32,
     failure: Option<WeightError>,
 }
 
 impl ExpertDriver {
-    /// A driver of slabs that `classes` sorts by size, in which nothing is in memory.
+    /// Creates a driver of slabs that `classes` sorts by size. No slab is in memory at first.
     pub fn new(
         arena: Arena,
         engine: Box<dyn ReadEngine<StreamBuffer>>,
@@ -98,32 +98,32 @@ impl ExpertDriver {
         }
     }
 
-    /// What decides.
+    /// Returns the arena, which decides what is in memory.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// The same, to warm it.
+    /// Returns the arena for changes, such as warming it.
     pub fn arena_mut(&mut self) -> &mut Arena {
         &mut self.arena
     }
 
-    /// Whether an expert is in memory.
+    /// Returns whether an expert is in memory.
     pub fn holds(&self, group: usize, expert: u32) -> bool {
         self.layer_of(group).is_some_and(|layer| self.arena.slot_of(SlabId { layer, expert }).is_some())
     }
 
-    /// The group that is visited.
+    /// Returns the group that is visited; `None` if there is no visit.
     pub fn group(&self) -> Option<u32> {
         self.layer.map(|layer| self.banks[layer as usize].group as u32)
     }
 
-    /// Whether reads are in flight.
+    /// Returns whether reads are in flight.
     pub fn is_loading(&self) -> bool {
         !self.loads.is_empty()
     }
 
-    /// See [`WeightSource::visit`](crate::WeightSource::visit).
+    /// Begins the visit to a group's experts that [`WeightSource::visit`](crate::WeightSource::visit) describes.
     pub fn visit(&mut self, group: usize, wanted: &[(u32, u32)], recorder: &mut Recorder) {
         self.end_visit();
         let layer = self.layer_of(group).expect("a group with experts");
@@ -141,18 +141,18 @@ impl ExpertDriver {
         self.place(recorder);
     }
 
-    /// Whether it is worth the work to guess what a group will want.
+    /// Returns whether it is worth the work to guess which experts a group will want.
     pub fn looks_ahead(&mut self, group: usize) -> bool {
         self.reads_ahead && self.layer_of(group).is_some_and(|layer| self.foresight.should_guess(layer))
     }
 
-    /// Reads guesses ahead, or not.
+    /// Sets whether guesses are read ahead, and drops the guesses that were made before.
     pub fn set_reads_ahead(&mut self, reads_ahead: bool) {
         self.reads_ahead = reads_ahead;
         self.foresight.forget();
     }
 
-    /// See [`WeightSource::guess`](crate::WeightSource::guess).
+    /// Takes the guesses that [`WeightSource::guess`](crate::WeightSource::guess) describes, and begins to read ahead.
     pub fn guess(&mut self, group: usize, guesses: &[(u32, u32)], recorder: &mut Recorder) {
         let of_later = |layer: &u32| self.reads_ahead && self.layer != Some(*layer);
         let Some(layer) = self.layer_of(group).filter(of_later) else { return };
@@ -160,7 +160,7 @@ impl ExpertDriver {
         self.read_ahead(recorder);
     }
 
-    /// Ends a visit that a failed pass has left. Its reads go on, and what they bring is kept like any slab.
+    /// Ends a visit that a failed pass has left. Reads of the visit go on, and the slabs that they bring are kept.
     pub fn abandon(&mut self) {
         self.end_visit();
         self.foresight.forget();
@@ -176,7 +176,7 @@ impl ExpertDriver {
         (self.coming, self.failure) = (0, None);
     }
 
-    /// See [`WeightSource::next_expert`](crate::WeightSource::next_expert).
+    /// Returns the expert that [`WeightSource::next_expert`](crate::WeightSource::next_expert) describes.
     pub fn next_expert(&mut self, recorder: &mut Recorder) -> Result<Option<Expert>, WeightError> {
         let Some(layer) = self.layer else { return Ok(None) };
         let group = self.banks[layer as usize].group as u32;
@@ -206,7 +206,8 @@ impl ExpertDriver {
         }
     }
 
-    /// See [`WeightSource::release_expert`](crate::WeightSource::release_expert).
+    /// Releases an expert in the way that [`WeightSource::release_expert`](crate::WeightSource::release_expert)
+    /// describes.
     pub fn release(
         &mut self,
         expert: Expert,
@@ -228,12 +229,12 @@ impl ExpertDriver {
         if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
     }
 
-    /// Drops the guesses whose reads have not begun: the pass that they were for has ended.
+    /// Drops the guesses whose reads have not begun, since the pass that they were made for has ended.
     pub fn forget_guesses(&mut self) {
         self.foresight.forget();
     }
 
-    /// Takes in the reads that have ended, and begins to read ahead if few are left.
+    /// Takes in the reads that have ended, and begins to read ahead if few reads are left.
     pub fn poll(&mut self, recorder: &mut Recorder) {
         self.take_all(recorder);
         self.read_ahead(recorder);
@@ -253,8 +254,8 @@ impl ExpertDriver {
         }
     }
 
-    /// Changes how many bytes all slots may take, between passes. Memory that is not in use is given back before this
-    /// returns.
+    /// Changes how many bytes all slots may take. The call is made between passes. Memory that is not in use is given
+    /// back before the call returns.
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), ArenaError> {
         self.abandon();
         let changes = self.arena.set_budget(bytes)?;
@@ -266,7 +267,8 @@ impl ExpertDriver {
         Ok(())
     }
 
-    /// Finds slots for the visit's experts that have none, as far as there are some, and begins to read.
+    /// Finds slots for the experts of the visit that have none, while there are slots, and begins to read these
+    /// experts.
     fn place(&mut self, recorder: &mut Recorder) {
         while !self.under_way.is_full()
             && let Some(&expert) = self.unplaced.front()
@@ -281,8 +283,8 @@ impl ExpertDriver {
         self.read_ahead(recorder);
     }
 
-    /// Begins to read what the next visit may want, as long as the present one has begun all its reads, and few of
-    /// them are left.
+    /// Begins to read what the next visit may want, if the present visit has begun all its reads and few reads are in
+    /// flight.
     fn read_ahead(&mut self, recorder: &mut Recorder) {
         while self.unplaced.is_empty()
             && self.engine.in_flight() < READS_BEFORE_AHEAD
@@ -323,7 +325,7 @@ impl ExpertDriver {
         }
     }
 
-    /// The memory of a slot, to be read into.
+    /// Takes the memory of a slot, to be read into, and allocates it if the slot has none.
     fn buffers(&mut self, slot: SlabSlot) -> Result<ArrayVec<StreamBuffer, EXPERT_MATRICES_MAX>, WeightError> {
         if self.slots[slot.class as usize].get(slot.index as usize).is_none_or(|slot| slot.0.is_empty()) {
             self.allocate(slot)?;
@@ -338,8 +340,8 @@ impl ExpertDriver {
         Ok(taken)
     }
 
-    /// Allocates memory for a slot, and for slots behind it that have none: side by side, so that it lies in huge
-    /// pages.
+    /// Allocates memory for a slot, and for the slots behind it that have none. All of this memory lies side by side,
+    /// and therefore in huge pages.
     fn allocate(&mut self, SlabSlot { class, index }: SlabSlot) -> Result<(), WeightError> {
         let (pieces, slots) = (&self.pieces[class as usize], &mut self.slots[class as usize]);
         let all = (self.arena.slot_count(class) as usize).max(index as usize + 1);
@@ -384,7 +386,7 @@ impl ExpertDriver {
         }
     }
 
-    /// All reads of a load have ended.
+    /// Ends a load of which all reads have ended: its slab is in memory, or is read once more, or cannot be read.
     fn ended(&mut self, load: Load, recorder: &mut Recorder) {
         let Load { placement, attempts, failure, .. } = load;
         let Placement { slab, ticket, .. } = placement;
@@ -408,7 +410,7 @@ impl ExpertDriver {
         }
     }
 
-    /// A group as a mixture layer.
+    /// Returns the number of the mixture layer that a group is; `None` if the group has no experts.
     fn layer_of(&self, group: usize) -> Option<u32> {
         self.banks.binary_search_by_key(&group, |bank| bank.group).ok().map(|layer| layer as u32)
     }
@@ -417,7 +419,7 @@ impl ExpertDriver {
         &self.slots[slot.class as usize][slot.index as usize]
     }
 
-    /// A slab that is in memory, to compute with.
+    /// Returns a slab that is in memory as an expert to compute with.
     fn hand_out(&self, slab: SlabId) -> Expert {
         let slot = self.slot(self.arena.slot_of(slab).expect("what is ready is in memory"));
         let matrix = |matrix: &SlabMatrix| {

@@ -1,4 +1,4 @@
-//! What other threads may read of streamed weights, and ask of them, while the engine computes.
+//! Lets other threads read about streamed weights, and stop them, while the engine computes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use super::telemetry::{EVENTS_MAX, StreamEvent, StreamStats};
 use crate::error::WeightError;
 use crate::experts::{Arena, SlabCounts};
 
-/// The statistics that passes publish, what they show to those who watch, and the request to stop.
+/// Holds the statistics that passes publish, the places of units that passes show to watchers, and the request to stop.
 #[derive(Debug)]
 pub struct StreamMonitor {
     groups: Vec<GroupShape>,
@@ -19,7 +19,7 @@ pub struct StreamMonitor {
     events: Mutex<Vec<StreamEvent>>,
     watchers: AtomicUsize,
     sight: Mutex<WindowSight>,
-    /// How often `sight` was replaced.
+    /// Number of times that `sight` was replaced.
     sights: AtomicU64,
 }
 
@@ -38,48 +38,51 @@ impl StreamMonitor {
         }
     }
 
-    /// The statistics so far. Never waits for a computation.
+    /// Returns the statistics so far. The call never waits for a computation.
     pub fn stats(&self) -> StreamStats {
         *lock(&self.stats)
     }
 
-    /// How often experts were used, as of the last pass that has ended; `None` before there was one with experts. Never
-    /// waits for a computation.
+    /// Returns how often experts were used up to the end of the last pass; `None` before the first pass with experts
+    /// has ended. The call never waits for a computation.
     pub fn expert_counts(&self) -> Option<SlabCounts> {
         lock(&self.expert_counts).clone()
     }
 
-    /// The events since the last call, in the order in which they ended, if a timeline is kept.
+    /// Takes the events since the last call, in the order in which they ended. There are none unless a timeline is
+    /// kept.
     pub fn take_events(&self) -> Vec<StreamEvent> {
         std::mem::take(&mut lock(&self.events))
     }
 
-    /// Bytes of weights that a pass sweeps.
+    /// Returns the number of bytes of weights that a pass sweeps.
     pub fn swept_bytes(&self) -> u64 {
         self.swept_bytes
     }
 
-    /// The name of a group, for display.
+    /// Returns the name of a group, for display.
     pub fn group_name(&self, group: u32) -> &str {
         self.groups.get(group as usize).map_or("", |group| &group.name)
     }
 
-    /// How the weights are cut: all groups, in the order of a pass.
+    /// Returns the name and size of all groups, in the order of a pass.
     pub fn groups(&self) -> &[GroupShape] {
         &self.groups
     }
 
-    /// Asks passes to show where each unit is, until [`unwatch`](Self::unwatch) was called as often.
+    /// Asks passes to show where each unit is, until [`unwatch`](Self::unwatch) has been called as often as this
+    /// function.
     pub fn watch(&self) {
         self.watchers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends one [`watch`](Self::watch).
+    /// Takes back one call of [`watch`](Self::watch).
     pub fn unwatch(&self) {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Copies where each unit was when it was shown last to `sight`, unless that was number `seen`. Returns its number.
+    /// Copies the places of units that were shown last to `sight`, unless they were showing number `seen`. Returns the
+    /// number of the last showing.
     pub fn sight(&self, seen: u64, sight: &mut WindowSight) -> u64 {
         if self.sights.load(Ordering::Acquire) == seen {
             return seen;
@@ -94,31 +97,34 @@ impl StreamMonitor {
         self.watchers.load(Ordering::Relaxed) > 0
     }
 
-    /// Shows where each unit is; `sight` is what was shown before, to be written again.
+    /// Shows where each unit is to watchers, and leaves in `sight` the places that were shown before, to be written
+    /// again.
     pub(super) fn show(&self, sight: &mut WindowSight) {
         let mut latest = lock(&self.sight);
         std::mem::swap(&mut *latest, sight);
         self.sights.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes the current pass and every later one fail at its next matrix: a pass may take long, and shutting down
-    /// should not wait for it.
+    /// Makes the current pass and every later pass fail at its next matrix. A pass may take long, and shutting down
+    /// should not wait for the pass.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
+    /// Checks that passes may go on.
+    ///
     /// # Errors
-    /// If [`stop`](Self::stop) was called.
+    /// Fails if [`stop`](Self::stop) was called.
     pub(super) fn check_running(&self) -> Result<(), WeightError> {
         if self.stopped.load(Ordering::Relaxed) { Err(WeightError::Stopped) } else { Ok(()) }
     }
 
-    /// Publishes how often experts were used. Some ten kilobytes are copied, so each pass can do it.
+    /// Publishes how often experts were used. The counts are some ten kilobytes, so each pass can copy them.
     pub(super) fn publish_counts(&self, arena: &Arena) {
         arena.copy_counts(lock(&self.expert_counts).get_or_insert_default());
     }
 
-    /// Publishes statistics and events.
+    /// Publishes statistics, and events as far as there is room for them.
     pub(super) fn publish(&self, stats: StreamStats, new: impl Iterator<Item = StreamEvent>) {
         *lock(&self.stats) = stats;
         let mut new = new.peekable();

@@ -1,31 +1,31 @@
-//! How often what goes on is shown to those who watch.
+//! Limits how often watchers are shown what goes on.
 
 use std::time::{Duration, Instant};
 
 /// Limits how often something is done for watchers: at most ten times a second, and for at most a hundredth of the
-/// time.
+/// time. Each time that it is done is a turn.
 #[derive(Debug, Default)]
 pub struct WatchPace {
     next_at: Option<Instant>,
 }
 
 impl WatchPace {
-    /// The least time between two turns.
+    /// Minimum time between the end of a turn and the next turn.
     pub const PERIOD: Duration = Duration::from_millis(100);
-    /// Time that must pass for each unit of time that a turn took.
+    /// Factor by which the time after a turn is longer than the turn itself, at least.
     const SHARE: u32 = 100;
 
-    /// Whether it is time for the next turn.
+    /// Returns whether it is time for the next turn.
     pub fn is_due(&self, now: Instant) -> bool {
         self.next_at.is_none_or(|next_at| now >= next_at)
     }
 
-    /// How long it is until then.
+    /// Returns how long it is until the next turn.
     pub fn remaining(&self, now: Instant) -> Duration {
         self.next_at.map_or(Duration::ZERO, |next_at| next_at.saturating_duration_since(now))
     }
 
-    /// Notes a turn that went on from `begin` to `end`.
+    /// Notes a turn that lasted from `begin` to `end`.
     pub fn note(&mut self, begin: Instant, end: Instant) {
         let took = end.saturating_duration_since(begin);
         self.next_at = end.checked_add(took.saturating_mul(Self::SHARE).max(Self::PERIOD));

@@ -1,4 +1,4 @@
-//! What a budget allows for streamed weights, computed before any is read.
+//! Computes what a budget allows for streamed weights, before any weights are read.
 
 use std::sync::Arc;
 
@@ -12,71 +12,72 @@ use crate::window::{
     Credits, Policy, ResidentConfig, RingConfig, TierConfig, Tiers, TiersConfig, UnitId, Window, WindowConfig,
 };
 
-/// The most streamed bands that one call of `bands` takes.
+/// Maximum number of streamed bands that one call of `bands` takes.
 pub const BANDS_STREAMED: usize = 8;
 
-/// Slots on a device that bands pass through, if there may be so many: some are computed with, others copied to.
+/// Maximum number of slots on a device that bands pass through: some are computed with while others are copied to.
 const DEVICE_SLOTS: usize = 2 * BANDS_STREAMED;
 
-/// How often a band's read is tried before the pass fails.
+/// Maximum number of times that a band's read is tried before the pass fails.
 const LOAD_ATTEMPTS: u32 = 3;
 
-/// Which bands stay in memory.
+/// Rule for which bands stay in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamPolicy {
-    /// A fixed subset stays, the rest passes through.
+    /// A fixed subset of the bands stays in memory, and the rest passes through.
     Resident,
-    /// Everything passes through a sliding window.
+    /// All bands pass through a sliding window.
     Ring,
 }
 
-/// How weights are streamed.
+/// Settings for the streaming of weights.
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
-    /// The most bytes of memory that all of it may take.
+    /// Maximum number of bytes of memory that the streamed weights may take in all.
     pub budget: u64,
-    /// Which engine reads.
+    /// Engine that reads from disk.
     pub engine: EngineKind,
-    /// The most reads at a time.
+    /// Maximum number of reads in flight at a time.
     pub depth: usize,
     /// The disk's measured rate in bytes per second, for the statistics; 0 if it was not measured.
     pub disk_bytes_per_s: f64,
-    /// Which bands stay.
+    /// Rule for which bands stay in memory.
     pub policy: StreamPolicy,
     /// Whether every read, wait and computation is recorded.
     pub timeline: bool,
-    /// The most tokens of a pass for which the host computes with what stays in its memory beside a device of its own,
-    /// instead of having it copied there; 0 for none.
+    /// Maximum number of tokens of a pass for which the host computes with the bands that stay in host memory, instead
+    /// of copying them to a device that has its own memory. 0 if the host computes for no pass.
     pub host_tokens_max: usize,
-    /// Turns at the disk, if others use it whose reads and writes should give way.
+    /// Turns at the disk, if other reads and writes at the same disk should give way to these reads.
     pub turns: Option<Arc<DiskTurns>>,
 }
 
-/// Weights to be streamed, before any is read, and what a budget allows for them.
+/// Weights to be streamed, cut into bands before any weights are read.
 #[derive(Debug)]
 pub struct StreamPlan {
     pub(super) partition: Partition,
 }
 
 impl StreamPlan {
-    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes`: one read each.
+    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes` bytes, each of which is
+    /// one read.
     ///
     /// # Errors
-    /// If a tensor is missing, or has another shape or a type that is not supported.
+    /// Fails if a tensor is missing, or has another shape or a type that is not supported.
     pub fn new(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
         Partition::of_catalog(catalog, specs, band_bytes).map(|partition| Self { partition })
     }
 
-    /// How the model is cut.
+    /// Returns how the model is cut into bands.
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
 
-    /// Bytes of weights that would stay in memory under [`StreamPolicy::Resident`]: the most that `config`'s budget can
-    /// hold.
+    /// Returns the number of bytes of weights that would stay in memory under [`StreamPolicy::Resident`], which is the
+    /// most that `config`'s budget can hold.
     ///
     /// # Errors
-    /// A budget below [`Partition::least_budget`].
+    /// Fails if `config`'s budget is below [`Partition::least_budget`].
     pub fn resident_bytes(&self, config: &StreamConfig) -> Result<u64, WeightError> {
         let window = self.window(&StreamConfig { policy: StreamPolicy::Resident, ..config.clone() })?;
         Ok(self.partition.bytes_where(|band| window.is_resident(UnitId(band))))
@@ -99,7 +100,8 @@ impl StreamPlan {
         })?)
     }
 
-    /// Windows of two tiers: the host's as [`window`](Self::window), the device's within `device_budget`.
+    /// Returns the windows of two tiers: [`window`](Self::window) describes the host's, and the device's stays within
+    /// `device_budget` bytes.
     pub(super) fn tiers(&self, config: &StreamConfig, device_budget: u64) -> Result<Tiers, WeightError> {
         let partition = &self.partition;
         let (slots, layers) = (self.device_slots(device_budget), partition.layers_of_bands());
@@ -128,19 +130,20 @@ impl StreamPlan {
         })?)
     }
 
-    /// The number of slots that bands pass through: enough to keep the disk busy while a few bands are computed with,
-    /// but only a small part of the budget.
+    /// Returns the number of slots that bands pass through: enough to keep the disk busy while a few bands are computed
+    /// with, but only a small part of the budget.
     pub(super) fn slots(&self, config: &StreamConfig) -> usize {
         let of_bands = self.partition.fixed_bytes().saturating_add(self.partition.divide(config.budget).0);
         self.slots_within(of_bands, 2 * config.depth + 2 * BANDS_STREAMED)
     }
 
-    /// The number of slots that bands pass through on a device.
+    /// Returns the number of slots that bands pass through on a device with a budget of `budget` bytes.
     pub(super) fn device_slots(&self, budget: u64) -> usize {
         self.slots_within(budget, DEVICE_SLOTS)
     }
 
-    /// `wished` slots, or as many as a small part of a budget pays for, but no fewer than bands are swept side by side.
+    /// Returns `wished`, or the number of slots that a sixteenth of `budget` pays for if that is fewer, but no fewer
+    /// than the number of bands that are swept side by side.
     fn slots_within(&self, budget: u64, wished: usize) -> usize {
         let least = self.partition.slots_least();
         let affordable = (budget / 16).checked_div(self.partition.largest_band() as u64).unwrap_or(0);

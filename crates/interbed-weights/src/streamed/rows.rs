@@ -1,4 +1,4 @@
-//! Single rows of a matrix that stays on disk: the embedding, of which a pass needs one row per token.
+//! Reads single rows of a matrix that stays on disk: the embedding, of which a pass needs one row for each token.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::WeightError;
 use crate::partition::{ROWS_AT_A_TIME as ROWS, row_buffer_bytes};
 use crate::source::Rows;
 
-/// The row numbers in the table that a read returns.
+/// Row numbers in the table that a read returns, which are 0, 1, 2 and so on.
 static NUMBERS: [u32; ROWS] = {
     let mut numbers = [0; ROWS];
     let mut row = 0;
@@ -22,17 +22,17 @@ static NUMBERS: [u32; ROWS] = {
     numbers
 };
 
-/// Threads that read rows; rows are small, so what counts is how many reads are in flight at once.
+/// Number of threads that read rows. Rows are small, so the number of reads in flight decides how fast rows come.
 const READERS: usize = 4;
 
-/// How often the read of a row is tried.
+/// Maximum number of times that the read of a row is tried.
 const ATTEMPTS: u32 = 3;
 
 /// A matrix of which single rows are read.
 #[derive(Clone)]
 pub struct RowMatrix {
     pub file: Arc<dyn DirectRead>,
-    /// Its first byte in the file.
+    /// Offset of the matrix's first byte in the file.
     pub offset: u64,
     pub rows: usize,
     pub cols: usize,
@@ -44,19 +44,19 @@ pub struct RowMatrix {
 pub struct RowReader {
     engine: ReaderPool<StreamBuffer>,
     free: Vec<StreamBuffer>,
-    /// The rows that the last call read, `[ROWS, row_bytes]`.
+    /// Rows that the last call read, `[ROWS, row_bytes]`.
     compact: Arc<HostBuffer>,
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     pub bytes_read: u64,
-    /// Reads that failed, whether they were tried again or not.
+    /// Number of reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
 }
 
 impl RowReader {
-    /// A reader for rows of up to `row_bytes`.
+    /// Creates a reader for rows of up to `row_bytes` bytes.
     ///
     /// # Errors
-    /// If the system has no memory or threads left.
+    /// Fails if the system has no memory or threads left.
     pub fn new(row_bytes: usize) -> Result<Self, WeightError> {
         let buffers = (0..ROWS).map(|_| StreamBuffer::new(row_buffer_bytes(row_bytes)));
         Ok(Self {
@@ -68,13 +68,13 @@ impl RowReader {
         })
     }
 
-    /// Reads the first of the rows `wanted`, at most as many as there are buffers.
+    /// Reads the first of the rows `wanted`, at most [`ROWS`] of them.
     ///
     /// # Errors
-    /// If a row could not be read.
+    /// Fails if a row could not be read.
     ///
     /// # Panics
-    /// If the matrix has no such row: the caller has checked its requests.
+    /// Panics if the matrix has no such row; the caller has checked its requests.
     pub fn read(&mut self, matrix: &RowMatrix, wanted: &[u32]) -> Result<Rows<'static>, WeightError> {
         let wanted = &wanted[..wanted.len().min(ROWS)];
         if Arc::get_mut(&mut self.compact).is_none() {
@@ -87,7 +87,7 @@ impl RowReader {
         Ok(Rows { table, numbers: &NUMBERS[..wanted.len()] })
     }
 
-    /// Reads at most [`ROWS`] rows into `compact`. Every buffer is free again afterwards, on failure too.
+    /// Reads at most [`ROWS`] rows into `compact`. Every buffer is free again afterwards, even if a read fails.
     fn read_all(&mut self, matrix: &RowMatrix, rows: &[u32]) -> Result<(), WeightError> {
         // Check all rows before the first read: a panic must leave no read in flight.
         assert!(rows.iter().all(|&row| (row as usize) < matrix.rows));
@@ -127,7 +127,7 @@ impl RowReader {
     }
 }
 
-/// Where the read of a row begins, and how many bytes of the read lie before the row.
+/// Returns the offset in the file at which the read of a row begins, and how many bytes of the read lie before the row.
 fn place(matrix: &RowMatrix, row: u32) -> (u64, usize) {
     let first = matrix.offset + u64::from(row) * matrix.row_bytes as u64;
     let skip = first % DIRECT_ALIGN as u64;

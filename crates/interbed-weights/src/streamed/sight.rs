@@ -1,23 +1,23 @@
-//! Where each unit of streamed weights is, at one moment: for pictures of memory.
+//! Where each unit of streamed weights is at one moment, for pictures of memory.
 
 use crate::window::{Tiers, UnitId, UnitState, Window};
 
-/// How far a unit is in one tier.
+/// Stage of a unit in one tier of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// Not there.
+    /// The unit is not in the tier.
     Absent = 0,
-    /// On its way there.
+    /// The unit is on its way into the tier.
     Loading = 1,
-    /// There.
+    /// The unit is in the tier, and not in use.
     Present = 2,
-    /// There, and in use.
+    /// The unit is in the tier, and in use.
     InUse = 3,
-    /// Its memory is being given back.
+    /// The unit is leaving the tier: its memory is being given back.
     Leaving = 4,
 }
 
-/// Where a unit is, in one byte.
+/// Where a unit is in both tiers of memory, in one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitSight(u8);
 
@@ -25,27 +25,28 @@ impl UnitSight {
     const STAYS: u8 = 8;
     const DEVICE: u32 = 4;
 
-    /// Of a unit that is read into host memory and computed with there.
+    /// Returns where a unit is that is read into host memory and computed with there.
     pub(super) fn of_host(host: &Window, unit: UnitId) -> Self {
         Self(in_tier(host, unit))
     }
 
-    /// Of a unit that is read into host memory and copied to a device.
+    /// Returns where a unit is that is read into host memory and copied to a device.
     pub(super) fn of_tiers(tiers: &Tiers, unit: UnitId) -> Self {
         Self(in_tier(tiers.host(), unit) | in_tier(tiers.device(), unit) << Self::DEVICE)
     }
 
-    /// The host's [`Presence`] as a number, plus 8 if the unit stays there; and the same for the device, times 16.
+    /// Returns the byte: the host's [`Presence`] as a number, plus 8 if the unit stays in host memory, plus 16 times
+    /// the number that is formed in this way for the device.
     pub fn code(self) -> u8 {
         self.0
     }
 
-    /// Whether it is in host memory, or on its way to or from there.
+    /// Returns whether the unit is in host memory, or on its way to or from host memory.
     pub fn is_on_host(self) -> bool {
         self.0 & (Self::STAYS - 1) != Presence::Absent as u8
     }
 
-    /// Whether it is in the device's memory, or on its way to or from there.
+    /// Returns whether the unit is in the device's memory, or on its way to or from the device's memory.
     pub fn is_on_device(self) -> bool {
         Self(self.0 >> Self::DEVICE).is_on_host()
     }
@@ -63,25 +64,25 @@ fn in_tier(window: &Window, unit: UnitId) -> u8 {
     presence as u8 | stays
 }
 
-/// Where all units are.
+/// Where all units are at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct WindowSight {
-    /// Each unit, in the order of a pass.
+    /// Place of each unit, in the order of a pass.
     pub units: Vec<UnitSight>,
-    /// Bytes of weights in host memory, or on their way to or from there.
+    /// Bytes of weights that are in host memory, or on their way to or from host memory.
     pub host_bytes: u64,
-    /// The same of a device's memory.
+    /// Bytes of weights that are in a device's memory, or on their way to or from that memory.
     pub device_bytes: u64,
 }
 
-/// What a group of weights consists of.
+/// Name and size of a group of weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupShape {
-    /// Its name, for display.
+    /// Name of the group, for display.
     pub name: String,
-    /// How many units it is cut into.
+    /// Number of units that the group is cut into.
     pub units: usize,
-    /// Bytes of these.
+    /// Bytes of all units of the group.
     pub bytes: u64,
 }
 

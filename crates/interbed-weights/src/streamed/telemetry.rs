@@ -1,46 +1,48 @@
-//! What streaming cost: bytes read, time waited and, on demand, an event for everything that happened.
+//! Figures on streaming: bytes read, time waited and, if wanted, an event for everything that happened.
 
 use std::time::{Duration, Instant};
 
-/// Sums since the weights were opened.
+/// Sums over the time since the weights were opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StreamStats {
-    /// Passes begun.
+    /// Number of passes that have begun.
     pub passes: u64,
-    /// Bytes read from disk.
+    /// Number of bytes read from disk.
     pub bytes_read: u64,
-    /// Bytes copied from host memory to a device's own.
+    /// Number of bytes copied from host memory to a device's own memory.
     pub bytes_copied: u64,
-    /// Bytes of weights that the host computed with, beside a device of its own.
+    /// Number of bytes of weights that the host computed with, beside a device that has its own memory.
     pub bytes_on_host: u64,
-    /// Times that the forward pass waited for copies to a device, because they read all host memory for streaming.
+    /// Number of times that the forward pass waited for copies to a device, because the copies read all the host memory
+    /// that weights are streamed through.
     pub waits_for_copies: u64,
-    /// Reads that failed, whether they were tried again or not.
+    /// Number of reads that failed, whether they were tried again or not.
     pub reads_failed: u64,
-    /// Experts that passes needed, each once a pass and layer.
+    /// Number of experts that passes needed; an expert counts once for each pass and layer.
     pub experts_wanted: u64,
-    /// Experts that passes had to read.
+    /// Number of experts that passes had to read.
     pub experts_read: u64,
-    /// Experts that were on their way when a pass needed them, read ahead or for a pass that has failed.
+    /// Number of experts whose reads were under way when a pass needed them. The reads were begun ahead of the pass, or
+    /// for a pass that has failed.
     pub experts_arriving: u64,
-    /// Experts that were read ahead: before a pass needed them, if it did.
+    /// Number of experts that were read ahead, whether a pass needed them afterwards or not.
     pub experts_ahead: u64,
-    /// Bytes of the experts that were read.
+    /// Number of bytes of the experts that were read.
     pub expert_bytes_read: u64,
-    /// Time that passes computed with experts, which is a part of `compute`.
+    /// Time that passes computed with experts. The field `compute` includes this time.
     pub expert_compute: Duration,
     /// Time that the forward pass waited for weights.
     pub stall: Duration,
     /// Time during which at least one read was in flight.
     pub io: Duration,
-    /// Time that the forward pass computed with the weights it had.
+    /// Time that the forward pass computed with the weights that it had.
     pub compute: Duration,
-    /// The disk's measured rate in bytes per second; 0 if it was not measured.
+    /// Rate of the disk as it was measured, in bytes per second; 0 if it was not measured.
     pub disk_bytes_per_s: f64,
 }
 
 impl StreamStats {
-    /// The sums since `earlier`.
+    /// Returns the sums over the time since `earlier` was taken.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             passes: self.passes - earlier.passes,
@@ -62,38 +64,38 @@ impl StreamStats {
         }
     }
 
-    /// The share of their time that passes waited for weights. `None` without passes.
+    /// Returns the share of their time that passes waited for weights, from 0 to 1; `None` without passes.
     pub fn stall_share(&self) -> Option<f64> {
         let passes = self.stall + self.compute;
         (!passes.is_zero()).then(|| self.stall.as_secs_f64() / passes.as_secs_f64())
     }
 
-    /// The share of the experts that passes needed which was in memory. `None` without experts.
+    /// Returns the share of the needed experts that passes did not have to read, from 0 to 1; `None` without experts.
     pub fn expert_hits(&self) -> Option<f64> {
         let read = self.experts_read as f64 / self.experts_wanted as f64;
         (self.experts_wanted > 0).then_some(1.0 - read)
     }
 
-    /// The time that the disk needs for these bytes at its measured rate, divided by the time that the passes took. It
-    /// is 1 if passes are as fast as the disk, small if computing takes longer than reading, and above 1 if the disk
-    /// was faster than measured. `None` without passes or a measured rate.
+    /// Returns the time that the disk needs for the bytes read at its measured rate, divided by the time that the
+    /// passes took. The result is 1 if passes are as fast as the disk, small if computing takes longer than reading,
+    /// and above 1 if the disk was faster than measured. The result is `None` without passes or a measured rate.
     pub fn share_of_disk_bound(&self) -> Option<f64> {
         let passes = (self.stall + self.compute).as_secs_f64();
         let known = self.disk_bytes_per_s > 0.0 && passes > 0.0;
         known.then(|| self.bytes_read as f64 / self.disk_bytes_per_s / passes)
     }
 
-    /// `1 - stall / I/O time`: 1 if reading was hidden behind computing, 0 if each waited for the other. `None` without
-    /// I/O.
+    /// Returns `1 - stall / I/O time`, which is 1 if reading was hidden behind computing, and 0 if each waited for the
+    /// other. The result is `None` without I/O.
     pub fn overlap_efficiency(&self) -> Option<f64> {
         (!self.io.is_zero()).then(|| 1.0 - (self.stall.as_secs_f64() / self.io.as_secs_f64()).min(1.0))
     }
 }
 
-/// The kind of an event in the timeline.
+/// Kind of an event in the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// A read from disk.
+    /// A read from disk went on.
     Read,
     /// The forward pass waited for weights.
     Stall,
@@ -104,28 +106,29 @@ pub enum EventKind {
 /// An event in the timeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamEvent {
-    /// Its kind.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// The group whose weights it concerns.
+    /// Group whose weights the event concerns.
     pub group: u32,
-    /// The bytes read; 0 for other kinds.
+    /// Number of bytes that were read; 0 for events that are not reads.
     pub bytes: u64,
-    /// When it began.
+    /// When the event began.
     pub start: Instant,
-    /// When it ended.
+    /// When the event ended.
     pub end: Instant,
 }
 
-/// Keeps the sums, and the events if they are wanted.
+/// Keeps the sums, and the events if a timeline is wanted.
 #[derive(Debug)]
 pub struct Recorder {
     pub stats: StreamStats,
-    /// The latest end of a read so far.
+    /// Latest end of a read so far.
     io_end: Instant,
     events: Option<Vec<StreamEvent>>,
 }
 
-/// The most events that are kept; then the timeline ends. They take about 20 MB, which no budget counts.
+/// Maximum number of events that are kept at a time; further events are dropped. The events take about 20 MB, which no
+/// budget counts.
 pub const EVENTS_MAX: usize = 400_000;
 
 impl Recorder {
@@ -153,7 +156,7 @@ impl Recorder {
         self.event(EventKind::Compute, group, 0, start, end);
     }
 
-    /// The events since the last call, in the order in which they ended.
+    /// Takes the events since the last call, in the order in which they ended.
     pub fn take_events(&mut self) -> impl Iterator<Item = StreamEvent> {
         self.events.iter_mut().flat_map(|events| events.drain(..))
     }

@@ -1,10 +1,11 @@
-//! Two tiers: bands are read from disk into host memory, and copied from there into a device's own.
+//! Drives two tiers: bands are read from disk into host memory, and copied from there into a device's own memory.
 //!
-//! Where few tokens are computed, the host may compute with what it holds for good, instead of having it copied.
+//! If a pass has few tokens, the host may compute with the bands that stay in its memory, instead of having them
+//! copied.
 //!
-//! The host waits for reads, and for copies only where they read all the memory that it could read into. A copy is
-//! submitted once its read has ended; what computes with the band waits for the copy on the device, and the copy that
-//! replaces the band for what computed with it.
+//! The host waits for reads. It waits for copies only if they read all the host memory that reads could go into. A copy
+//! is submitted once the read of its band has ended. The device makes a computation with the band wait for the copy,
+//! and makes the copy that replaces the band wait for the computation.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,21 +23,21 @@ use crate::partition::BandPlace;
 use crate::source::Bands;
 use crate::window::{Acquired, Phase, Tiers, UnitId, UnitState, WindowCommand};
 
-/// The most tokens of a pass that decodes: some for each of a few sequences.
+/// Maximum number of tokens of a pass that counts as decoding: a few tokens for each of a few sequences.
 const DECODE_TOKENS: usize = 64;
 
-/// The driver of both tiers.
+/// Drives both tiers: reads bands into host memory, and copies bands to the device.
 pub struct TieredDriver {
     host: Driver<Tiers>,
     places: Vec<BandPlace>,
-    /// By band: its memory on the device, if it is there.
+    /// Each band's memory on the device; `None` if the band is not there.
     held: Vec<Option<OnDevice>>,
     /// Slots on the device that hold no band.
     free: VecDeque<Slot>,
-    /// Copies that may still read slots of host memory, in the order of submission.
+    /// Copies that may still read slots of host memory, in the order of their submission.
     reading: VecDeque<(UnitId, Token)>,
     slot_bytes: usize,
-    /// The most tokens of a pass for which the host computes with what it holds.
+    /// Maximum number of tokens of a pass for which the host computes with the bands that stay in its memory.
     host_tokens_max: usize,
 }
 
@@ -44,11 +45,11 @@ struct OnDevice {
     memory: PlacedBytes,
     resident: bool,
     copied: Token,
-    /// What computed with it last.
+    /// Last submission that computes with the band, if there is one.
     used: Option<Token>,
 }
 
-/// Memory of the device, and what must be done before it is written.
+/// Memory of the device, and the submission that must be executed before the memory is written again.
 struct Slot {
     memory: PlacedBytes,
     used: Option<Token>,
@@ -61,10 +62,10 @@ impl TieredDriver {
         Self { host, places, held, free: VecDeque::new(), reading: VecDeque::new(), slot_bytes, host_tokens_max }
     }
 
-    /// Loads both tiers' residents and the first streamed bands; `progress(bytes)` is called as they arrive.
+    /// Loads the residents of both tiers and the first streamed bands, and calls `progress(bytes read)` as they arrive.
     ///
     /// # Errors
-    /// A read that failed as often as it may be tried, memory that the system or the device refused, or a device that
+    /// Fails if a read failed as often as it may be tried, if the system or the device refused memory, or if the device
     /// failed.
     pub fn warm_up(&mut self, device: &mut dyn Device, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
         self.host.planner.start(&mut self.host.commands);
@@ -78,7 +79,7 @@ impl TieredDriver {
         self.host.any_failure().map_or(Ok(()), Err)
     }
 
-    /// The planner.
+    /// Returns the planner of both tiers.
     pub fn tiers(&self) -> &Tiers {
         &self.host.planner
     }
@@ -103,8 +104,8 @@ impl TieredDriver {
         }
     }
 
-    /// Submits the copy of a band that is in host memory. If that fails, whoever wants the band is told, once it was
-    /// tried as often as a read.
+    /// Submits the copy of a band that is in host memory. If the submission fails, the copy is tried as often as a
+    /// read; after the last try, the error goes to the caller that wants the band.
     fn copy(&mut self, unit: UnitId, ticket: u64, resident: bool, device: &mut dyn Device) {
         let place = self.places[unit.index()];
         let slot = match (resident, self.free.pop_front()) {
@@ -160,7 +161,7 @@ impl TieredDriver {
         }
     }
 
-    /// Waits for the copy that was submitted first. False if none is known to be under way.
+    /// Waits for the copy that was submitted first. Returns false if no copy is known to be under way.
     fn end_oldest_copy(&mut self, device: &mut dyn Device) -> Result<bool, WeightError> {
         let Some(&(unit, token)) = self.reading.front() else { return Ok(false) };
         let completed = device.complete(token);
@@ -171,14 +172,15 @@ impl TieredDriver {
         if is_read { Ok(true) } else { Err(DeviceError::WeightsInUse.into()) }
     }
 
-    /// The oldest copy does not read host memory any more.
+    /// Tells the planner that the oldest copy does not read host memory any more.
     fn end_copy(&mut self) {
         if let Some((unit, _)) = self.reading.pop_front() {
             self.host.planner.copy_done(unit, &mut self.host.commands);
         }
     }
 
-    /// Waits for what `band` waits for: a read, or a copy without which nothing can be read. False if there is neither.
+    /// Waits for a read, or for a copy without which nothing can be read, because a pass wants `band`. Returns false if
+    /// there is neither a read nor a copy to wait for.
     fn wait(&mut self, band: u32, device: &mut dyn Device) -> Result<bool, WeightError> {
         self.end_copies(device);
         if !self.host.commands.is_empty() || self.host.wait(band) {

@@ -1,18 +1,18 @@
-//! The marginal value of memory for streamed weights: how many seconds of waiting one more byte would save.
+//! Computes the marginal value of memory for streamed weights: how many seconds of waiting one more byte would save.
 
 use super::telemetry::StreamStats;
 use crate::experts::ShadowHits;
 
-/// What the value of memory for experts follows from.
+/// Figures from which the value of memory for experts follows.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertFigures {
-    /// What a slightly larger arena would have hit.
+    /// Misses that a slightly larger arena would have hit.
     pub missed: ShadowHits,
-    /// Bytes of all experts.
+    /// Number of bytes of all experts.
     pub bank_bytes: u64,
 }
 
-/// The counters at the last valuation, from which the next one counts.
+/// Counters at the time of the last valuation; the next valuation counts from there.
 #[derive(Debug, Default)]
 pub struct Valued {
     stats: StreamStats,
@@ -20,9 +20,9 @@ pub struct Valued {
 }
 
 impl Valued {
-    /// Seconds that the passes since the last call would have waited less with each byte more, which go to bands until
-    /// all of them stay, and then to experts. As passes read side by side with computing, only what they waited for
-    /// each byte counts.
+    /// Returns the seconds that the passes since the last call would have waited less with each additional byte.
+    /// Additional bytes go to bands until all bands stay, and then to experts. Passes compute while they read, so a
+    /// byte that is not read saves only the time that passes waited for each byte.
     pub fn worth(&mut self, stats: StreamStats, all_bands_stay: bool, experts: Option<ExpertFigures>) -> f64 {
         let passed = stats.since(&self.stats);
         let not_read = match experts.filter(|_| all_bands_stay) {

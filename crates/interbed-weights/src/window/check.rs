@@ -1,10 +1,12 @@
-//! What must hold of the records after every event.
+//! Checks of what must hold of the records after every event.
 
 use super::units::{UnitState, Units};
 
 impl Units {
+    /// Checks that the sums over all units agree with the units.
+    ///
     /// # Errors
-    /// What does not agree.
+    /// Fails with a description of what does not agree.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (mut own, mut own_evicting, mut slots, mut slots_evicting, mut in_flight, mut own_in_flight) =
             (0, 0, 0, 0, 0, 0);
@@ -45,8 +47,8 @@ impl Units {
         self.check_waits()
     }
 
-    /// A unit that is waited for but not being loaded waits for memory. That memory must be on its way: through a load
-    /// that will arrive, an eviction, or a release.
+    /// Checks that waits can end. A unit that is waited for but not being loaded waits for memory, and that memory must
+    /// be on its way: through a load that will arrive, an eviction, or a release.
     fn check_waits(&self) -> Result<(), String> {
         let something_comes = self.in_flight > 0
             || self.bytes_staying() < self.bytes_held()

@@ -1,22 +1,22 @@
-//! How many copies to the device may be in flight.
+//! Limits on how many copies to the device may be in flight.
 
-/// What a pass does, as far as it matters to copies.
+/// Kind of a pass, as far as it matters to copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Prompts: each unit is used for much computation, and the device must be filled quickly.
+    /// The pass computes prompts: each unit is used for much computation, and the device must be filled quickly.
     Prefill,
-    /// One token, or a few, of each sequence.
+    /// The pass computes one token, or a few, of each sequence.
     Decode,
 }
 
-/// The number of copies in flight at the same time, by phase. The defaults suit a GPU of 16 GB.
+/// Number of copies that may be in flight at the same time, by phase. The defaults suit a GPU of 16 GB.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Credits {
-    /// The number of copies before a factor is applied: 8.
+    /// Number of copies before a factor is applied. The default is 8.
     pub base: usize,
-    /// The factor for [`Phase::Prefill`]: 2.0.
+    /// Factor for [`Phase::Prefill`]. The default is 2.0.
     pub prefill_multiplier: f64,
-    /// The factor for [`Phase::Decode`]: 1.2.
+    /// Factor for [`Phase::Decode`]. The default is 1.2.
     pub decode_multiplier: f64,
 }
 
@@ -27,7 +27,7 @@ impl Default for Credits {
 }
 
 impl Credits {
-    /// How many copies `phase` allows: the product, rounded down, and at least one.
+    /// Returns how many copies `phase` allows: `base` times the factor of the phase, rounded down, and at least one.
     pub fn of(&self, phase: Phase) -> usize {
         let multiplier = match phase {
             Phase::Prefill => self.prefill_multiplier,

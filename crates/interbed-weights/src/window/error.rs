@@ -1,4 +1,4 @@
-//! What can be wrong with a window's settings.
+//! Errors in a window's settings.
 
 use thiserror::Error;
 
@@ -11,47 +11,47 @@ pub enum WindowError {
     /// The budget cannot hold what must be in memory at the same time.
     #[error("a window of {budget} bytes is too small for its units: the least that works is {least} bytes")]
     BudgetTooSmall {
-        /// The budget that was asked for.
+        /// Budget that was asked for, in bytes.
         budget: u64,
-        /// The least that works with the other settings as they are.
+        /// Least budget that works with the other settings as they are, in bytes.
         least: u64,
     },
     /// A setting that must be at least 1 is 0.
     #[error("{setting} is 0: it must be at least 1")]
     Zero {
-        /// The setting's name.
+        /// Name of the setting.
         setting: &'static str,
     },
-    /// A unit without bytes.
+    /// A unit has no bytes.
     #[error("unit {} has no bytes: leave it out", unit.0)]
     EmptyUnit {
-        /// The unit.
+        /// Unit that has no bytes.
         unit: UnitId,
     },
-    /// A unit that does not exist.
+    /// The order names a unit that does not exist.
     #[error("the order names unit {}, but there are {units} units", unit.0)]
     UnknownUnit {
-        /// The unit.
+        /// Unit that does not exist.
         unit: UnitId,
-        /// How many there are.
+        /// Number of units that exist.
         units: usize,
     },
-    /// A unit that a pass would acquire twice.
+    /// The order names a unit twice, so a pass would acquire it twice.
     #[error("the order names unit {} twice: make it two units, or name it once", unit.0)]
     RepeatedUnit {
-        /// The unit.
+        /// Unit that is named twice.
         unit: UnitId,
     },
-    /// More units, or bytes, than can be counted.
+    /// There are more units, or bytes, than can be counted.
     #[error("{units} units or their bytes are too many to be counted: use larger units")]
     TooLarge {
-        /// How many units there are.
+        /// Number of units.
         units: usize,
     },
-    /// Settings of the ring that contradict each other.
+    /// Settings of the ring contradict each other.
     #[error("ring settings contradict each other: {problem}")]
     Ring {
-        /// Which, and how.
+        /// Description of which settings contradict each other, and how.
         problem: String,
     },
 }

@@ -1,16 +1,17 @@
 //! Layers as runs of neighbours in the cyclic order.
 
-/// Which positions of the order make a layer.
+/// Division of the order's positions into layers.
 #[derive(Debug)]
 pub(super) struct Layers {
-    /// By layer: its first position; one entry more at the end.
+    /// First position of each layer, and at the end the number of positions.
     starts: Vec<u32>,
-    /// By position: its layer, counted from 0.
+    /// Layer of each position, counted from 0.
     layer_of: Vec<u32>,
 }
 
 impl Layers {
-    /// `names` by position: neighbours with the same name form a layer. If empty, every position is a layer of its own.
+    /// Divides positions into layers. `names` has one name for each position, and neighbours with the same name form a
+    /// layer. If `names` is empty, every position is a layer of its own.
     pub fn new(names: &[u32], num_positions: usize) -> Self {
         let mut starts = Vec::new();
         let mut layer_of = Vec::with_capacity(num_positions);
@@ -32,13 +33,14 @@ impl Layers {
         self.layer_of[position] as usize
     }
 
-    /// The positions of a layer. `layer` is taken modulo the number of layers.
+    /// Returns the positions of a layer. `layer` is taken modulo the number of layers.
     pub fn positions(&self, layer: usize) -> std::ops::Range<usize> {
         let layer = layer % self.count();
         self.starts[layer] as usize..self.starts[layer + 1] as usize
     }
 
-    /// How many positions the `layers` layers from `layer` on have together, at most all positions of the order.
+    /// Returns how many positions the `layers` layers from `layer` on have together, at most all positions of the
+    /// order.
     pub fn positions_in(&self, layer: usize, layers: usize) -> usize {
         let all = self.layer_of.len();
         if layers >= self.count() {

@@ -1,4 +1,4 @@
-//! A list of units that removes any member in constant time.
+//! A list of units from which any member can be removed in constant time.
 
 use super::unit_id::UnitId;
 
@@ -11,7 +11,7 @@ pub(super) struct UnitList {
     first: u32,
     last: u32,
     len: usize,
-    /// By unit: the unit before and the unit after; `OUTSIDE` twice if it is not in the list.
+    /// Links of each unit: the unit before it and the unit after it, or `OUTSIDE` twice if it is not in the list.
     links: Vec<(u32, u32)>,
 }
 
@@ -46,7 +46,7 @@ impl UnitList {
         self.len += 1;
     }
 
-    /// Takes the unit out; false if it was not in the list.
+    /// Takes the unit out of the list. Returns false if it was not in the list.
     pub fn remove(&mut self, unit: UnitId) -> bool {
         let (before, after) = std::mem::replace(&mut self.links[unit.index()], (OUTSIDE, OUTSIDE));
         if before == OUTSIDE {

@@ -1,4 +1,4 @@
-//! Units outside the order (experts), which are known only one step ahead.
+//! Units outside the order (experts), which are known only one step ahead of their use.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,17 @@ use super::list::UnitList;
 use super::unit_id::UnitId;
 use super::units::{UnitState, Units};
 
-/// Which units on demand were announced, and which may be evicted.
+/// Units on demand that were announced, and units on demand that may be evicted.
 #[derive(Debug)]
 pub(super) struct OnDemand {
-    /// How many announcements may wait to be loaded. More are dropped, since they are only hints.
+    /// Maximum number of announcements that may wait to be loaded. Further announcements are dropped, since they are
+    /// only hints.
     pub announced_max: usize,
-    /// Announced, and perhaps still to be loaded.
+    /// Units that were announced, and perhaps are still to be loaded.
     announced: VecDeque<UnitId>,
-    /// Idle, announced and not yet used, oldest first.
+    /// Idle units that were announced and not yet used, the oldest first.
     ready: UnitList,
-    /// Idle otherwise, least recently used first.
+    /// All other idle units, the least recently used first.
     unused: UnitList,
 }
 
@@ -29,7 +30,7 @@ impl OnDemand {
         }
     }
 
-    /// The unit will be needed next.
+    /// Takes note that the unit will be needed next.
     pub fn announce(&mut self, unit: UnitId, state: UnitState) {
         if state == UnitState::Present {
             if self.unused.remove(unit) {
@@ -40,7 +41,7 @@ impl OnDemand {
         }
     }
 
-    /// The first announced unit that is still to be loaded, or that is just being evicted.
+    /// Returns the first announced unit that is still to be loaded, or that is just being evicted.
     pub fn next_announced(&mut self, units: &Units) -> Option<UnitId> {
         while let Some(&unit) = self.announced.front() {
             if units.is_loadable(unit) || units.get(unit).state == UnitState::Evicting {
@@ -51,7 +52,7 @@ impl OnDemand {
         None
     }
 
-    /// The unit is present and no one uses it. `used` says that it has just been used.
+    /// Takes note that the unit is present and that no one uses it. `used` says that the unit has just been used.
     pub fn idle(&mut self, unit: UnitId, used: bool) {
         if used {
             self.unused.push_last(unit);
@@ -67,20 +68,20 @@ impl OnDemand {
         }
     }
 
-    /// The unit is used, pinned or evicted.
+    /// Takes note that the unit is used, pinned or evicted.
     pub fn forget(&mut self, unit: UnitId) {
         if !self.unused.remove(unit) {
             self.ready.remove(unit);
         }
     }
 
-    /// Whether the unit is known to be idle.
+    /// Returns whether the unit is known to be idle.
     pub fn is_idle(&self, unit: UnitId) -> bool {
         self.unused.contains(unit) || self.ready.contains(unit)
     }
 
-    /// The idle unit that is needed least: the least recently used one, or else, if `ready` allows it, an announced
-    /// one.
+    /// Returns the idle unit that is needed least: the least recently used one, or else, if `ready` allows it, the unit
+    /// that was announced first.
     pub fn victim(&self, ready: bool) -> Option<UnitId> {
         self.unused.first().or_else(|| self.ready.first().filter(|_| ready))
     }

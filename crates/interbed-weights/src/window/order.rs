@@ -1,21 +1,23 @@
-//! The cyclic order of a pass.
+//! The cyclic order in which a pass acquires units.
 
 use super::error::WindowError;
 use super::unit_id::UnitId;
 
 const ON_DEMAND: u32 = u32::MAX;
 
-/// Which unit follows which, cyclically.
+/// Cyclic order of units: says which unit follows which.
 #[derive(Debug)]
 pub(super) struct Order {
     units: Vec<UnitId>,
-    /// By unit; [`ON_DEMAND`] for those outside the order.
+    /// Position of each unit in the order; [`ON_DEMAND`] for units outside the order.
     positions: Vec<u32>,
 }
 
 impl Order {
+    /// Creates an order of `num_units` units or fewer.
+    ///
     /// # Errors
-    /// If the order names a unit that does not exist, or one twice.
+    /// Fails if the order names a unit that does not exist, or one unit twice.
     pub fn new(units: Vec<UnitId>, num_units: usize) -> Result<Self, WindowError> {
         if num_units >= ON_DEMAND as usize {
             return Err(WindowError::TooLarge { units: num_units });
@@ -44,23 +46,23 @@ impl Order {
         self.units[position]
     }
 
-    /// `None` for units on demand.
+    /// Returns the position of a unit in the order; `None` for units on demand.
     pub fn position(&self, unit: UnitId) -> Option<usize> {
         let position = self.positions[unit.index()];
         (position != ON_DEMAND).then_some(position as usize)
     }
 
-    /// The units outside the order, ascending.
+    /// Returns the units outside the order, ascending.
     pub fn on_demand(&self) -> impl Iterator<Item = UnitId> {
         self.positions.iter().zip(0..).filter(|(position, _)| **position == ON_DEMAND).map(|(_, unit)| UnitId(unit))
     }
 
-    /// The position after `position`, the first after the last.
+    /// Returns the position after `position`; the first position follows the last.
     pub fn next(&self, position: usize) -> usize {
         if position + 1 >= self.units.len() { 0 } else { position + 1 }
     }
 
-    /// How many steps forward it takes from one position to another.
+    /// Returns how many steps forward it takes from one position to another.
     pub fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.units.len() - from }
     }

@@ -1,11 +1,11 @@
 //! A set of positions in the order that finds the nearest member before a given position.
 
-/// Positions below a fixed bound, as a tree of 64-bit words. Each operation takes a step or two per level, and none
-/// allocates; 100,000 positions take three levels.
+/// Set of positions below a fixed bound, as a tree of 64-bit words. Each operation takes a step or two per level, and
+/// none allocates. 100,000 positions take three levels.
 #[derive(Debug)]
 pub(super) struct PositionSet {
-    /// `levels[0]` has a bit for each position; every further level has one for each word of the level below, set if
-    /// that word is not 0.
+    /// Levels of the tree. `levels[0]` has a bit for each position. Every further level has a bit for each word of the
+    /// level below, which is set if that word is not 0.
     levels: Vec<Vec<u64>>,
 }
 
@@ -39,13 +39,13 @@ impl PositionSet {
         }
     }
 
-    /// The first member met when going backward from `position` (itself excluded), cyclically: the one that a pass at
-    /// `position` needs last.
+    /// Returns the first member that is met going backward from `position` (itself excluded), cyclically. A pass at
+    /// `position` needs this member last.
     pub fn last_before(&self, position: usize) -> Option<usize> {
         self.below(position).or_else(|| self.largest())
     }
 
-    /// The largest member below `bound`.
+    /// Returns the largest member below `bound`.
     fn below(&self, bound: usize) -> Option<usize> {
         let mut end = bound;
         for (height, level) in self.levels.iter().enumerate() {
@@ -66,7 +66,7 @@ impl PositionSet {
         (word != 0).then(|| self.largest_under(top, 63 - word.leading_zeros() as usize))
     }
 
-    /// The largest member in the subtree of bit `bit` of the level at `height`; the bit is set.
+    /// Returns the largest member in the subtree of bit `bit` of the level at `height`; the bit must be set.
     fn largest_under(&self, height: usize, bit: usize) -> usize {
         self.levels[..height].iter().rev().fold(bit, |bit, level| bit * 64 + 63 - level[bit].leading_zeros() as usize)
     }

@@ -1,11 +1,11 @@
-//! Policy `resident`: a fixed subset stays, the rest streams through a few slots.
+//! Policy `resident`: a fixed subset of units stays, and the rest streams through a few slots.
 //!
 //! A pass acquires units in a cycle. Every evicted unit must be read again before the cycle ends, so no choice reads
-//! less than what does not fit. Always keeping the same units reads exactly that much, and leaves nothing to decide at
-//! run time. The anchor is the position in the order where the next acquisition is expected. The window is the next
-//! streamed units from the anchor on, as many as there are slots, continuing past the end of the pass into the next
-//! one. A streamed unit is evicted as soon as it was used, since it is the one that is needed again last; its slot
-//! takes the next unit.
+//! less than the bytes that do not fit. Always keeping the same units reads exactly that much, and leaves nothing to
+//! decide at run time. The anchor is the position in the order where the next acquisition is expected. The window is
+//! the next streamed units from the anchor on, as many as there are slots, continuing past the end of the pass into the
+//! next one. A streamed unit is evicted as soon as it was used, since all others are needed before it is needed again;
+//! its slot takes the next unit.
 
 use std::collections::VecDeque;
 
@@ -22,11 +22,11 @@ use super::units::{UnitState, Units, WindowCommand};
 #[derive(Debug)]
 pub(super) struct ResidentPlanner {
     order: Order,
-    /// The configured number of slots.
+    /// Configured number of slots.
     stream_slots: usize,
     residents: Residents,
     anchor: usize,
-    /// Of the streamed units from the anchor on, the first `fetched` are present, in flight, or given up.
+    /// Number of streamed units from the anchor on that are present, in flight, or given up.
     fetched: usize,
     /// Positions of idle units in slots.
     loose: PositionSet,
@@ -177,7 +177,8 @@ impl Planner for ResidentPlanner {
 }
 
 impl ResidentPlanner {
-    /// Whether the unit, now idle, may keep its memory: its own bytes if it is a resident, a slot if there are enough.
+    /// Returns whether the unit, now idle, may keep its memory. A resident may keep its own bytes; a streamed unit may
+    /// keep its slot if there are enough slots.
     fn stays_where_it_is(&self, units: &Units, unit: UnitId) -> bool {
         if units.get(unit).own {
             self.residents.contains(unit)
@@ -200,7 +201,7 @@ impl ResidentPlanner {
         }
     }
 
-    /// The unit is no longer present. If it is in the window, it is considered for loading again.
+    /// Takes note that the unit is no longer present. A unit of the window is considered for loading again.
     fn fetch_again(&mut self, unit: UnitId) {
         if let Some(position) = self.order.position(unit)
             && !self.residents.contains(unit)
@@ -222,7 +223,7 @@ impl ResidentPlanner {
         self.order.distance(self.anchor, position) <= self.order.distance(self.anchor, end)
     }
 
-    /// Loads the next unit ahead, or evicts something to make room for it. False if there is nothing to do now.
+    /// Loads the next unit ahead, or evicts a unit to make room for it. Returns false if there is nothing to do now.
     fn load_next(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) -> bool {
         let streamed = self.next_streamed(units);
         let missing = self.next_missing(units);
@@ -245,8 +246,8 @@ impl ResidentPlanner {
         }
     }
 
-    /// The position of the first unit of the window that is absent and may be loaded. None if the memory of a unit
-    /// before it is still being given back.
+    /// Returns the position of the first unit of the window that is absent and may be loaded. Returns `None` if there
+    /// is no such unit, or if the memory of a unit before it is still being given back.
     fn next_streamed(&mut self, units: &Units) -> Option<usize> {
         while self.fetched < self.residents.window_len() {
             let position = self.residents.streamed_from(self.anchor, self.fetched);
@@ -262,7 +263,7 @@ impl ResidentPlanner {
         None
     }
 
-    /// The first resident that is absent, if it may be loaded now.
+    /// Returns the first resident that is absent, if it may be loaded now.
     fn next_missing(&mut self, units: &Units) -> Option<UnitId> {
         while let Some(&unit) = self.missing.front() {
             if units.is_loadable(unit) && self.residents.contains(unit) {
@@ -274,8 +275,8 @@ impl ResidentPlanner {
         None
     }
 
-    /// Loads the unit at `position` into a slot, or evicts a unit that is needed later to make room. False if neither
-    /// is possible.
+    /// Loads the unit at `position` into a slot, or evicts a unit that is needed later to make room. Returns false if
+    /// neither is possible.
     fn stream(&mut self, units: &mut Units, position: usize, out: &mut Vec<WindowCommand>) -> bool {
         if self.has_slot(units) {
             units.load(self.order.unit(position), false, out);
@@ -296,8 +297,8 @@ impl ResidentPlanner {
         victim.is_some()
     }
 
-    /// Loads a unit that cannot wait for its turn. If it is `awaited`, anything that is not in use may be evicted for
-    /// it. False if it has to wait until memory is given back.
+    /// Loads a unit that cannot wait for its turn. If a caller waits for it (`awaited`), any unit that is not in use
+    /// may be evicted for it. Returns false if the unit has to wait until memory is given back.
     fn load_now(&mut self, units: &mut Units, unit: UnitId, awaited: bool, out: &mut Vec<WindowCommand>) -> bool {
         let bytes = units.get(unit).bytes;
         let resident = self.residents.contains(unit);
@@ -336,8 +337,8 @@ impl ResidentPlanner {
         }
     }
 
-    /// The idle resident that is needed last. Needed only while a smaller budget takes effect, so a linear search is
-    /// fine.
+    /// Returns the idle resident that is needed last. This is called only while a smaller budget takes effect, so a
+    /// linear search is fine.
     fn idle_resident(&self, units: &Units) -> Option<UnitId> {
         let (before, after) = self.order.units().split_at(self.anchor);
         let backward = before.iter().rev().chain(after.iter().rev()).copied();
@@ -354,7 +355,7 @@ impl ResidentPlanner {
         units.slots_used < self.residents.slots() && units.bytes_held() + units.slot_bytes <= units.budget
     }
 
-    /// Whether a slot will be free once the evictions in flight are done.
+    /// Returns whether a slot will be free once the evictions in flight are done.
     fn slot_is_coming(&self, units: &Units) -> bool {
         units.slots_used - units.slots_evicting < self.residents.slots()
             && units.bytes_staying() + units.slot_bytes <= units.budget

@@ -1,8 +1,8 @@
 //! Policy `ring`: a window that slides with the pass.
 //!
-//! Everything that a pass leaves behind is dropped, so if not all units fit, a pass reads all of them; `resident` is
-//! the default for that reason. Load requests wait in a bounded queue and are dispatched in order. Each carries the
-//! epoch in which it was made. A jump begins a new epoch, in which everything is asked for again; requests of older
+//! Every unit that a pass leaves behind is dropped, so if not all units fit, a pass reads all of them; `resident` is
+//! the default for that reason. Load requests wait in a bounded queue and are dispatched in order. Each request carries
+//! the epoch in which it was made. A jump begins a new epoch, in which all units are asked for again; requests of older
 //! epochs are dropped when their turn comes.
 
 mod check;
@@ -20,14 +20,15 @@ use super::ring_config::{Reach, RingConfig};
 use super::unit_id::UnitId;
 use super::units::{UnitState, Units, WindowCommand};
 
-/// Why a unit is loaded, which decides what may be evicted for it.
+/// Reason why a unit is loaded, which decides what may be evicted for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
-    /// A caller waits for it: any unit that is not in use may be evicted, and only the limits on bytes and units hold.
+    /// A caller waits for the unit. Any unit that is not in use may be evicted, and only the limits on bytes and units
+    /// hold.
     Awaited,
-    /// It will be needed next: any idle unit may be evicted, except those just behind the pass.
+    /// The unit will be needed next. Any idle unit may be evicted, except those just behind the pass.
     Announced,
-    /// It will be needed at some time: only units that are needed later may be evicted.
+    /// The unit will be needed at some time. Only units that are needed later may be evicted.
     Ahead,
 }
 
@@ -36,24 +37,24 @@ pub(super) struct RingPlanner {
     config: RingConfig,
     order: Order,
     layers: Layers,
-    /// Where the pass is.
+    /// Position in the order where the pass is.
     current: usize,
     epoch: u64,
     /// Load requests in the order of their dispatch, with their epochs.
     queue: VecDeque<(u64, UnitId)>,
-    /// By unit: the epoch of its last request in the queue, or 0 if there is none.
+    /// Epoch of each unit's last request in the queue, or 0 if there is none.
     queued: Vec<u64>,
-    /// With [`Reach::Layers`]: how many positions from the current one on were asked for.
+    /// Number of positions from the current one on that were asked for; used with [`Reach::Layers`] only.
     asked: usize,
     /// Positions of idle units.
     idle: PositionSet,
     on_demand: OnDemand,
-    /// By layer: how many of its units hold memory.
+    /// Number of units of each layer that hold memory.
     held_of_layer: Vec<u32>,
     layers_held: usize,
-    /// Requests for which the queue was full.
+    /// Number of requests for which the queue was full.
     refused: u64,
-    /// No pass has begun: only as much is fetched as the warm-up allows.
+    /// Whether no pass has begun yet; only as much is fetched then as the warm-up allows.
     warming: bool,
 }
 
@@ -81,7 +82,8 @@ impl RingPlanner {
 }
 
 impl Planner for RingPlanner {
-    /// Twice the largest unit, or all units if that is less: one unit is in use while the next one arrives.
+    /// Returns the bytes of two units of the largest size, or of all units if that is less: one unit is in use while
+    /// the next one arrives.
     fn least_budget(&self, units: &Units) -> Result<u64, WindowError> {
         let everything: u64 = units.all().iter().map(|unit| self.cost(units, unit.bytes)).sum();
         Ok(everything.min(2 * units.slot_bytes))
@@ -251,7 +253,7 @@ impl RingPlanner {
         }
     }
 
-    /// The pass is at `position` now: asks for the units that follow from this.
+    /// Takes note that the pass is at `position` now, and asks for the units that follow from this.
     fn move_to(&mut self, units: &Units, position: usize) {
         let steps = self.order.distance(self.current, position);
         if steps == 0 && !self.warming {
@@ -282,7 +284,7 @@ impl RingPlanner {
         }
     }
 
-    /// With [`Reach::Layers`]: asks for as much of the window as the queue has room for.
+    /// Asks for as much of the window as the queue has room for, if the reach is [`Reach::Layers`].
     fn ask_ahead(&mut self, units: &mut Units) {
         if matches!(self.config.reach, Reach::Units { .. }) || self.order.len() == 0 {
             return;
@@ -307,7 +309,7 @@ impl RingPlanner {
         }
     }
 
-    /// The unit at `position` is absent and may be wanted again.
+    /// Takes note that the unit at `position` is absent, and asks for it again if it is in reach.
     fn ask_again(&mut self, units: &Units, unit: UnitId, position: usize) {
         self.asked = self.asked.min(self.order.distance(self.current, position));
         if matches!(self.config.reach, Reach::Units { .. }) && self.is_in_reach(position) && !self.warming {
@@ -315,20 +317,20 @@ impl RingPlanner {
         }
     }
 
-    /// The idle unit of the order that is needed last, wherever it lies.
+    /// Returns the idle unit of the order that is needed last, wherever it lies.
     fn farthest_idle(&self) -> Option<UnitId> {
         self.idle.last_before(self.current).map(|position| self.order.unit(position))
     }
 
-    /// The position of the idle unit that is needed last, if that is more than `steps` steps away and not just behind
-    /// the pass.
+    /// Returns the position of the idle unit that is needed last, if that is more than `steps` steps away and not just
+    /// behind the pass.
     fn victim_after(&self, steps: usize) -> Option<usize> {
         let farthest = self.idle.last_before(self.first_kept())?;
         let later = self.order.distance(self.current, farthest) > steps;
         (later && !self.is_just_behind(farthest)).then_some(farthest)
     }
 
-    /// A ring drops what the pass has left. Those units lie just before the first position that is kept.
+    /// Evicts the units that the pass has left. Those units lie just before the first position that is kept.
     fn drop_what_was_left(&mut self, units: &mut Units, out: &mut Vec<WindowCommand>) {
         if self.order.len() == 0 {
             return;
@@ -338,7 +340,7 @@ impl RingPlanner {
         }
     }
 
-    /// Loads the unit, evicting what its urgency permits. False if it has to wait.
+    /// Loads the unit, and evicts what its urgency permits. Returns false if the unit has to wait.
     fn load(&mut self, units: &mut Units, unit: UnitId, urgency: Urgency, out: &mut Vec<WindowCommand>) -> bool {
         let cost = self.cost(units, units.get(unit).bytes);
         let position = self.order.position(unit);

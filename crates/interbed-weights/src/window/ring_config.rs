@@ -1,65 +1,69 @@
-//! Settings of the ring. The defaults suit a machine with a GPU of 16 GB, 125 GB of host memory and a model of 80
-//! layers that fills both.
+//! Settings of the ring policy. The defaults suit a machine with a GPU of 16 GB, 125 GB of host memory and a model of
+//! 80 layers that fills both.
 
 use super::error::WindowError;
 
-/// How [`Policy::Ring`](super::Policy::Ring) slides.
+/// Settings of a window that slides, for [`Policy::Ring`](super::Policy::Ring).
 ///
-/// Counts are of layers or units, as their names say; a layer is a run of neighbours in the order (attention and FFN of
-/// one layer, or a single unit). [`RingConfig::host`] and [`RingConfig::device`] are the windows of the two tiers.
+/// Counts are of layers or units, as their names say. A layer is a run of neighbours in the order, such as attention
+/// and FFN of one layer, or a single unit. [`RingConfig::host`] and [`RingConfig::device`] are the settings of the two
+/// tiers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RingConfig {
-    /// By position in the order: which layer the unit belongs to. Neighbours with equal numbers are one layer. Empty:
-    /// each unit is a layer of its own.
+    /// Number of the layer to which each position of the order belongs. Neighbours with equal numbers are one layer. If
+    /// the list is empty, each unit is a layer of its own.
     pub layers: Vec<u32>,
-    /// What is fetched ahead of the pass.
+    /// Units that are fetched ahead of the pass.
     pub reach: Reach,
-    /// How many layers behind the current one stay: 4 in the host, 2 in the device.
+    /// Number of layers behind the current one that stay: 4 in the host, 2 in the device.
     pub layers_behind: usize,
-    /// The high water mark: with this many layers held, no further layer is begun until the farthest are evicted: 65.
+    /// High water mark. Once this many layers are held, no further layer is begun until the farthest layers are
+    /// evicted. The host has 65, the device has no mark.
     pub high_water_layers: usize,
-    /// The low water mark: evicting the farthest layers stops at this many, or earlier if the rest is needed sooner:
-    /// 47.
+    /// Low water mark. The eviction of the farthest layers stops at this many, or earlier if the rest is needed sooner.
+    /// The host has 47, the device has no mark.
     pub low_water_layers: usize,
-    /// The most units held, at least 2: 12. The host is bounded by layers and bytes only.
+    /// Maximum number of units held, at least 2. The device has 12; the host is bounded by layers and bytes only.
     pub units_max: usize,
-    /// The most loads in flight: 10 in the host, 16 in the device. Loads that are waited for are not held back by it.
+    /// Maximum number of loads in flight: 10 in the host, 16 in the device. The limit does not hold back loads that are
+    /// waited for.
     pub in_flight_max: usize,
-    /// The most load requests that may be queued: 48. Further ones are refused; they are made again when the pass has
-    /// moved on.
+    /// Maximum number of load requests in the queue: 48. Further requests are refused, and are made again when the pass
+    /// has moved on.
     pub queue_max: usize,
-    /// How many layers are fetched at the start: all 50 of the host's window, 8 in the device.
+    /// Number of layers that are fetched at the start: all 50 layers of the host's window, 8 in the device.
     pub warm_up_layers: usize,
-    /// Whether each unit takes a slot of the largest unit's bytes, or (false) its own bytes.
+    /// Whether each unit takes a slot of the largest unit's bytes, or (if false) its own bytes.
     pub slots: bool,
 }
 
-/// What a ring fetches ahead.
+/// Units that a ring fetches ahead of the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Whole layers in order, as in the host. The anchor lies `offset_layers` after the current layer; the window is
-    /// `capacity_layers` from there. Layers between the current one and the anchor stay until they have been used.
+    /// The ring fetches whole layers in order, as in the host. The anchor lies `offset_layers` after the current layer,
+    /// and the window is `capacity_layers` long from the anchor on. Layers between the current layer and the anchor
+    /// stay until they have been used.
     Layers {
-        /// 6.
+        /// Number of layers from the current layer to the anchor. The host has 6.
         offset_layers: usize,
-        /// 50.
+        /// Number of layers in the window. The host has 50.
         capacity_layers: usize,
-        /// How many layers from the anchor on are asked for: 50.
+        /// Number of layers from the anchor on that are asked for. The host has 50.
         distance_layers: usize,
     },
-    /// Units related to the one in use, as in the device.
+    /// The ring fetches units that are related to the unit in use, as in the device.
     Units {
-        /// Whether using a unit asks for the units that follow it in its layer: FFN after attention ("pair").
+        /// Whether the use of a unit asks for the units that follow it in its layer, such as the FFN after attention.
         pair: bool,
-        /// For how many further layers the counterpart of the unit is asked for ("ahead"): 4.
+        /// Number of further layers for which the counterpart of the unit is asked for. The device has 4.
         depth_layers: usize,
-        /// How many units that follow in the order are asked for, of whatever kind: 6.
+        /// Number of units that follow in the order and are asked for, of whatever kind. The device has 6.
         ahead_units: usize,
     },
 }
 
 impl RingConfig {
-    /// The host's window: 50 layers from 6 ahead.
+    /// Returns the settings of the host's window, which has 50 layers and begins 6 layers ahead.
     pub fn host(layers: Vec<u32>) -> Self {
         Self {
             layers,
@@ -75,7 +79,7 @@ impl RingConfig {
         }
     }
 
-    /// The device's window: at most 12 units, of which 6 lie ahead.
+    /// Returns the settings of the device's window, which has at most 12 units, of which 6 lie ahead.
     pub fn device(layers: Vec<u32>) -> Self {
         Self {
             layers,
@@ -91,8 +95,10 @@ impl RingConfig {
         }
     }
 
+    /// Checks that the settings work for an order of `order_len` units.
+    ///
     /// # Errors
-    /// A setting is 0, or two settings contradict each other.
+    /// Fails if a setting is 0, or if two settings contradict each other.
     pub(super) fn check(&self, order_len: usize) -> Result<(), WindowError> {
         let zero = [
             (self.in_flight_max, "the ring's number of loads in flight"),

@@ -1,12 +1,12 @@
-//! Which units stay, chosen so that the streamed ones between them come at an even pace.
+//! Chooses which units stay, so that the streamed units between them come at an even pace.
 
-/// Chooses units of `bytes` (in the order of a pass) that take at most `room` together, spread evenly: after every
-/// unit, the bytes chosen so far differ by no more than the largest unit from the even line `room × bytes so far ÷ all
-/// bytes`.
+/// Chooses units of `bytes` (in the order of a pass) that take at most `room` bytes together, spread evenly. After
+/// every unit, the bytes chosen so far differ by no more than the largest unit from the even line
+/// `room × bytes so far ÷ all bytes`.
 ///
-/// `chosen` is the previous choice, at first empty. It changes in one direction only: units are added when there is
-/// more room and removed when there is less, so a new budget causes no more loads than the bytes it adds. The choice
-/// still follows the line then, though less closely.
+/// `chosen` is the previous choice, at first empty. The choice changes in one direction only: units are added when
+/// there is more room and removed when there is less, so a new budget causes no more loads than the bytes it adds. The
+/// changed choice still follows the even line, though less closely.
 pub(super) fn spread(bytes: &[u64], room: u64, chosen: &mut [bool]) {
     let total: u64 = bytes.iter().sum();
     let mut kept: u64 = bytes.iter().zip(chosen.iter()).filter(|(_, chosen)| **chosen).map(|(bytes, _)| bytes).sum();
@@ -45,7 +45,7 @@ mod tests {
 
     use super::spread;
 
-    /// The largest distance from the even line, in bytes.
+    /// Returns the largest distance from the even line, in bytes.
     fn deviation(bytes: &[u64], room: u64, chosen: &[bool]) -> u64 {
         let total: u64 = bytes.iter().sum();
         let (mut passed, mut taken, mut worst) = (0, 0, 0);

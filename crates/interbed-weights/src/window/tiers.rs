@@ -1,12 +1,11 @@
-//! Two windows, one above the other: disk → host → device.
+//! Two windows, one above the other: units go from disk to the host, and from the host to the device.
 //!
 //! A device load is a copy from host memory, so it acquires the unit in the host's window first and releases it once
-//! the copy has been done, or has failed. The host's passes are thus the device's loads, in the order in which the
-//! device streams.
-//! What stays in the device is read through the host once and not kept there.
+//! the copy has been done, or has failed. The device's loads thus act as the passes over the host's window, in the
+//! order in which the device streams. A unit that stays in the device is read through the host once and not kept there.
 //!
-//! What stays in the host may be computed with there, instead of being copied in each pass: the device's order then
-//! leaves it out ([`Tiers::set_host_computes`]).
+//! The host may compute with the units that stay in it, instead of having them copied in each pass. The device's order
+//! then leaves these units out ([`Tiers::set_host_computes`]).
 
 use std::collections::VecDeque;
 
@@ -14,38 +13,40 @@ use super::{
     Acquired, Credits, Phase, Policy, RingConfig, UnitId, UnitState, Window, WindowCommand, WindowConfig, WindowError,
 };
 
-/// What one of the two tiers may hold, and by which policy.
+/// Budget and policy of one of the two tiers.
 #[derive(Debug, Clone)]
 pub struct TierConfig {
-    /// Bytes for all units of the tier.
+    /// Number of bytes for all units of the tier.
     pub budget: u64,
-    /// Which units stay and which are evicted.
+    /// Policy that decides which units stay and which are evicted.
     pub policy: Policy,
 }
 
-/// Two tiers for the same units.
+/// Configuration of two tiers for the same units.
 #[derive(Debug, Clone)]
 pub struct TiersConfig {
-    /// How many bytes each unit takes, by unit.
+    /// Number of bytes that each unit takes, by the unit's number.
     pub unit_bytes: Vec<u64>,
-    /// The cyclic order in which a pass acquires units in the device.
+    /// Cyclic order in which a pass acquires units in the device.
     pub order: Vec<UnitId>,
-    /// The lower tier, filled from disk.
+    /// Lower tier, which is filled from disk.
     pub host: TierConfig,
-    /// The upper tier, filled from the host.
+    /// Upper tier, which is filled from the host.
     pub device: TierConfig,
-    /// How often a read or a copy is tried before the callers that wait for it are told that it failed.
+    /// Maximum number of times that a read or a copy is tried before the callers that wait for it are told that it
+    /// failed.
     pub load_attempts: u32,
-    /// How many copies may be in flight.
+    /// Limits on how many copies may be in flight.
     pub credits: Credits,
 }
 
-/// What the driver is to do, in which tier.
+/// A command to the driver, for one of the two tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TierCommand {
-    /// A load is a read from disk into host memory.
+    /// A command for host memory; a load is a read from disk.
     Host(WindowCommand),
-    /// A load is a copy from host memory, where the unit stays until the load has been answered.
+    /// A command for the device; a load is a copy from host memory, where the unit stays until the load has been
+    /// answered.
     Device(WindowCommand),
 }
 
@@ -57,7 +58,7 @@ struct Transfer {
     resident: bool,
 }
 
-/// The windows of two tiers. Compute acquires units in the device.
+/// The windows of two tiers. Passes acquire units in the device.
 #[derive(Debug)]
 pub struct Tiers {
     host: Window,
@@ -65,27 +66,28 @@ pub struct Tiers {
     order: Vec<UnitId>,
     credits: Credits,
     phase: Phase,
-    /// Device loads without a credit, in the order of their commands.
+    /// Device loads that have no credit yet, in the order of their commands.
     queue: VecDeque<Transfer>,
-    /// Device loads with a credit that wait for the host.
+    /// Device loads that have a credit and wait for the host.
     asking: Vec<Transfer>,
-    /// Copies that were commanded and not answered.
+    /// Number of copies that were commanded and not answered.
     copying: usize,
-    /// Copies that were submitted and still read host memory.
+    /// Number of copies that were submitted and still read host memory.
     reading: usize,
-    /// The host slides (`ring`) and keeps what the device holds. If false, its order leaves out the device's residents.
+    /// Whether the host follows policy `ring` and keeps what the device holds. If not, the host's order leaves out the
+    /// device's residents.
     host_slides: bool,
-    /// The host computes with what stays there.
+    /// Whether the host computes with the units that stay in it.
     host_computes: bool,
     host_out: Vec<WindowCommand>,
     device_out: Vec<WindowCommand>,
 }
 
 impl Tiers {
-    /// Two windows in which nothing is loaded yet.
+    /// Creates two windows in which nothing is loaded yet.
     ///
     /// # Errors
-    /// As [`Window::new`], for either tier.
+    /// Fails for either tier in the cases that [`Window::new`] names.
     pub fn new(config: TiersConfig) -> Result<Self, WindowError> {
         let TiersConfig { unit_bytes, order, host, device, load_attempts, credits } = config;
         let window = |tier: TierConfig, order: Vec<UnitId>| {
@@ -126,8 +128,8 @@ impl Tiers {
         self.advance(out);
     }
 
-    /// Says whether the passes that follow have the host compute with what stays there. The device then copies only
-    /// what stays nowhere.
+    /// Says whether the host computes, in the passes that follow, with the units that stay in it. The device then
+    /// copies only units that stay in neither tier.
     pub fn set_host_computes(&mut self, computes: bool, out: &mut Vec<TierCommand>) {
         if self.host_computes != computes {
             self.host_computes = computes;
@@ -136,71 +138,72 @@ impl Tiers {
         }
     }
 
-    /// Whether the host computes with what stays there.
+    /// Returns whether the host computes with the units that stay in it.
     pub fn host_computes(&self) -> bool {
         self.host_computes
     }
 
-    /// Whether `unit` is in the host for good, not in the device, and the host computes with it now. It needs no
-    /// acquisition: what stays is not moved.
+    /// Returns whether `unit` stays in the host, is not a resident of the device, and is present, while the host
+    /// computes. Such a unit needs no acquisition, since it is not moved.
     pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
         self.host_computes && self.stays_in_host(unit) && self.host.state(unit) == UnitState::Present
     }
 
-    /// Asks for the right to read `unit` in the device; as [`Window::acquire`].
+    /// Asks for the right to read `unit` in the device, by [`Window::acquire`].
     pub fn acquire(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> Acquired {
         let acquired = self.device.acquire(unit, &mut self.device_out);
         self.advance(out);
         acquired
     }
 
-    /// One user of `unit` is done with it; as [`Window::release`].
+    /// Tells the tiers that one user of `unit` is done with it, by [`Window::release`].
     pub fn release(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.device.release(unit, &mut self.device_out);
         self.advance(out);
     }
 
-    /// The caller that waited for `unit` will not ask again; as [`Window::stop_waiting`].
+    /// Tells the tiers that the caller that waited for `unit` will not ask again, by [`Window::stop_waiting`].
     pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.device.stop_waiting(unit, &mut self.device_out);
         self.advance(out);
     }
 
-    /// Announces that `unit` will be acquired next; as [`Window::expect`].
+    /// Announces that `unit` will be acquired next, by [`Window::expect`].
     pub fn expect(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.device.expect(unit, &mut self.device_out);
         self.advance(out);
     }
 
-    /// A read has arrived; as [`Window::loaded`].
+    /// Tells the tiers that a read has arrived, by [`Window::loaded`] of the host.
     pub fn host_loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.loaded(unit, ticket, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// A read has failed; as [`Window::load_failed`]. If it fails for good, the copies that wait for it fail too.
+    /// Tells the tiers that a read has failed, by [`Window::load_failed`] of the host. If the read fails for good, the
+    /// copies that wait for it fail too.
     pub fn host_load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.load_failed(unit, ticket, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// No host memory could be allocated for a read; as [`Window::allocation_failed`].
+    /// Tells the tiers that no host memory could be allocated for a read, by [`Window::allocation_failed`] of the host.
     pub fn host_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.allocation_failed(unit, ticket, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// Host memory was given back; as [`Window::evicted`].
+    /// Tells the tiers that host memory was given back, by [`Window::evicted`] of the host.
     pub fn host_evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.evicted(unit, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// A copy has arrived; as [`Window::loaded`].
+    /// Tells the tiers that a copy has arrived, by [`Window::loaded`] of the device.
     pub fn device_loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.take_copy(unit, ticket);
         if taken {
@@ -210,8 +213,8 @@ impl Tiers {
         taken
     }
 
-    /// A copy was submitted: whoever acquires the unit has the device wait for it. The unit's host memory is read until
-    /// [`copy_done`](Self::copy_done). False if the report is stale.
+    /// Tells the tiers that a copy was submitted: whoever acquires the unit has the device wait for the copy. The copy
+    /// reads the unit's host memory until [`copy_done`](Self::copy_done). Returns false if the report is stale.
     pub fn copy_submitted(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.take_copy(unit, ticket);
         self.reading += usize::from(taken);
@@ -230,14 +233,14 @@ impl Tiers {
         taken
     }
 
-    /// A copy of `unit` that was submitted reads its host memory no longer.
+    /// Tells the tiers that a submitted copy of `unit` reads host memory no longer.
     pub fn copy_done(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.reading -= 1;
         self.host.release(unit, &mut self.host_out);
         self.advance(out);
     }
 
-    /// A copy has failed; as [`Window::load_failed`].
+    /// Tells the tiers that a copy has failed, by [`Window::load_failed`] of the device.
     pub fn device_load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.load_failed(unit, ticket, &mut self.device_out);
         if taken {
@@ -247,7 +250,8 @@ impl Tiers {
         taken
     }
 
-    /// No device memory could be allocated for a copy; as [`Window::allocation_failed`].
+    /// Tells the tiers that no device memory could be allocated for a copy, by [`Window::allocation_failed`] of the
+    /// device.
     pub fn device_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.allocation_failed(unit, ticket, &mut self.device_out);
         if taken {
@@ -258,7 +262,8 @@ impl Tiers {
         taken
     }
 
-    /// Device memory was given back, after the computation that used it; as [`Window::evicted`].
+    /// Tells the tiers that device memory was given back, after the computation that used it, by [`Window::evicted`] of
+    /// the device.
     pub fn device_evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.evicted(unit, &mut self.device_out);
         if taken && self.host_slides {
@@ -268,20 +273,20 @@ impl Tiers {
         taken
     }
 
-    /// Changes the host's budget; as [`Window::set_budget`].
+    /// Changes the host's budget to `bytes` bytes, by [`Window::set_budget`].
     ///
     /// # Errors
-    /// [`WindowError::BudgetTooSmall`].
+    /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below the least that works.
     pub fn set_host_budget(&mut self, bytes: u64, out: &mut Vec<TierCommand>) -> Result<(), WindowError> {
         self.host.set_budget(bytes, &mut self.host_out)?;
         self.advance(out);
         Ok(())
     }
 
-    /// Changes the device's budget, and with it what streams through the host.
+    /// Changes the device's budget to `bytes` bytes, and with it which units stream through the host.
     ///
     /// # Errors
-    /// [`WindowError::BudgetTooSmall`].
+    /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below the least that works.
     pub fn set_device_budget(&mut self, bytes: u64, out: &mut Vec<TierCommand>) -> Result<(), WindowError> {
         self.device.set_budget(bytes, &mut self.device_out)?;
         self.follow_device();
@@ -289,36 +294,36 @@ impl Tiers {
         Ok(())
     }
 
-    /// Where `unit` is, seen from the device; `Absent` means that it is in the host, or only on disk.
+    /// Returns where `unit` is, seen from the device; `Absent` means that it is in the host, or only on disk.
     pub fn state(&self, unit: UnitId) -> UnitState {
         self.device.state(unit)
     }
 
-    /// The lower tier's window.
+    /// Returns the window of the lower tier.
     pub fn host(&self) -> &Window {
         &self.host
     }
 
-    /// The upper tier's window.
+    /// Returns the window of the upper tier.
     pub fn device(&self) -> &Window {
         &self.device
     }
 
-    /// Copies that are to be submitted, and those that have a credit and wait for the host.
+    /// Returns the number of copies that are commanded, or have a credit and wait for the host.
     pub fn transfers(&self) -> usize {
         self.copying + self.asking.len()
     }
 
-    /// How many transfers there may be now: the credits of the phase, but no more than the host can serve beside what
-    /// submitted copies still read.
+    /// Returns how many copies may be commanded or wait for the host now: the credits of the phase, but no more than
+    /// the host can serve beside the units that submitted copies still read.
     pub fn transfers_max(&self) -> usize {
         self.credits.of(self.phase).min(self.host.concurrent_max().saturating_sub(self.reading))
     }
 
-    /// As [`Window::check_invariants`], for both tiers and what connects them.
+    /// Checks both windows by [`Window::check_invariants`], and what connects them.
     ///
     /// # Errors
-    /// What does not agree.
+    /// Fails with a description of what does not agree.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.host.check_invariants().map_err(|problem| format!("host: {problem}"))?;
         self.device.check_invariants().map_err(|problem| format!("device: {problem}"))?;
@@ -340,7 +345,7 @@ impl Tiers {
         self.host.release(unit, &mut self.host_out);
     }
 
-    /// Starts whatever can be started, and hands out the commands.
+    /// Starts all transfers that can be started, and hands out the commands.
     fn advance(&mut self, out: &mut Vec<TierCommand>) {
         loop {
             for command in self.device_out.drain(..) {
@@ -383,7 +388,7 @@ impl Tiers {
         self.host.is_resident(unit) && !self.device.is_resident(unit)
     }
 
-    /// Makes the device's order that of the units that passes acquire there.
+    /// Makes the device's order the units that passes acquire in the device.
     fn order_device(&mut self) {
         let is_acquired = |unit: &UnitId| !(self.host_computes && self.stays_in_host(*unit));
         let order = self.order.iter().copied().filter(is_acquired).collect();
@@ -392,7 +397,7 @@ impl Tiers {
         debug_assert!(ordered.is_ok(), "{ordered:?}");
     }
 
-    /// Makes the host's order that of the units that the device streams.
+    /// Makes the host's order the units that the device streams.
     fn follow_device(&mut self) {
         if !self.host_slides {
             let order = host_order(&self.order, &self.device, false);

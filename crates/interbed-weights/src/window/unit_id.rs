@@ -1,12 +1,12 @@
 //! The number of a unit.
 
-/// A unit is what is moved in one piece: a band of rows, a tensor, a group or a whole layer. Numbered from 0 within a
-/// window.
+/// Number of a unit, counted from 0 within a window. A unit is moved in one piece: a band of rows, a tensor, a group or
+/// a whole layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(pub u32);
 
 impl UnitId {
-    /// The unit's index in vectors that have an entry per unit.
+    /// Returns the unit's index in vectors that have an entry per unit.
     pub fn index(self) -> usize {
         self.0 as usize
     }

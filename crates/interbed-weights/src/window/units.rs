@@ -1,24 +1,25 @@
-//! What the window knows of each unit, and the bytes that all of them hold.
+//! Records of all units of a window, and the bytes that the units hold.
 
 use super::counters::WindowCounters;
 use super::unit_id::UnitId;
 
-/// What the driver of a window has to do.
+/// A command to the driver of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowCommand {
-    /// Bring the unit into this tier. Answered exactly once with `loaded`, `load_failed` or `allocation_failed`.
+    /// The driver brings the unit into this tier, and answers exactly once with `loaded`, `load_failed` or
+    /// `allocation_failed`.
     Load {
-        /// The unit.
+        /// Unit that is loaded.
         unit: UnitId,
-        /// The load's number; the answer must carry it.
+        /// Number of the load, which the answer must carry.
         ticket: u64,
-        /// Where the unit goes: into memory of its own size, or (false) into a slot of the largest unit's size.
+        /// Whether the unit goes into memory of its own size, or (if false) into a slot of the largest unit's size.
         resident: bool,
     },
-    /// Take the unit's memory back, and answer with `evicted`. No one uses the unit, but on a device, work that was
-    /// queued before its release may still read it; the driver waits for that work first.
+    /// The driver takes the unit's memory back, and answers with `evicted`. No one uses the unit, but on a device, work
+    /// that was queued before its release may still read it; the driver waits for that work first.
     Evict {
-        /// The unit.
+        /// Unit whose memory is taken back.
         unit: UnitId,
     },
 }
@@ -26,17 +27,19 @@ pub enum WindowCommand {
 /// Where a unit is, as seen from the window's tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnitState {
-    /// Only in the tier below. Becomes `Inflight` by [`WindowCommand::Load`].
+    /// The unit is only in the tier below. [`WindowCommand::Load`] makes it `Inflight`.
     Absent,
-    /// Being loaded; its memory is taken. Becomes `Present` when loaded, `Absent` when that fails.
+    /// The unit is being loaded, and its memory is taken. The end of the load makes it `Present`, a failure makes it
+    /// `Absent`.
     Inflight,
-    /// Readable. Becomes `Evicting` by [`WindowCommand::Evict`], which is given only while no one uses the unit.
+    /// The unit is readable. [`WindowCommand::Evict`], which is given only while no one uses the unit, makes it
+    /// `Evicting`.
     Present,
-    /// Its memory is being given back but still counts. Becomes `Absent` when the driver has done so.
+    /// The unit's memory is being given back but still counts. The driver's answer makes the unit `Absent`.
     Evicting,
 }
 
-/// One unit's record.
+/// Record of one unit.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
     pub bytes: u64,
@@ -45,10 +48,10 @@ pub(super) struct Unit {
     pub attempts: u32,
     pub pins: u32,
     pub state: UnitState,
-    /// Whether it takes its own bytes rather than a slot; meaningful unless the unit is absent.
+    /// Whether the unit takes its own bytes rather than a slot; meaningful unless the unit is absent.
     pub own: bool,
     pub awaited: bool,
-    /// It has failed too often and is not tried again before a caller acquires it.
+    /// Whether the unit has failed too often, so that it is not tried again before a caller acquires it.
     pub given_up: bool,
 }
 
@@ -61,26 +64,26 @@ pub(super) struct Units {
     next_ticket: u64,
     pub budget: u64,
     pub slot_bytes: u64,
-    /// Bytes of units that take their own bytes.
+    /// Bytes of the units that take their own bytes.
     pub own_bytes: u64,
-    /// Units that take a slot.
+    /// Number of units that take a slot.
     pub slots_used: usize,
-    /// The part of `own_bytes` that is being given back.
+    /// Bytes of the units that take their own bytes and are being evicted.
     pub own_bytes_evicting: u64,
-    /// The part of `slots_used` that is being given back.
+    /// Number of units that take a slot and are being evicted.
     pub slots_evicting: usize,
-    /// Units that hold memory.
+    /// Number of units that hold memory.
     pub held: usize,
-    /// The part of `held` that is being given back.
+    /// Number of units that hold memory and are being evicted.
     pub evicting: usize,
     pub in_flight: usize,
-    /// The part of `in_flight` that takes its own bytes.
+    /// Number of loads in flight whose units take their own bytes.
     pub own_in_flight: usize,
     pub counters: WindowCounters,
 }
 
 impl Units {
-    /// The caller has checked `bytes`: none is 0, and their sum fits a `u64`.
+    /// Creates the records of absent units. The caller has checked `bytes`: none is 0, and their sum fits a `u64`.
     pub fn new(bytes: &[u64], budget: u64) -> Self {
         let unit = |&bytes| Unit {
             bytes,
@@ -128,34 +131,34 @@ impl Units {
         &mut self.units[unit.index()]
     }
 
-    /// Whether the unit is readable, and neither used nor waited for nor pinned.
+    /// Returns whether the unit is present, and neither used nor waited for nor pinned.
     pub fn is_idle(&self, unit: UnitId) -> bool {
         let unit = self.get(unit);
         unit.state == UnitState::Present && unit.users == 0 && !unit.awaited && unit.pins == 0
     }
 
-    /// Whether the unit may be loaded without another acquisition: it is absent and not given up.
+    /// Returns whether the unit may be loaded without another acquisition: it is absent and not given up.
     pub fn is_loadable(&self, unit: UnitId) -> bool {
         let unit = self.get(unit);
         unit.state == UnitState::Absent && !unit.given_up
     }
 
-    /// Bytes held now, including units that are being loaded or evicted.
+    /// Returns the bytes held now, including units that are being loaded or evicted.
     pub fn bytes_held(&self) -> u64 {
         self.own_bytes + self.slots_used as u64 * self.slot_bytes
     }
 
-    /// Bytes held once all evictions in flight are done.
+    /// Returns the bytes that are held once all evictions in flight are done.
     pub fn bytes_staying(&self) -> u64 {
         self.bytes_held() - self.own_bytes_evicting - self.slots_evicting as u64 * self.slot_bytes
     }
 
-    /// The units that are waited for, in the order in which the waits began.
+    /// Returns the units that are waited for, in the order in which the waits began.
     pub fn awaited(&self) -> &[UnitId] {
         &self.awaited
     }
 
-    /// Notes that a caller waits for the unit; false if one was waiting already.
+    /// Notes that a caller waits for the unit. Returns false if a caller was waiting already.
     pub fn begin_wait(&mut self, unit: UnitId) -> bool {
         let known = std::mem::replace(&mut self.get_mut(unit).awaited, true);
         if !known {
@@ -164,7 +167,7 @@ impl Units {
         !known
     }
 
-    /// No one waits for the unit any more; false if no one did.
+    /// Notes that no one waits for the unit any more. Returns false if no one did.
     pub fn end_wait(&mut self, unit: UnitId) -> bool {
         let known = std::mem::replace(&mut self.get_mut(unit).awaited, false);
         if known {
@@ -173,7 +176,7 @@ impl Units {
         known
     }
 
-    /// Adds one pin.
+    /// Adds one pin to the unit.
     pub fn pin(&mut self, unit: UnitId) {
         self.get_mut(unit).pins += 1;
         if self.get(unit).pins == 1 {
@@ -181,7 +184,7 @@ impl Units {
         }
     }
 
-    /// Removes one pin; there must be one.
+    /// Removes one pin from the unit, which must have one.
     pub fn unpin(&mut self, unit: UnitId) {
         self.get_mut(unit).pins -= 1;
         if self.get(unit).pins == 0 {
@@ -189,8 +192,9 @@ impl Units {
         }
     }
 
-    /// The victim when a unit is waited for and no idle unit can make room: a pinned unit; or, if no load or eviction
-    /// is in flight, a unit that another caller waits for, since that caller seems to have given up.
+    /// Returns the victim when a unit is waited for and no idle unit can make room: a pinned unit, if there is one. If
+    /// no load or eviction is in flight, the victim can also be a unit that another caller waits for, since that caller
+    /// seems to have given up.
     pub fn last_resort(&self) -> Option<UnitId> {
         let unused = |unit: &&UnitId| self.get(**unit).state == UnitState::Present && self.get(**unit).users == 0;
         let pinned = self.pinned.iter().filter(|unit| !self.get(**unit).awaited).find(unused);
@@ -198,7 +202,7 @@ impl Units {
         pinned.or_else(|| self.awaited.iter().find(unused).filter(|_| nothing_comes)).copied()
     }
 
-    /// Commands a load and takes its memory. The caller has made sure that there is room.
+    /// Commands a load and takes memory for it. The caller has made sure that there is room.
     pub fn load(&mut self, unit: UnitId, own: bool, out: &mut Vec<WindowCommand>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -221,7 +225,7 @@ impl Units {
         out.push(WindowCommand::Load { unit, ticket, resident: own });
     }
 
-    /// Commands an eviction. The unit's memory counts until [`evicted`](Self::evicted).
+    /// Commands an eviction. The unit's memory counts until [`evicted`](Self::evicted) is called.
     pub fn evict(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         debug_assert!(self.get(unit).state == UnitState::Present && self.get(unit).users == 0, "{unit:?} is in use");
         let record = self.get_mut(unit);
@@ -237,7 +241,7 @@ impl Units {
         out.push(WindowCommand::Evict { unit });
     }
 
-    /// Notes that a load has arrived; false if the ticket is not that of the load in flight.
+    /// Notes that a load has arrived. Returns false if the ticket is not that of the load in flight.
     pub fn loaded(&mut self, unit: UnitId, ticket: u64) -> bool {
         if !self.end_flight(unit, ticket) {
             return false;
@@ -250,7 +254,7 @@ impl Units {
         true
     }
 
-    /// Notes that a load has failed; false if the ticket is not that of the load in flight.
+    /// Notes that a load has failed. Returns false if the ticket is not that of the load in flight.
     pub fn failed(&mut self, unit: UnitId, ticket: u64, attempts_max: u32) -> bool {
         if !self.end_flight(unit, ticket) {
             return false;
@@ -265,7 +269,7 @@ impl Units {
         true
     }
 
-    /// Notes that the unit's memory was given back; false if the unit was not being evicted.
+    /// Notes that the unit's memory was given back. Returns false if the unit was not being evicted.
     pub fn evicted(&mut self, unit: UnitId) -> bool {
         let record = self.get(unit);
         if record.state != UnitState::Evicting {

@@ -16,7 +16,7 @@ const ONE_AND_TWO: &str = concat!(
     r#""two":{"dtype":"F16","shape":[3],"data_offsets":[8,14]}}"#
 );
 
-/// A directory with shards one.safetensors and two.safetensors under this index.
+/// Writes a directory with shards one.safetensors and two.safetensors under this index, and opens it.
 fn sharded(index: &str) -> (tempfile::TempDir, Result<Catalog, WeightError>) {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "one.safetensors", &safetensors(ONE, 8));

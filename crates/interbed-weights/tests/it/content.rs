@@ -19,7 +19,7 @@ fn told(hash: &ContentHash) -> Option<Told> {
     hash.tensors().map(|tensors| tensors.map(own).collect())
 }
 
-/// An embedding, a norm, two matrices side by side, and one alone that no spec names.
+/// Returns specs of an embedding and of two layers, each with a norm and two matrices side by side.
 fn specs() -> Vec<GroupSpec> {
     let group = |name: &str, tensors| GroupSpec { name: name.into(), role: Role::FeedForward, layer: 0, tensors };
     let layer = |number: usize| {
@@ -55,7 +55,7 @@ fn model_of(metas: Vec<TensorMeta>, shard_bytes: u64) -> TempDir {
     dir
 }
 
-/// By reading all that nobody else reads.
+/// Hashes a model by reading all that nobody else reads.
 fn alone(dir: &Path) -> Told {
     let mut catalog = Catalog::open(dir).unwrap();
     let hash = catalog.hash_content(&specs());

@@ -95,7 +95,7 @@ impl Mixture {
     }
 
     /// Visits a group as the forward pass does, and checks every byte of every expert. `hold` experts are held at a
-    /// time, the others released as they come; a visit may be given up after `give_up` of them.
+    /// time, and the other experts are released as they come. A visit may be given up after `give_up` experts.
     fn visit(
         &self,
         weights: &mut dyn WeightSource,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use interbed_io::{ExactFile, IoError, RandomAccessFile};
 
-/// The bytes of a safetensors file with this header and `data_len` bytes of tensors, which count up modulo 251.
+/// Returns the bytes of a safetensors file with this header and `data_len` bytes of tensors, which count up modulo 251.
 pub fn safetensors(header: &str, data_len: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());
@@ -13,7 +13,7 @@ pub fn safetensors(header: &str, data_len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that tell where they were.
+/// Returns `len` bytes that tell where they were.
 pub fn pattern(len: usize) -> impl Iterator<Item = u8> {
     (0..len).map(|index| (index % 251) as u8)
 }

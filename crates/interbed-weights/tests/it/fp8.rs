@@ -1,4 +1,5 @@
-//! Matrices in FP8 whose scales are tensors of their own: loaded, packed, and refused where they cannot be streamed.
+//! Tests of matrices in FP8 whose scales are tensors of their own: loaded, packed, and refused where they cannot be
+//! streamed.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -18,7 +19,8 @@ fn decoders() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures/decoders")
 }
 
-/// The matrix of the reference decoders as `a.weight`, and with one scale in bf16 for all as `b.weight`.
+/// Writes a model with the matrix of the reference decoders as `a.weight`, and with one scale in bf16 for all as
+/// `b.weight`.
 fn write_model(dir: &Path, scales_shape: &str) {
     let (codes, scales) =
         (fs::read(decoders().join("fp8.codes")).unwrap(), fs::read(decoders().join("fp8.scales")).unwrap());
@@ -40,7 +42,7 @@ fn specs() -> [GroupSpec; 1] {
     [GroupSpec { name: "all".into(), role: Role::FeedForward, layer: 0, tensors }]
 }
 
-/// The numbers of both matrices, in memory.
+/// Returns the numbers of both matrices, in memory.
 fn numbers(catalog: &Catalog) -> [Vec<f32>; 2] {
     let weights = ResidentWeights::load(catalog, &specs(), &mut |_, _| ()).unwrap();
     [0, 1].map(|index| {

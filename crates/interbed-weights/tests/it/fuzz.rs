@@ -29,8 +29,8 @@ const SLOW: Duration = Duration::from_secs(5);
 /// Memory that the process may have taken in the end; files are below a megabyte, and other tests run beside.
 const MEMORY_MAX: u64 = 2 << 30;
 
-/// Gives `judge` mutants of `seeds` until the time is up. It returns a file's answer: what it says when it refuses it,
-/// or nothing. Mutants with an answer that is new are changed further.
+/// Gives `judge` mutants of `seeds` until the time is up. `judge` returns a file's answer: the message if the file is
+/// refused, or nothing. Mutants with an answer that is new are changed further.
 fn fuzz(
     name: &str,
     seeds: Vec<Vec<u8>>,
@@ -94,8 +94,8 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of something else")
 }
 
-/// What every header promises that is accepted: tensors in order, each within the file and of the bytes that its shape
-/// and type make.
+/// Checks what every accepted header promises: tensors are in order, each within the file and of the bytes that its
+/// shape and type make.
 fn check_promises(records: &[TensorRecord], file_bytes: u64) {
     let mut end = 0;
     for record in records {
@@ -122,8 +122,8 @@ fn refusal<T>(outcome: Result<T, WeightError>, then: impl FnOnce(T)) -> Option<S
     }
 }
 
-/// The kind of problem. Messages of the JSON parser are told apart by their first words; numbers and names in them do
-/// not matter.
+/// Returns the kind of problem. Messages of the JSON parser are told apart by their first words; numbers and names in
+/// them do not matter.
 fn kind_of(error: &WeightError) -> String {
     let text = format!("{error:?}");
     let problem = text.rsplit_once("problem: ").map_or(text.as_str(), |(_, problem)| problem);
@@ -147,7 +147,7 @@ fn model_fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures")
 }
 
-/// The good files of a fuzz run: those that are small enough to be copied often.
+/// Returns the good files of a fuzz run, which are those that are small enough to be copied often.
 fn read_small(paths: &[PathBuf]) -> Vec<Vec<u8>> {
     let files = paths.iter().map(|path| std::fs::read(path).expect("the file can be read"));
     files.filter(|bytes| bytes.len() < 200_000).collect()

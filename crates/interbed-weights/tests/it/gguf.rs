@@ -78,7 +78,7 @@ fn problem_of(bytes: Vec<u8>) -> GgufProblem {
     }
 }
 
-/// A list as the format writes it.
+/// Returns a list as the format writes it.
 fn list(kind: u32, len: u64, entries: &[u8]) -> Vec<u8> {
     [kind.to_le_bytes().as_slice(), &len.to_le_bytes(), entries].concat()
 }
@@ -335,7 +335,7 @@ fn catalog_file(path: &Path) -> std::sync::Arc<dyn interbed_io::RandomAccessFile
     crate::files::open(path)
 }
 
-/// A model in three parts, the first without tensors.
+/// Writes a model in three parts, the first without tensors.
 fn put_parts(dir: &Path) {
     for part in 0..3u32 {
         let mut metadata = if part == 0 { metadata() } else { Metadata::default() };
@@ -482,7 +482,7 @@ fn two_names_of_one_tensor_are_refused() {
     assert!(matches!(Catalog::open(dir.path().join("none.gguf")), Err(WeightError::Io(_))));
 }
 
-/// What every accepted header promises.
+/// Checks what every accepted header promises.
 fn check_promises(bytes: Vec<u8>) {
     let len = bytes.len() as u64;
     let Ok(header) = read_gguf(&MemoryFile::new(bytes)) else { return };

@@ -10,7 +10,7 @@ fn read(bytes: Vec<u8>) -> Result<Vec<TensorRecord>, WeightError> {
     read_header(&MemoryFile::new(bytes))
 }
 
-/// The problem of a file with this header and `data_len` bytes of tensors.
+/// Returns the problem of a file with this header and `data_len` bytes of tensors.
 fn problem(header: &str, data_len: usize) -> HeaderProblem {
     match read(safetensors(header, data_len)) {
         Err(WeightError::Header { problem, .. }) => problem,
@@ -149,7 +149,7 @@ fn a_type_from_the_future_is_listed() {
     assert_eq!(read(safetensors(header, 3)).unwrap()[0].element_type, ElementType::Other("F3_NEW".to_owned()));
 }
 
-/// What every accepted header promises.
+/// Checks what every accepted header promises.
 fn check_promises(file: &MemoryFile) {
     if let Ok(records) = read_header(file) {
         let mut end = records.first().map_or(file.claimed_len, |record| record.offset);

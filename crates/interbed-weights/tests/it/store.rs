@@ -14,7 +14,7 @@ use interbed_weights::{
 
 use crate::files::safetensors;
 
-/// A model of two layers with a tied head, and one tensor that no pass reads.
+/// Returns the tensors of a model of two layers with a tied head, and one tensor that no pass reads.
 fn tensors() -> Vec<TensorMeta> {
     let tensor =
         |name: &str, shape: &[usize]| TensorMeta { name: name.into(), dtype: DType::BF16, shape: shape.into() };
@@ -48,7 +48,7 @@ fn specs() -> Vec<GroupSpec> {
     ]
 }
 
-/// Bytes that depend on the tensor and on where they lie.
+/// Returns bytes that depend on the tensor and on where they lie.
 fn content(index: usize, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 7) as u8 ^ index as u8).collect()
 }
@@ -101,7 +101,7 @@ fn read(catalog: &Catalog, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The packed model has the tensors of `specs`, to the bit, where readers want them.
+/// Checks that the packed model has the tensors of `specs`, to the bit, where readers want them.
 pub fn assert_same(packed: &Catalog, source: &Catalog) {
     for tensor in specs().iter().flat_map(|group| &group.tensors) {
         let (ours, theirs) = (packed.get(&tensor.name).unwrap(), source.get(&tensor.name).unwrap());
@@ -322,7 +322,8 @@ fn one_process_writes_at_a_time() {
     assert!(matches!(WriteTarget::open("/dev/zero"), Err(TargetError::Unsuitable { .. })));
 }
 
-/// A model of two matrices that are worth coding, one of noise, one of a width that cannot be coded, and a vector.
+/// Writes a model of two matrices that are worth coding, one of noise, one of a width that cannot be coded, and a
+/// vector.
 fn codable(dir: &Path) -> (Catalog, Vec<GroupSpec>) {
     let shapes: [(&str, &[usize]); 5] =
         [("wide", &[30, 320]), ("tall", &[70_001, 64]), ("noise", &[40, 64]), ("odd", &[9, 72]), ("norm", &[64])];
@@ -353,7 +354,7 @@ fn codable(dir: &Path) -> (Catalog, Vec<GroupSpec>) {
     )
 }
 
-/// The rows of the matrix `name`, in f32, as the type in which it is stored has them.
+/// Returns the rows of the matrix `name`, in f32, as the type in which it is stored has them.
 fn widened(catalog: &Catalog, name: &str) -> Vec<u32> {
     let entry = catalog.get(name).unwrap();
     let ElementType::Known(dtype) = entry.element_type else { panic!("{name} has a type") };
@@ -459,7 +460,7 @@ fn what_was_measured_is_not_measured_again() {
     assert!(left(&out).is_none());
 }
 
-/// The model of the fixture: as small as one can be.
+/// Writes the model of the fixture, which is as small as a model can be.
 fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
     let header = r#"{"embed":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"norm":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]}}"#;
     let path = dir.join("model.safetensors");
@@ -486,8 +487,8 @@ fn fixture_model(dir: &Path) -> (Catalog, StorePlan) {
     (catalog, plan)
 }
 
-/// The model of the second fixture: a row with a patch behind a long gap, which is a NaN, and with a -0; and one of a
-/// single exponent, which needs no patch.
+/// Returns the model of the second fixture. One row has a patch behind a long gap, which is a NaN, and a -0; the other
+/// row has a single exponent and needs no patch.
 fn second_fixture() -> Vec<u16> {
     let first = (0..320u16).map(|i| match i {
         300 => 0x7f8a,
@@ -497,7 +498,8 @@ fn second_fixture() -> Vec<u16> {
     first.chain((0..320).map(|i| 125 << 7 | (i * 3) & 0x7f)).collect()
 }
 
-/// Written by version 2 of the format, which has coded matrices; never written again.
+/// Reads a store that was written by version 2 of the format, which has coded matrices. The store is never written
+/// again.
 #[test]
 fn a_store_of_version_2_is_read() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-2.interbed");
@@ -509,7 +511,8 @@ fn a_store_of_version_2_is_read() {
     assert_eq!(damage(&path), []);
 }
 
-/// Written by version 1 of the format. Later versions must still read it; so it is never written again.
+/// Reads a store that was written by version 1 of the format. Later versions must still read this store, so it is never
+/// written again.
 #[test]
 fn a_store_of_version_1_is_read() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1.interbed");
@@ -521,7 +524,7 @@ fn a_store_of_version_1_is_read() {
     assert_eq!(damage(&path), []);
 }
 
-/// As long as the version is 1, its bytes do not change unnoticed.
+/// Checks that the bytes of version 1 do not change unnoticed.
 #[test]
 fn version_1_is_what_is_written() {
     let dir = tempfile::tempdir().unwrap();

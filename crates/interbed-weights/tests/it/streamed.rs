@@ -20,12 +20,12 @@ const GROUPS: usize = 5;
 const BAND: usize = 9000;
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// The byte at `at` of tensor `tensor`: a hash of both.
+/// Returns the byte at `at` of tensor `tensor`, which is a hash of both numbers.
 fn byte(tensor: usize, at: usize) -> u8 {
     (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(tensor as u64 * 77).to_be_bytes()[0]
 }
 
-/// A device that has executed all submissions.
+/// Returns a device that has executed all submissions.
 fn processor() -> CpuDevice {
     let kv = KvPool::new(KvLayout::new(1, KvDType::F32, []), 0).unwrap();
     CpuDevice::new(Cpu::new(NonZeroUsize::MIN), &PassNeeds::default(), kv).unwrap()

@@ -1,4 +1,4 @@
-//! Files of other formats, held against what lies around them.
+//! Tests of files of other formats, which are compared with digests that lie around them.
 
 use std::fs;
 use std::ops::ControlFlow;

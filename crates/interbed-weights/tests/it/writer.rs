@@ -1,4 +1,4 @@
-//! What is written is what is read.
+//! Tests that what is written is what is read.
 
 use interbed_kernels::DType;
 use interbed_weights::{

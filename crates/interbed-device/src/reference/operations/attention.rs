@@ -39,7 +39,7 @@ pub fn store_kv(
     })
 }
 
-/// What every token sees of its sequence.
+/// Computes the attention of every token to what the token sees of its sequence.
 pub fn attend(
     layer: AttentionLayer,
     frame: Option<&KvFrame>,
@@ -88,7 +88,7 @@ pub fn attend(
 /// A token of the batch, and the block table of its sequence.
 struct BatchToken {
     position: usize,
-    /// Positions of the sequence whose KV is at hand.
+    /// Positions of the sequence whose KV is in memory.
     held: Range<usize>,
     blocks: TokenBlocks,
 }
@@ -101,7 +101,7 @@ enum TokenBlocks {
 }
 
 impl BatchToken {
-    /// Block and slot of a position in the token's sequence.
+    /// Returns the block and the slot of a position in the token's sequence.
     fn place(&self, position: usize, block_size: usize) -> (u32, usize) {
         let logical = (position - self.held.start) / block_size;
         let block = match &self.blocks {
@@ -136,8 +136,8 @@ fn turn(row: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[
     rope(row, head_dim, style, &cos[own.clone()], &sin[own]);
 }
 
-/// The greatest score and the sum of the weights relative to it, of `scores` and of what was seen `before`; `sums`
-/// become those of the values.
+/// Returns the greatest score, and the sum of the weights relative to that score, of `scores` and of the tokens seen
+/// `before`. Changes `sums` to the weighted sums of the values.
 fn weigh(before: Option<(f32, f32)>, scores: &[f32], values: &[Vec<f32>], sums: &mut [f32]) -> (f32, f32) {
     let (greatest_before, total_before) = before.unwrap_or((f32::NEG_INFINITY, 0.0));
     let greatest = scores.iter().copied().fold(greatest_before, f32::max);
@@ -151,7 +151,7 @@ fn weigh(before: Option<(f32, f32)>, scores: &[f32], values: &[Vec<f32>], sums: 
     (greatest, old + weights.iter().sum::<f32>())
 }
 
-/// What one head of one token has in a frame; this device knows only [`KvDType::F32`].
+/// Returns the key or the value of one head of one token in a frame. This device knows only [`KvDType::F32`].
 fn in_frame(frame: &KvFrame, kv: &KvLayer, (block, slot, head, is_value): (u32, usize, usize, bool)) -> Vec<f32> {
     assert_eq!(kv.dtype(), KvDType::F32, "the reference device keeps KV as f32");
     let kv = kv.alone();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Bytes;
 
-/// The first GPU that kernels run on, if there is any, or if there must be one.
+/// Returns the first GPU that kernels run on, if there is any, or if there must be one.
 fn gpu() -> Option<Arc<Gpu>> {
     let found = Gpu::first(Bytes(1 << 24));
     assert!(found.is_ok() || std::env::var_os("INTERBED_REQUIRE_VULKAN").is_none(), "{found:?}");

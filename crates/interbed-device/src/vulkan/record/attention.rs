@@ -15,19 +15,19 @@ const GROUPS_WANTED: usize = 512;
 /// Numbers in front of a part's sums: greatest score and total.
 const PART_HEAD: usize = 2;
 
-/// The number by which tiles call their first part.
+/// The number with which a tile names its first part.
 const PARTS_FROM: u32 = 2;
 
-/// A window that no position is beyond.
+/// A window so long that every position is within it.
 const WINDOW_MAX: usize = 1 << 30;
 
 /// The KV that attention reads.
 struct AttendedKv {
     /// The address of the addresses of the blocks.
     blocks: u64,
-    /// Where the addresses of each sequence begin.
+    /// The place at which the addresses of each sequence begin.
     starts: Vec<u32>,
-    /// Where the layer lies in a block.
+    /// The place of the layer in a block.
     layer: KvLayer,
 }
 
@@ -94,7 +94,7 @@ impl Recorder<'_> {
         self.attend_in_parts(uses, [kernel, Kernel::Merge(head_dim as u32)], &push, groups, &counts)
     }
 
-    /// The KV blocks, or those of a frame.
+    /// Returns the KV blocks that attention reads: those of the pool, or those of a frame.
     fn attended_kv(
         &mut self,
         layer: KvLayer,
@@ -149,7 +149,7 @@ impl AttentionTile {
         (self.end.div_ceil(stretch) - self.from / stretch) as usize
     }
 
-    /// A tile for each stretch.
+    /// Returns a tile for each stretch.
     fn split(&self) -> impl Iterator<Item = Self> + use<> {
         let (tile, stretch) = (*self, STRETCH as u32);
         let first = tile.from / stretch;
@@ -162,8 +162,8 @@ impl AttentionTile {
     }
 }
 
-/// The tiles of a batch, of `tile_tokens` tokens, and how many tokens it has; `starts` are where the addresses of each
-/// sequence begin.
+/// Returns the tiles of a batch, of `tile_tokens` tokens, and how many tokens it has; `starts` are where the addresses
+/// of each sequence begin.
 fn tiles_of(
     sequences: KvSequences<'_>,
     starts: &[u32],
@@ -178,8 +178,8 @@ fn tiles_of(
     (tiles, row)
 }
 
-/// Adds the tiles of a span, of `tile_tokens` tokens: `row` is that of the span's first token, and the span's addresses
-/// begin at `table`.
+/// Adds the tiles of a span, of `tile_tokens` tokens each. `row` is the row of the span's first token, and the span's
+/// addresses begin at `table`.
 fn add_tiles(
     span: &AttentionSpan,
     table: u32,

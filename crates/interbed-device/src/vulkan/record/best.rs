@@ -1,4 +1,5 @@
-//! The greatest numbers of rows: in parts, and again of what these leave.
+//! The greatest numbers of rows: kernels first find the greatest numbers of parts of a row, and then the greatest of
+//! these.
 
 use std::sync::Arc;
 
@@ -9,19 +10,19 @@ use crate::vulkan::error::GpuError;
 use crate::vulkan::kernels::{Kernel, THREADS};
 use crate::{BEST_MAX, BEST_WIDTH_MAX, Operand, PassNeeds, Tensor, Use};
 
-/// The most bytes of room for what parts leave: enough for one row of the widest.
+/// The most bytes of room for the results of parts, which suffice for one row of the greatest width.
 const ROOM_MAX: usize = 2 << 20;
 
-/// Rows for which there is room, unless it would take more than that.
+/// Rows for which there is room, unless the room would exceed [`ROOM_MAX`].
 const ROWS: usize = 64;
 
-/// Numbers of a part: those of a thread, as in `best.comp`, and threads.
+/// Numbers that one thread reads of a part; `best.comp` has the same constant.
 const EACH: usize = 16;
 
-/// Bytes of a key, and of a pair.
+/// Bytes of a key or of a pair.
 const KEY: usize = 8;
 
-/// Bytes of room that passes of these `needs` take.
+/// Returns the number of bytes of room that passes of these `needs` take.
 pub fn room_bytes(needs: &PassNeeds) -> usize {
     let part = EACH * THREADS as usize;
     if needs.best_width <= part {
@@ -30,7 +31,7 @@ pub fn room_bytes(needs: &PassNeeds) -> usize {
     (ROWS * KEY * left_of_row(needs.best_width, BEST_MAX, part).iter().sum::<usize>()).min(ROOM_MAX)
 }
 
-/// The keys that parts of a row leave, and those that parts of these leave.
+/// Returns the number of keys that the parts of a row leave, and the number that parts of these keys leave.
 fn left_of_row(width: usize, count: usize, part: usize) -> [usize; 2] {
     let left_of = |numbers: usize| numbers.div_ceil(part) * count;
     [left_of(width), left_of(left_of(width))]
@@ -88,7 +89,7 @@ impl Recorder<'_> {
     }
 }
 
-/// What `best.comp` is given.
+/// The arguments of `best.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct BestPush {

@@ -1,4 +1,4 @@
-//! Activations as bytes, before products that need them.
+//! Conversion of activations to bytes, before products that need bytes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::vulkan::kernels::Kernel;
 use crate::{BandProduct, Operand, Tensor, Use};
 
 impl Recorder<'_> {
-    /// Has the activations `x` as bytes, if `products` need them, and says how products use those.
+    /// Converts the activations `x` to bytes, if `products` need bytes and these activations are not held already.
+    /// Returns how the products use the bytes.
     pub(super) fn quantise(
         &mut self,
         x: Tensor,
@@ -38,7 +39,7 @@ impl Recorder<'_> {
     }
 }
 
-/// What `quantise.comp` is given.
+/// The arguments of `quantise.comp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct QuantisePush {

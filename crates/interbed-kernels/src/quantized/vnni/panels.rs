@@ -1,5 +1,5 @@
-//! Panels of 32 rows, a span at a time: unpacked once, four columns of sixteen rows side by side, for any number of
-//! tokens.
+//! Products with panels of 32 rows, for any number of tokens. A panel is unpacked one span at a time, with four columns
+//! of sixteen rows side by side, and then serves all tokens.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -20,11 +20,11 @@ const VECTORS: usize = 2;
 
 const PANEL_ROWS: usize = VECTORS * ROWS;
 
-/// Tokens that share the unpacking: their codes of a span and their sums fit into the L2 cache.
+/// Number of tokens that share the unpacking: their codes of a span and their sums fit into the L2 cache.
 const TOKENS: usize = 128;
 
-/// Tokens whose sums are in registers at the same time, with as many dot products. (If halves have factors, some are
-/// spilled; with four tokens none would be, but that is not faster.)
+/// Number of tokens whose sums are in registers at the same time, with as many dot products. (If halves have factors,
+/// some sums are spilled; with four tokens none would be, but that is not faster.)
 const SET: usize = 6;
 
 /// Number of times that four columns fit into a block.
@@ -70,7 +70,7 @@ impl Next {
         Self { first, rate: end.div_ceil(times), end, asked: 0 }
     }
 
-    /// Prefetches what is due with one block that is unpacked, or computed for a set of tokens.
+    /// Prefetches the bytes that are due with one block that is unpacked, or computed for a set of tokens.
     #[inline(always)]
     fn ask(&mut self) {
         let due = (self.asked + self.rate).min(self.end);
@@ -291,7 +291,7 @@ unsafe fn add<F: Unpack, const T: usize>(
 /// Computes the integer dot products of a block's columns from `4 * FIRST` to `4 * END`, for `T` tokens.
 ///
 /// # Safety
-/// `codes` are those of a span of `T` tokens; AVX-512 VNNI exists.
+/// `codes` are the codes of a span of `T` tokens; AVX-512 VNNI exists.
 #[inline(always)]
 unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
     s: Vnni,

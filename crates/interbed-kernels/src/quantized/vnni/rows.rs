@@ -147,13 +147,13 @@ fn ask(at: *const u8) {
     unsafe { asm!("prefetcht1 [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
-/// Splits 128 codes in their natural order into the first halves of four blocks, and the last ones.
+/// Splits 128 codes in their natural order into the first halves of four blocks and the last halves.
 #[inline(always)]
 fn halves_apart(s: Avx512, natural: [__m512i; 2]) -> [__m512i; 2] {
     [s._mm512_shuffle_i32x4::<0x88>(natural[0], natural[1]), s._mm512_shuffle_i32x4::<0xdd>(natural[0], natural[1])]
 }
 
-/// Initial values of sums of four products, which compensate for the offset of the weights' codes.
+/// Returns the initial values of sums of four products, which compensate for the offset of the weights' codes.
 #[inline(always)]
 fn offsets<F: Unpack>(s: Vnni, activations: [__m512i; 2]) -> [__m512i; 2] {
     let zero = s._mm512_setzero_si512();

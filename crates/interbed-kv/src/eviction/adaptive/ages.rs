@@ -1,12 +1,14 @@
-//! The scale on which idle times are counted.
+//! Divides idle times into the buckets in which they are counted.
 
-/// Number of age buckets, the first from age 0; four to an octave of ages.
+/// Number of age buckets, the first from age 0 on; there are four to an octave of ages.
 pub(super) const BUCKETS: usize = 54;
 
-/// Bits of an `f32` below its exponent and the two highest of its mantissa: the bits above count quarters of octaves.
+/// Number of bits of an `f32` below its exponent and the two highest bits of its mantissa: the bits above count
+/// quarters of octaves.
 const FRACTION_BITS: u32 = 21;
 
-/// Ages are numbers of block uses. The first bucket ends at a sixty-fourth of the pool, the last begins at 128 pools.
+/// Buckets of ages. Ages are numbers of block uses. The first bucket ends at a sixty-fourth of the pool, the last
+/// begins at 128 pools.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ages {
     /// Upper bits, as an `f32`, of the age at which the first bucket ends.
@@ -18,7 +20,7 @@ impl Ages {
         Self { first: ((num_blocks / 64).max(1) as f32).to_bits() >> FRACTION_BITS }
     }
 
-    /// The bucket of `age`, and how far into the bucket it lies, from 0 to 1.
+    /// Returns the bucket of `age`, and how far into the bucket the age lies, from 0 to 1.
     pub(super) fn locate(self, age: u32) -> (usize, f32) {
         let bits = (age as f32).to_bits();
         let bucket = (bits >> FRACTION_BITS).wrapping_sub(self.first).wrapping_add(1);
@@ -29,7 +31,7 @@ impl Ages {
         }
     }
 
-    /// Where `bucket` starts; for `BUCKETS`, where the last ends.
+    /// Returns the age where `bucket` starts; for `BUCKETS`, the age where the last bucket ends.
     pub(super) fn start(self, bucket: usize) -> f32 {
         if bucket == 0 { 0.0 } else { f32::from_bits((self.first + bucket as u32 - 1) << FRACTION_BITS) }
     }

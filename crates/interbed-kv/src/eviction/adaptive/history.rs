@@ -1,4 +1,4 @@
-//! When contents were used, including contents that are no longer in the pool.
+//! Remembers when contents were used, including contents that are no longer in the pool.
 
 use super::{
     super::steps::step,
@@ -8,16 +8,17 @@ use super::{
 };
 
 /// Follows a sample of all contents, by hash, over many times the pool's size in uses, and remembers which of the other
-/// contents were evicted lately. What it observes of the sample goes to [`Rates`]. A content that is dropped from the
-/// sample counts as unused up to that time, and says nothing about later times.
+/// contents were evicted lately. The idle times and uses of the sample are counted in [`Rates`]. A content that is
+/// dropped from the sample counts as unused up to that time, and says nothing about later times.
 #[derive(Debug)]
 pub(super) struct History {
     sample: Table,
     evicted: Table,
-    /// A hash is in the sample if it has none of these bits.
+    /// Bits that are all 0 in the hashes of the sampled contents.
     skipped: u32,
-    /// The idle times of the sample are counted a few sets at a time. Sets below `next` have been counted up to
-    /// `counting`, the time when the current round began; the others up to `counted`, when the round before began.
+    /// Next set of the sample whose idle times are counted. Sets below `next` have been counted up to `counting`, the
+    /// time when the current round began; the other sets have been counted up to `counted`, the time when the round
+    /// before began.
     next: usize,
     counting: u32,
     counted: u32,
@@ -32,7 +33,8 @@ impl History {
         history
     }
 
-    /// Forgets everything at `now`, and follows a pool of `num_blocks` from then on, at most as many as at the start.
+    /// Forgets everything at `now`, and follows a pool of `num_blocks` blocks from then on, at most as many as at the
+    /// start.
     pub(super) fn restart(&mut self, num_blocks: usize, now: u32) {
         let (entries, reach) = (entries(num_blocks), (8 * num_blocks).max(8192));
         self.sample.restart(entries);
@@ -42,15 +44,15 @@ impl History {
         self.num_blocks = num_blocks as u32;
     }
 
-    /// The content of `hash` is used at `now`, and was in the pool.
+    /// Notes that the content of `hash` is used at `now`, and was in the pool.
     pub(super) fn found(&mut self, hash: u32, now: u32, rates: &mut Rates) {
         if self.samples(hash) {
             self.count_use(hash, now, rates);
         }
     }
 
-    /// The content of `hash` is used at `now`, and was not in the pool. Returns what is remembered of it, and how long
-    /// it had been unused.
+    /// Notes that the content of `hash` is used at `now`, and was not in the pool. Returns what is remembered of the
+    /// content, and how many uses of blocks it had been idle.
     pub(super) fn returned(&mut self, hash: u32, now: u32, rates: &mut Rates) -> Option<(Past, u32)> {
         let before = match self.samples(hash) {
             true => self.count_use(hash, now, rates),
@@ -59,7 +61,7 @@ impl History {
         before.map(|entry| (entry.past, now.wrapping_sub(entry.used)))
     }
 
-    /// The last holder has released the content of `hash`: its past is `past` from now on.
+    /// Notes that the last holder has released the content of `hash`, and that its past is `past` from now on.
     pub(super) fn let_go(&mut self, hash: u32, past: Past) {
         if self.samples(hash)
             && let Some(entry) = self.sample.get(hash)
@@ -68,14 +70,14 @@ impl History {
         }
     }
 
-    /// The content of `hash`, last used at `used`, is evicted at `now`.
+    /// Notes that the content of `hash`, last used at `used`, is evicted at `now`.
     pub(super) fn evicted(&mut self, hash: u32, used: u32, past: Past, now: u32) {
         if !self.samples(hash) {
             self.evicted.insert(hash, used, past, now);
         }
     }
 
-    /// Number of sets of the sample, each of up to 8 contents.
+    /// Returns the number of sets of the sample, each of up to 8 contents.
     pub(super) fn num_sets(&self) -> usize {
         self.sample.num_sets()
     }
@@ -85,7 +87,8 @@ impl History {
         self.counting = now;
     }
 
-    /// Counts the idle times of the next set's contents up to the start of the round. True when it was the last set.
+    /// Counts the idle times of the next set's contents up to the start of the round. Returns true if it was the last
+    /// set.
     pub(super) fn count_times(&mut self, now: u32, rates: &mut Rates) -> bool {
         step();
         for entry in self.sample.set(self.next) {
@@ -135,8 +138,8 @@ impl History {
     }
 }
 
-/// The number of contents that are followed for `num_blocks`. A small pool sees fewer uses, so it needs a larger share
-/// of them, and must look back further.
+/// Returns the number of contents that are followed for a pool of `num_blocks` blocks. A small pool sees fewer uses, so
+/// it needs a larger share of them, and must look back further.
 fn entries(num_blocks: usize) -> usize {
     num_blocks.max(8192)
 }

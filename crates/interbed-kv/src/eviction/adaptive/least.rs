@@ -1,6 +1,6 @@
-//! The blocks of least worth among those offered.
+//! Finds the blocks of least worth among those offered.
 
-/// How many blocks are kept.
+/// Maximum number of blocks that are kept.
 const LEAST_MAX: usize = 16;
 
 /// A few distinct blocks, ordered by worth.
@@ -30,7 +30,7 @@ impl Least {
         self.len = (self.len + 1).min(LEAST_MAX);
     }
 
-    /// The block of this rank and its worth; rank 0 is the least.
+    /// Returns the block of this rank and its worth; rank 0 is the block of least worth.
     pub(super) fn get(&self, rank: usize) -> Option<(f32, u32)> {
         self.entries[..self.len].get(rank).copied()
     }

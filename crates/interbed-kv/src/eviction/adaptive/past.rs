@@ -1,31 +1,31 @@
-//! What is remembered of a content: how often it was found, and at what intervals.
+//! Remembers how often a content was found, and at what intervals.
 
-/// Levels of a count, roughly powers of two: 0, 1, 2, to 4, to 8, to 16, to 64, more.
+/// Number of levels of a count, which are roughly powers of two: 0, 1, 2, to 4, to 8, to 16, to 64, more.
 const LEVELS: usize = 8;
-/// Levels of the time between uses, one octave each.
+/// Number of levels of the time between uses, one octave each.
 const GAPS: usize = 8;
-/// How certain the time between uses is: seen once, two or three times, or more often.
+/// Number of levels of certainty of the time between uses: seen once, two or three times, or more often.
 const CERTAINTIES: usize = 3;
 /// Number of classes. Contents of one class are expected to be used again at the same rates.
 pub(super) const CLASSES: usize = 2 * LEVELS + CERTAINTIES * GAPS;
 /// Number of groups of classes. Classes of one group resemble each other more than classes of other groups.
 pub(super) const GROUPS: usize = 1 + CERTAINTIES;
 
-/// Takes two bytes, since one is kept for every block and every sampled content.
+/// Past of a content. A past takes two bytes, since one is kept for every block and every sampled content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Past {
-    /// Below twice `LEVELS`: the content was never found; twice the level of the content before it, plus 1 if it ended
-    /// its chain. From there on: `FOUND` plus how often it was found.
+    /// Number of times that the content was found, plus `FOUND`. If the content was never found, this is at most
+    /// `FOUND`: twice the level of the content before it in its chain, plus 1 if it ended its chain.
     kind: u8,
-    /// Eight times the logarithm of the mean time between uses.
+    /// Eight times the binary logarithm of the mean time between uses.
     gap: u8,
 }
 
 const FOUND: u8 = 2 * LEVELS as u8 - 1;
 
 impl Past {
-    /// The past of a content that was never found and that continues `parent`: a chain that has been continued often is
-    /// likely to be continued again.
+    /// Returns the past of a content that was never found and that continues `parent`. A chain that has been continued
+    /// often is likely to be continued again.
     pub(super) fn fresh(parent: Option<Self>) -> Self {
         let level = match parent {
             None => 0,
@@ -39,13 +39,13 @@ impl Past {
         self.kind <= FOUND
     }
 
-    /// The same for a content released as the last of its chain: where a prompt ends, another seldom continues in the
-    /// same way.
+    /// Returns this past for a content that was released as the last of its chain. Where a prompt ends, another seldom
+    /// continues in the same way.
     pub(super) fn at_the_end(self) -> Self {
         if self.is_fresh() { Self { kind: self.kind | 1, ..self } } else { self }
     }
 
-    /// The same after one more use, `age` after the last.
+    /// Returns this past after one more use, `age` uses of blocks after the last.
     pub(super) fn used_after(self, age: u32) -> Self {
         let gap = log2_in_eighths(age);
         match self.is_fresh() {
@@ -59,7 +59,7 @@ impl Past {
         }
     }
 
-    /// The class, in a pool of `num_blocks`.
+    /// Returns the class of this past in a pool of `num_blocks` blocks.
     pub(super) fn class(self, num_blocks: u32) -> usize {
         if self.is_fresh() {
             return self.kind.into();

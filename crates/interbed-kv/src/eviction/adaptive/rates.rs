@@ -1,4 +1,4 @@
-//! How soon contents of each class are used again, and what keeping them is therefore worth.
+//! Estimates how soon contents of each class are used again, and what keeping them is therefore worth.
 
 use super::{
     super::steps::step,
@@ -6,26 +6,27 @@ use super::{
     past::{CLASSES, GROUPS, group},
 };
 
-/// Weight of the prior: rates start from the group's for a class, and from those of all for a group, as if this many
-/// contents had shown them.
+/// Number of contents that the prior counts for. The rates of a class start from those of its group, and the rates of a
+/// group from those of all contents, as if this many contents had shown them.
 const CONTENTS_BELIEVED: f32 = 4.0;
 
 type Row = [f32; BUCKETS];
 
-/// Counts of uses, and the worth that follows from them.
+/// Counts of uses and idle times, and the worth that follows from them.
 ///
 /// Keeping a block for some time gains the chance of a use within that time, and costs its room until then. The worth
-/// at an age is the best ratio of expected uses to expected time, over all times for which the block could be kept:
-/// where uses are rare at first and frequent later, the best choice is to wait for them. Evicting the block of least
-/// worth is Gittins' rule.
+/// at an age is the best ratio of expected uses to expected time, over all times for which the block could be kept. If
+/// uses are rare at first and frequent later, the best choice is to wait for the later ones. Evicting the block of
+/// least worth is Gittins' rule.
 #[derive(Debug)]
 pub(super) struct Rates {
     ages: Ages,
     uses: Vec<Row>,  // [class][bucket]
-    times: Vec<Row>, // [class][bucket], spent there by all contents
-    /// Contents whose counted time begins in the bucket, less those whose counted time ends in it; not yet in `times`.
+    times: Vec<Row>, // [class][bucket], time that all contents spent there
+    /// Number of contents whose counted time begins in the bucket, less the number whose counted time ends in it; these
+    /// times are not yet in `times`.
     passing: Vec<Row>, // [class][bucket]
-    worths: Vec<Row>, // [class][bucket], at its start
+    worths: Vec<Row>, // [class][bucket], worth at the bucket's start
 }
 
 impl Rates {
@@ -53,7 +54,7 @@ impl Rates {
         self.passing[class][last] -= 1.0;
     }
 
-    /// What a content of `class` is worth at `age`.
+    /// Returns what a content of `class` is worth at `age`.
     pub(super) fn worth(&self, class: usize, age: u32) -> f32 {
         let (bucket, fraction) = self.ages.locate(age);
         let row = &self.worths[class];
@@ -119,7 +120,7 @@ impl Counts {
         }
     }
 
-    /// Uses per time, with `similar` as the prior.
+    /// Returns the uses per time in each bucket, with `similar` as the prior.
     fn rates(&self, similar: &Row, ages: Ages) -> Row {
         let (uses, times) = (blurred(&self.uses), blurred(&self.times));
         std::array::from_fn(|bucket| {
@@ -130,8 +131,8 @@ impl Counts {
     }
 }
 
-/// Each bucket gives half of its count to its neighbours: contents of a chain are used together, so that counts are
-/// more uneven than the underlying chances.
+/// Returns the row in which each bucket has given half of its count to its neighbours. Contents of a chain are used
+/// together, so counts are more uneven than the underlying chances.
 fn blurred(row: &Row) -> Row {
     std::array::from_fn(|bucket| {
         let (before, after) = (row[bucket.saturating_sub(1)], row[(bucket + 1).min(BUCKETS - 1)]);
@@ -139,8 +140,8 @@ fn blurred(row: &Row) -> Row {
     })
 }
 
-/// For each bucket, the greatest ratio of uses to time from its start to the end of any later bucket, given the rate of
-/// uses per time in each.
+/// Returns for each bucket the greatest ratio of uses to time from the bucket's start to the end of any later bucket,
+/// given the rate of uses per time in each bucket.
 fn worths(rates: &Row, ages: Ages) -> Row {
     // For a content that is kept until it is used, from age 0 to the start of each bucket: the probability that it has
     // been used, and the mean time that it was kept. The ratios are slopes between these points.
@@ -179,7 +180,7 @@ mod tests {
 
     const BLOCKS: usize = 1000;
 
-    /// The worths at `ages` after many contents of one class have been used at the ages that `uses` gives.
+    /// Returns the worths at `ages` after many contents of one class have been used at the ages that `uses` gives.
     fn worths_at<const AGES: usize>(uses: impl Fn(u32) -> u32, ages: [u32; AGES]) -> [f32; AGES] {
         let mut rates = Rates::new(BLOCKS);
         for number in 0..20_000 {

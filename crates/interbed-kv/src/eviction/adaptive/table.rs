@@ -6,18 +6,19 @@ use super::past::Past;
 
 const WAYS: usize = 8;
 
-/// What is known of a content; 8 bytes.
+/// Entry of a content in the table; 8 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    /// When it was last used.
+    /// Time when the content was last used.
     pub(super) used: u32,
-    /// Not zero, so that an `Option<Entry>` takes no more space.
+    /// Bits of the content's hash. They are not zero, so that an `Option<Entry>` takes no more space.
     tag: NonZeroU16,
     pub(super) past: Past,
 }
 
-/// A hash table in sets of 8: in a full set, the least recently used entry is replaced. A few contents are mistaken for
-/// others, which is harmless: one in four thousand, doubling with every doubling of the number of sets beyond 2^14.
+/// Hash table in sets of 8, in which the least recently used entry of a full set is replaced. A few contents are
+/// mistaken for others, which is harmless: one in four thousand, doubling with every doubling of the number of sets
+/// beyond 2^14.
 #[derive(Debug)]
 pub(super) struct Table {
     sets: Vec<[Option<Entry>; WAYS]>,
@@ -28,7 +29,7 @@ impl Table {
         Self { sets: vec![[None; WAYS]; entries.div_ceil(WAYS)] }
     }
 
-    /// Forgets everything, and has room for `entries` from now on, at most as many as at the start.
+    /// Forgets everything, and has room for `entries` entries from now on, at most as many as at the start.
     pub(super) fn restart(&mut self, entries: usize) {
         self.sets.clear();
         self.sets.resize(entries.div_ceil(WAYS), [None; WAYS]);
@@ -43,7 +44,7 @@ impl Table {
         self.set_of(hash).iter_mut().find(known)?.take()
     }
 
-    /// Adds, at `now`, a content that is not in the table; returns the entry that it replaces.
+    /// Adds, at `now`, a content that is not in the table, and returns the entry that it replaces.
     pub(super) fn insert(&mut self, hash: u32, used: u32, past: Past, now: u32) -> Option<Entry> {
         let idle = |entry: &&mut Option<Entry>| entry.map_or(u32::MAX, |entry| now.wrapping_sub(entry.used));
         let oldest = self.set_of(hash).iter_mut().max_by_key(idle).expect("a set has ways");
@@ -54,7 +55,7 @@ impl Table {
         self.sets.len()
     }
 
-    /// The set of `hash`: its upper bits, scaled to the number of sets.
+    /// Returns the number of the set of `hash`: the upper bits of the hash, scaled to the number of sets.
     pub(super) fn place(&self, hash: u32) -> usize {
         ((u64::from(hash) * self.sets.len() as u64) >> 32) as usize
     }
@@ -74,8 +75,9 @@ impl Table {
     }
 }
 
-/// Bits 3 to 17 of the hash. The bits below choose whether it is sampled, and the uppermost ones choose the set: in
-/// tables of more than 2^14 sets, some of these are in the tag too, where they distinguish nothing.
+/// Returns bits 3 to 17 of the hash. The bits below choose whether the hash is sampled, and the uppermost bits choose
+/// the set. In tables of more than 2^14 sets, some of the bits that choose the set are in the tag too, where they
+/// distinguish nothing.
 fn tag(hash: u32) -> NonZeroU16 {
     NonZeroU16::MIN | (hash >> 3 << 1) as u16
 }

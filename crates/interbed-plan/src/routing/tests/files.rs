@@ -1,4 +1,4 @@
-//! Traces as files: what is written is read, and what is wrong is named.
+//! Tests of traces as files: what is written is read, and what is wrong is named.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn head() -> RoutingHead {
     }
 }
 
-/// A prompt of three tokens, layer after layer, and then `generated` tokens.
+/// Writes a prompt of three tokens, layer after layer, and then `generated` tokens.
 fn written(generated: u32) -> String {
     let mut writer = RoutingWriter::new(Vec::new(), &head()).unwrap();
     let row = |prompt, step, layer, slot| RoutingRow {

@@ -1,11 +1,11 @@
-//! What can be predicted to the byte for one tier over a simulated disk.
+//! Tests of what can be predicted to the byte for one tier over a simulated disk.
 
 use interbed_plan::simulation::{ChannelSpec, Faults, PassReport, SimulatedMachine, Simulation};
 use interbed_weights::window::{Policy, ResidentConfig, UnitId, Window, WindowConfig};
 
 const MIB: u64 = 1 << 20;
 
-/// A small model in bands: 40 layers of a norm and some bands of 4 MiB and less, then a head.
+/// Returns the units of a small model in bands: 40 layers of a norm and some bands of 4 MiB and less, then a head.
 fn bands() -> (Vec<u64>, Vec<UnitId>) {
     let layer = [16_384, 4 * MIB, 4 * MIB, 4 * MIB, MIB, 3 * MIB, 16_384, 4 * MIB, 4 * MIB, 2 * MIB];
     let mut bytes: Vec<u64> = layer.repeat(40);
@@ -24,7 +24,7 @@ fn machine(disk_bytes_per_s: f64) -> SimulatedMachine {
     SimulatedMachine { disk, link: None, faults: Faults::default(), seed: 1 }
 }
 
-/// Reports of passes after warm-up, without the first pass.
+/// Returns the reports of passes after warm-up, without the first pass.
 fn passes(config: &WindowConfig, disk_bytes_per_s: f64, compute_ns: u64) -> (Vec<PassReport>, Simulation) {
     let window = Window::new(config.clone()).expect("a valid window");
     let mut simulation =

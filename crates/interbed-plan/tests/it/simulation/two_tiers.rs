@@ -1,11 +1,12 @@
-//! A device window over a host window, on a disk and a link.
+//! Tests of a device window over a host window, on a disk and a link.
 
 use interbed_plan::simulation::{ChannelSpec, Faults, SimulatedMachine, Simulation, SimulationError};
 use interbed_weights::window::{Credits, Policy, ResidentConfig, RingConfig, TierConfig, Tiers, TiersConfig, UnitId};
 
 const GB: f64 = 1e9;
 
-/// A model of 80 layers of 1.711 GB, each cut into this many units, on 85 GB of host and 9 GB of device memory.
+/// Simulates a model of 80 layers of 1.711 GB, each cut into this many units, on 85 GB of host and 9 GB of device
+/// memory.
 fn large_machine(
     units_per_layer: u32,
     host: Policy,

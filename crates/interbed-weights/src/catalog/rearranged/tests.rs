@@ -1,4 +1,4 @@
-//! What comes out of every arrangement, however it is read.
+//! Tests that every arrangement gives the right bytes, however it is read.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The policy as its description says, without any of the arena's short cuts.
+//! The arena's policy exactly as its description says, without any of the arena's short cuts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ impl Reference {
         }
     }
 
-    /// What a placement evicts: `None` if there is no slot, `Some(None)` if one is free.
+    /// Returns the slab that a placement evicts: `None` if there is no slot, `Some(None)` if a slot is free.
     pub fn victim(&self, arena: &Arena, slab: SlabId) -> Option<Option<SlabId>> {
         self.victim_below(arena, slab, f64::INFINITY)
     }
@@ -96,7 +96,7 @@ impl Reference {
         self.pinned.clear();
     }
 
-    /// Counts are the same after a restart, as long as they are few; ages begin anew.
+    /// Takes note of a restart: counts stay as they are if they are few, and ages begin anew.
     pub fn warmed(&mut self) {
         for layer in 0..self.shape.layers() as u32 {
             let experts = 0..self.shape.experts() as u32;

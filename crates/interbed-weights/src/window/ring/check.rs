@@ -1,12 +1,14 @@
-//! What must hold of the ring after every event.
+//! Checks of what must hold of the ring after every event.
 
 use super::RingPlanner;
 use crate::window::unit_id::UnitId;
 use crate::window::units::{UnitState, Units};
 
 impl RingPlanner {
+    /// Checks that the ring's lists and sums agree with the records of the units.
+    ///
     /// # Errors
-    /// What does not agree.
+    /// Fails with a description of what does not agree.
     pub(super) fn check(&self, units: &Units) -> Result<(), String> {
         let mut held_of_layer = vec![0; self.layers.count()];
         for unit in (0..units.len() as u32).map(UnitId) {

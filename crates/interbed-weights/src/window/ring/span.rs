@@ -1,10 +1,10 @@
-//! Which positions the ring covers: those ahead that it fetches, and those behind that it keeps.
+//! Computes which positions the ring covers: those ahead that it fetches, and those behind that it keeps.
 
 use super::RingPlanner;
 use crate::window::ring_config::Reach;
 
 impl RingPlanner {
-    /// How many positions from the current one on may be asked for while the pass is here.
+    /// Returns how many positions from the current one on may be asked for while the pass is at the current one.
     pub(super) fn reach_len(&self) -> usize {
         let layer = self.layers.layer_of(self.current);
         let in_layer = self.current - self.layers.positions(layer).start;
@@ -21,7 +21,7 @@ impl RingPlanner {
         reach.min(self.order.len())
     }
 
-    /// How many positions are asked for now, with the limit of a warm-up.
+    /// Returns how many positions are asked for now, within the limit of a warm-up.
     pub(super) fn fetch_len(&self) -> usize {
         let warm_up = if self.warming { self.config.warm_up_layers } else { usize::MAX };
         self.layers.positions_in(self.layers.layer_of(self.current), warm_up).min(self.reach_len())
@@ -31,20 +31,20 @@ impl RingPlanner {
         self.order.distance(self.current, position) < self.reach_len()
     }
 
-    /// The first position that is kept although the pass has gone past it.
+    /// Returns the first position that is kept although the pass has gone past it.
     pub(super) fn first_kept(&self) -> usize {
         let layers = self.layers.count();
         let behind = self.config.layers_behind.min(layers - 1);
         self.layers.positions(self.layers.layer_of(self.current) + layers - behind).start
     }
 
-    /// Whether the unit at `position` is in the window or not far behind.
+    /// Returns whether the unit at `position` is in the window or not far behind the pass.
     pub(super) fn keeps(&self, position: usize) -> bool {
         let behind = self.order.distance(self.first_kept(), self.current);
         self.order.distance(self.first_kept(), position) < behind + self.reach_len()
     }
 
-    /// Whether the unit at `position` is behind the pass, but near enough to be kept.
+    /// Returns whether the unit at `position` is behind the pass, but near enough to be kept.
     pub(super) fn is_just_behind(&self, position: usize) -> bool {
         let behind = self.order.distance(self.first_kept(), self.current);
         self.order.distance(self.first_kept(), position) < behind

@@ -1,8 +1,8 @@
-//! A driver that answers commands when and how it is told to, and keeps its own records of what must hold.
+//! A driver that answers commands when and how a test says, and keeps records of its own of what must hold.
 
 use interbed_weights::window::{Acquired, UnitId, UnitState, Window, WindowCommand, WindowConfig};
 
-/// What the driver knows of a unit, from the commands alone.
+/// Place of a unit, as the driver knows it from the commands alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Nowhere,
@@ -105,7 +105,7 @@ impl Chaos {
         self.check();
     }
 
-    /// The load at `index` of `loads` arrives.
+    /// Reports that the load at `index` of `loads` has arrived.
     pub fn arrive(&mut self, index: usize) {
         let (unit, ticket) = self.loads.remove(index);
         let Place::Coming { cost, .. } = self.places[unit.index()] else { panic!("{unit:?} does not come") };
@@ -120,7 +120,7 @@ impl Chaos {
         assert!(self.out.is_empty());
     }
 
-    /// The load at `index` of `loads` fails, for lack of memory if `memory`.
+    /// Reports that the load at `index` of `loads` has failed, for lack of memory if `memory` is set.
     pub fn fail(&mut self, index: usize, memory: bool) {
         let (unit, ticket) = self.loads.remove(index);
         self.places[unit.index()] = Place::Nowhere;
@@ -136,7 +136,7 @@ impl Chaos {
         assert!(self.out.is_empty());
     }
 
-    /// The eviction at `index` of `evictions` has ended.
+    /// Reports that the eviction at `index` of `evictions` has ended.
     pub fn gone(&mut self, index: usize) {
         let unit = self.evictions.remove(index);
         self.places[unit.index()] = Place::Nowhere;

@@ -8,7 +8,7 @@ use super::chaos::Chaos;
 
 const MIB: u64 = 1 << 20;
 
-/// A small model in bands: 40 layers of norms and bands of at most 4 MiB, then a head.
+/// Returns the units of a small model in bands: 40 layers of norms and bands of at most 4 MiB, then a head.
 fn bands() -> (Vec<u64>, Vec<UnitId>) {
     let layer = [16_384, 4 * MIB, 4 * MIB, 4 * MIB, MIB, 3 * MIB, 16_384, 4 * MIB, 4 * MIB, 2 * MIB];
     let mut bytes: Vec<u64> = layer.repeat(40);

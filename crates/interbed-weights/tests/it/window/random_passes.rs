@@ -5,7 +5,7 @@ use interbed_weights::window::{Acquired, Policy, Reach, ResidentConfig, RingConf
 use super::chaos::Chaos;
 use super::rng::Rng;
 
-/// A random window, and how many units may be in use or waited for at the same time.
+/// Returns a random window, and how many units may be in use or waited for at the same time.
 fn random_window(rng: &mut Rng, ring: bool) -> (WindowConfig, usize) {
     let units = rng.between(1, 24) as usize;
     let largest = rng.between(1, 9);

@@ -6,7 +6,7 @@ use interbed_weights::window::{
 
 use super::chaos::Chaos;
 
-/// 20 layers of attention and FFN, of one byte each.
+/// Returns the configuration of 20 layers of attention and FFN, of one byte each.
 fn config(ring: RingConfig, budget: u64) -> WindowConfig {
     let order = (0..40).map(UnitId).collect();
     WindowConfig { unit_bytes: vec![1; 40], order, budget, policy: Policy::Ring(ring), load_attempts: 2 }

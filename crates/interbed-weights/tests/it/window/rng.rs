@@ -11,17 +11,17 @@ impl Rng {
         value ^ (value >> 31)
     }
 
-    /// Uniform in `0..end` (for the small ends used here).
+    /// Returns a number that is uniform in `0..end` (for the small ends used here).
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// Uniform in `from..=to`.
+    /// Returns a number that is uniform in `from..=to`.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.next() % (to - from + 1)
     }
 
-    /// True once in `of` times.
+    /// Returns true once in `of` times.
     pub fn once_in(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }

@@ -42,7 +42,7 @@ impl Driver {
         assert_eq!(reads.count(), self.tiers.host().in_flight());
     }
 
-    /// One of the submitted copies is done.
+    /// Reports that one of the submitted copies is done.
     fn end_copy(&mut self, index: usize) {
         let unit = self.reading.remove(index);
         self.tiers.copy_done(unit, &mut self.out);
