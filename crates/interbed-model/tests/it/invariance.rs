@@ -9,7 +9,7 @@ use crate::harness::{BLOCK_SIZE, Harness};
 /// One case of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context,
 /// experts, experts with groups and a shared one, FP8, matrices in one piece with longrope, queries that grow, norms
 /// after rotation, sinks and biases of experts.
-const CASES: [(&str, KvDType); 15] = [
+const CASES: [(&str, KvDType); 16] = [
     ("llama3_bf16", KvDType::BF16),
     ("mistral_sliding", KvDType::F32),
     ("qwen2_bf16", KvDType::BF16),
@@ -17,6 +17,7 @@ const CASES: [(&str, KvDType); 15] = [
     ("llama3_bf16", KvDType::Q8),
     ("minicpm", KvDType::F32),
     ("rope_dynamic_long", KvDType::F32),
+    ("gemma3", KvDType::F16),
     ("qwen3_moe", KvDType::F16),
     ("glm4_moe_groups", KvDType::F32),
     ("qwen3_moe_fp8", KvDType::F16),

@@ -19,9 +19,9 @@ use interbed_weights::{
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
 
-/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, experts, matrices in one
+/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch, experts, matrices in one
 /// piece, experts that are rearranged on the way.
-const CASES: [(&str, KvDType); 13] = [
+const CASES: [(&str, KvDType); 14] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -29,6 +29,7 @@ const CASES: [(&str, KvDType); 13] = [
     ("llama3_gqa_tied", KvDType::F32),
     ("minicpm", KvDType::F32),
     ("mistral_sliding", KvDType::F32),
+    ("gemma3", KvDType::F16),
     ("qwen3_moe", KvDType::F16),
     ("qwen2_moe", KvDType::F32),
     ("glm4_moe", KvDType::F32),
