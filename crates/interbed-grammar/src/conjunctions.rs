@@ -89,7 +89,7 @@ impl Texts {
         Self { patterns, members, others }
     }
 
-    /// The largest count of patterns for one string anywhere in the value.
+    /// Returns the largest count of patterns for one string anywhere in the value.
     fn most(&self) -> usize {
         let within = self.members.values().chain(self.others.as_deref()).map(Self::most);
         within.max().unwrap_or(0).max(self.patterns)

@@ -72,7 +72,7 @@ impl Constraint {
     /// Computes which tokens are allowed next; `None` if all are.
     ///
     /// # Errors
-    /// The grammar is too complex in this state.
+    /// Fails if the grammar is too complex in this state.
     pub fn mask(&mut self) -> Result<Option<TokenMask>, GrammarError> {
         if let Some(heading) = &mut self.heading {
             return heading.mask();
@@ -106,8 +106,8 @@ impl Constraint {
     /// assumes that the first `i` drafts were accepted. The list ends at the first draft that is not allowed.
     ///
     /// # Errors
-    /// The grammar is too complex in this state. Where it becomes so only after a draft, the list of masks ends there
-    /// instead, as another token may be sampled.
+    /// Fails if the grammar is too complex in this state. Where it becomes so only after a draft, the list of masks
+    /// ends there instead, as another token may be sampled.
     pub fn masks_along(&mut self, drafts: &[u32]) -> Result<Vec<Option<TokenMask>>, GrammarError> {
         let mut masks = vec![self.mask()?];
         if drafts.is_empty() {
@@ -127,7 +127,8 @@ impl Constraint {
     /// Advances the state by `token`. An end-of-sequence token ends the answer, where it is allowed.
     ///
     /// # Errors
-    /// The token is not allowed here, and the state stays unchanged; or the grammar is too complex in this state.
+    /// Fails if the token is not allowed here, and the state stays unchanged; or the grammar is too complex in this
+    /// state.
     pub fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         if let Some(heading) = &mut self.heading {
             if heading.advance(token)? == Standing::Complete {
@@ -217,7 +218,7 @@ impl Constraint {
         Ok(progress)
     }
 
-    /// Whether an end-of-sequence token is allowed next.
+    /// Returns whether an end-of-sequence token is allowed next.
     pub fn may_end(&mut self) -> bool {
         self.heading.is_none() && self.own_end()
     }
@@ -229,7 +230,7 @@ impl Constraint {
         }
     }
 
-    /// Whether every token is allowed next, as far as cheap checks can tell.
+    /// Returns whether every token is allowed next, as far as cheap checks can tell.
     pub fn is_free(&self) -> bool {
         let State::Free(scan) = &self.state else { return false };
         let is_inside = matches!(&self.preface, Some((_, Stage::Inside(_))));

@@ -29,7 +29,7 @@ impl Crossing<'_> {
         self.dead_ends_of(doubtful)
     }
 
-    /// Whether `token` completes a repeated item.
+    /// Returns whether `token` completes a repeated item.
     pub(crate) fn repeats(&self, token: u32) -> bool {
         self.entries.clone().push(self.tokens.text(token)).repeats
     }
@@ -108,8 +108,8 @@ impl Crossing<'_> {
         doubtful
     }
 
-    /// Whether an answer that continues with `next` can still reach an item that its array lacks. `entries` is the
-    /// state after `next`. Returns true if the search takes too long.
+    /// Returns whether an answer that continues with `next` can still reach an item that its array lacks. `entries` is
+    /// the state after `next`. Returns true if the search takes too long.
     fn is_there(&self, next: u32, entries: Entries) -> bool {
         let mut open = vec![(self.matcher.clone(), next, entries)];
         for _ in 0..PLACES_MAX {
@@ -176,19 +176,19 @@ struct Begun {
 }
 
 impl Begun {
-    /// Whether this beginning of an item is also a beginning of `other`.
+    /// Returns whether this beginning of an item is also a beginning of `other`.
     fn leads_to(&self, other: &Self) -> bool {
         self.list == other.list && self.blank.is_none() && other.text.starts_with(&self.text)
     }
 }
 
-/// The first byte of the white space that ends `text`, unless it belongs to a string.
+/// Returns the first byte of the white space that ends `text`, unless it belongs to a string.
 fn blank(text: &[u8], behind: &Entries) -> Option<u8> {
     let blanks = text.iter().rev().take_while(|byte| byte.is_ascii_whitespace());
     blanks.last().copied().filter(|_| !behind.is_in_text())
 }
 
-/// Whether `text`, which begins outside of strings, contains a whole string or closes an array.
+/// Returns whether `text`, which begins outside of strings, contains a whole string or closes an array.
 fn ends_entries(text: &[u8]) -> bool {
     text.contains(&b']') || text.iter().filter(|&&byte| byte == b'"').count() > 1
 }

@@ -15,7 +15,7 @@ use crate::lark::quoted;
 /// Maximum number of terminals, parenthesized parts and names in a grammar. The library counts up to 65,525 symbols.
 const ITEMS_MAX: usize = 16 << 10;
 
-/// Whether a text is a grammar in this syntax: one of its lines begins a rule with `::=`.
+/// Returns whether a text is a grammar in this syntax: one of its lines begins a rule with `::=`.
 pub(crate) fn is_ebnf(text: &str) -> bool {
     text.lines().any(|line| line.split_once("::=").is_some_and(|(name, _)| is_name(name.trim())))
 }
@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
         name
     }
 
-    /// Whether the next name is followed by `::=`, so that a rule begins here.
+    /// Returns whether the next name is followed by `::=`, so that a rule begins here.
     fn is_at_rule(&mut self) -> bool {
         self.rest().trim_start_matches(is_of_name).trim_start().starts_with("::=")
     }

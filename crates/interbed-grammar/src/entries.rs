@@ -70,7 +70,7 @@ impl Entry {
         Self { text, value, form }
     }
 
-    /// Whether the item `begun` may become equal to this one.
+    /// Returns whether the item `begun` may become equal to this one.
     fn may_be(&self, begun: &[u8]) -> bool {
         let is_like = |value: &Value| may_become(begun, value);
         self.text.starts_with(begun) || self.value.as_ref().is_some_and(is_like)
@@ -100,7 +100,7 @@ pub(crate) struct Pushed {
 }
 
 impl Entries {
-    /// The state before any text, for values whose `uniqueItems` arrays are at `places`.
+    /// Returns the state before any text, for values whose `uniqueItems` arrays are at `places`.
     pub(crate) fn new(places: Arc<Places>) -> Self {
         Self { places, open: Vec::new(), begun: Begun::Nothing }
     }
@@ -193,7 +193,7 @@ impl Entries {
         }
     }
 
-    /// The schema places of the value that begins next.
+    /// Returns the schema places of the value that begins next.
     fn next_places(&self) -> Vec<Place> {
         match self.open.last() {
             None => self.places.roots(),
@@ -228,22 +228,23 @@ impl Entries {
         unique.is_between = true;
     }
 
-    /// Whether the text is inside a `uniqueItems` array.
+    /// Returns whether the text is inside a `uniqueItems` array.
     pub(crate) fn is_within(&self) -> bool {
         self.uniques().next().is_some()
     }
 
-    /// Whether the text is inside a string or a property name.
+    /// Returns whether the text is inside a string or a property name.
     pub(crate) fn is_in_text(&self) -> bool {
         matches!(self.begun, Begun::Text { .. })
     }
 
-    /// Whether one of the open `uniqueItems` arrays may have no further distinct item.
+    /// Returns whether one of the open `uniqueItems` arrays may have no further distinct item.
     pub(crate) fn may_run_out(&self) -> bool {
         self.uniques().any(|unique| unique.may_run_out)
     }
 
-    /// The outermost array whose current item may still become equal to an earlier one, and that item's beginning.
+    /// Returns the outermost array whose current item may still become equal to an earlier one, and that item's
+    /// beginning.
     pub(crate) fn begun_alike(&self) -> Option<(usize, &[u8])> {
         let mut alike = self.uniques().enumerate().filter(|(_, unique)| unique.is_undecided());
         alike.next().map(|(index, unique)| (index, &unique.begun[..]))
@@ -262,12 +263,12 @@ impl Entries {
         self.uniques().flat_map(Unique::alike)
     }
 
-    /// Whether the items use backslash escapes, so that one value may have several texts.
+    /// Returns whether the items use backslash escapes, so that one value may have several texts.
     pub(crate) fn has_escapes(&self) -> bool {
         self.uniques().any(|unique| unique.has_escapes || unique.begun.contains(&b'\\'))
     }
 
-    /// Number of arrays and objects that are open inside the innermost `uniqueItems` array.
+    /// Returns the number of arrays and objects that are open inside the innermost `uniqueItems` array.
     pub(crate) fn depth(&self) -> usize {
         let is_unique = |open: &&Open| matches!(open.within, Within::List { unique: Some(_), .. });
         self.open.iter().rev().take_while(|open| !is_unique(open)).count()
@@ -282,7 +283,7 @@ impl Entries {
 }
 
 impl Unique {
-    /// Whether the current item may still become equal to an earlier one of this array.
+    /// Returns whether the current item may still become equal to an earlier one of this array.
     fn is_undecided(&self) -> bool {
         !self.is_between && self.entries.iter().any(|entry| entry.may_be(&self.begun))
     }

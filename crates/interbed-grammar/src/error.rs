@@ -57,8 +57,8 @@ impl GrammarError {
         Self::Schema { place: "#".into(), problem }
     }
 
-    /// The first line of the library's message, without its internal states and traces; joined with the reason, if that
-    /// is in a later line, as for regular expressions.
+    /// Returns the first line of the library's message, without its internal states and traces; joined with the reason,
+    /// if that is in a later line, as for regular expressions.
     pub(crate) fn told(problem: &impl std::fmt::Display) -> String {
         const BYTES_MAX: usize = 300;
         let text = problem.to_string();

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// Whether the JSON text `begun`, without white space outside of strings, may continue to a text of `value`. Errs only
-/// on numbers whose text so far is another number than `value`, and could still become it by an exponent.
+/// Returns whether the JSON text `begun`, without white space outside of strings, may continue to a text of `value`.
+/// Errs only on numbers whose text so far is another number than `value`, and could still become it by an exponent.
 pub(crate) fn may_become(begun: &[u8], value: &Value) -> bool {
     Walk { rest: begun }.value(value) != Fit::Differs
 }
@@ -118,7 +118,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The character of an escape behind its backslash; `None` if the text ends within.
+    /// Returns the character of an escape behind its backslash; `None` if the text ends within.
     fn escaped(&mut self) -> Option<char> {
         Some(match self.next()? {
             b'b' => '\u{8}',
@@ -203,14 +203,14 @@ impl Walk<'_> {
 }
 
 impl<'t> Walk<'t> {
-    /// How a property name behind its opening quote compares with `key`, and what follows it.
+    /// Returns how a property name behind its opening quote compares with `key`, and what follows it.
     fn named(mut self, key: &str) -> (Fit, &'t [u8]) {
         let fit = self.string(key);
         (fit, self.rest)
     }
 }
 
-/// Whether a byte belongs to a number or a word such as `true`.
+/// Returns whether a byte belongs to a number or a word such as `true`.
 pub(crate) fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }

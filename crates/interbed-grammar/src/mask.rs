@@ -13,7 +13,7 @@ impl TokenMask {
         Self { allowed }
     }
 
-    /// Whether the token with this id is allowed next.
+    /// Returns whether the token with this id is allowed next.
     pub fn allows(&self, token: u32) -> bool {
         (token as usize) < self.allowed.len() && self.allowed.is_allowed(token)
     }

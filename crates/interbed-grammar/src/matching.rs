@@ -44,12 +44,12 @@ impl Learned {
 }
 
 impl Matching {
-    /// The state before any text. `is_json` says whether the text is JSON, possibly with fixed text around it; `places`
-    /// are those of its `uniqueItems` arrays. The grammar uses `bytes` besides its cache, and `holding` is its share of
-    /// the memory budget.
+    /// Returns the state before any text. `is_json` says whether the text is JSON, possibly with fixed text around it;
+    /// `places` are those of its `uniqueItems` arrays. The grammar uses `bytes` besides its cache, and `holding` is its
+    /// share of the memory budget.
     ///
     /// # Errors
-    /// The parser fails, or no memory is left for it.
+    /// Fails if the parser fails, or no memory is left for it.
     pub(crate) fn new(
         parser: TokenParser,
         tokens: Arc<Tokens>,
@@ -91,7 +91,7 @@ impl Matching {
         Ok(mask)
     }
 
-    /// The state inside `uniqueItems` arrays, if the grammar has any.
+    /// Returns the state inside `uniqueItems` arrays, if the grammar has any.
     fn crossing(&self) -> Option<Crossing<'_>> {
         let entries = self.entries.as_ref()?;
         Some(Crossing { matcher: &self.matcher, tokens: &self.tokens, entries })

@@ -63,7 +63,7 @@ impl Names {
         }
     }
 
-    /// Number of quotation marks that a token needs in order to complete the next property name.
+    /// Returns the number of quotation marks that a token needs in order to complete the next property name.
     pub(crate) fn quotes_needed(&self) -> usize {
         match &self.text {
             Some(Text { name: Some(_), .. }) => 1,
@@ -72,7 +72,7 @@ impl Names {
         }
     }
 
-    /// Whether `bytes` would complete a property name that the object already has.
+    /// Returns whether `bytes` would complete a property name that the object already has.
     pub(crate) fn repeats(&self, bytes: &[u8]) -> bool {
         let quotes = bytes.iter().filter(|&&byte| byte == b'"').count();
         if quotes < self.quotes_needed() {

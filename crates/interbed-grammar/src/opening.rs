@@ -56,12 +56,12 @@ impl Opening {
         opened
     }
 
-    /// Whether every token is allowed next, as far as the token lists can tell.
+    /// Returns whether every token is allowed next, as far as the token lists can tell.
     pub(crate) fn is_free(&self, scan: &Scan) -> bool {
         self.is_in_the_midst(scan) && self.refused.is_empty()
     }
 
-    /// The tokens that are not allowed next.
+    /// Returns the tokens that are not allowed next.
     pub(crate) fn refused(&self, tokens: &Tokens, scan: &Scan) -> Vec<u32> {
         if self.is_in_the_midst(scan) {
             return self.refused.clone();
@@ -87,7 +87,7 @@ impl Opening {
         asked.iter().copied().filter(is_refused).collect()
     }
 
-    /// Whether the grammar allows a constrained part to begin with `begun`.
+    /// Returns whether the grammar allows a constrained part to begin with `begun`.
     fn may_begin(&self, tokens: &Tokens, begun: &[u8]) -> bool {
         match (&self.first, tokens.of_text(begun)) {
             _ if begun.is_empty() => true,

@@ -29,7 +29,7 @@ pub(crate) struct TooMany {
 /// Checks the intersections in a grammar's terminals.
 ///
 /// # Errors
-/// A step through one intersection, or through all of them together, would take too long.
+/// Fails if a step through one intersection, or through all of them together, would take too long.
 pub(crate) fn check(spec: &LexerSpec) -> Result<(), TooMany> {
     let exprs = spec.regex_builder.exprset();
     let mut look = Look { exprs, kinds: Kinds::new(), joined: HashMap::new(), left: LOOKED_AT_MAX };
@@ -119,7 +119,7 @@ impl Look<'_> {
         self.exprs.get_tag(expr) as u8
     }
 
-    /// Number of combinations in one step of an intersection.
+    /// Returns the number of combinations in one step of an intersection.
     fn choices(&mut self, expr: ExprRef) -> Result<u64, TooMany> {
         let sets = self.joined_sets(expr)?;
         // Bytes in the same sets are counted once.
@@ -127,7 +127,7 @@ impl Look<'_> {
         Ok(cases.values().fold(0, |sum: u64, &count| sum.saturating_add(count)))
     }
 
-    /// The sets of an intersection. Its operands have smaller ids, so the recursion ends.
+    /// Returns the sets of an intersection. Its operands have smaller ids, so the recursion ends.
     fn joined_sets(&mut self, expr: ExprRef) -> Result<Sets, TooMany> {
         if let Some(known) = self.joined.get(&expr) {
             return Ok(known.clone());
@@ -146,7 +146,7 @@ impl Look<'_> {
         Ok(joined)
     }
 
-    /// The sets of bytes that may come next anywhere in an expression.
+    /// Returns the sets of bytes that may come next anywhere in an expression.
     fn sets(&mut self, expr: ExprRef) -> Result<Sets, TooMany> {
         let mut sets = Sets::none();
         let mut stack = vec![expr];

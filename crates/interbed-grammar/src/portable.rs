@@ -26,7 +26,7 @@ impl Vocabulary {
     /// Reads what [`to_bytes`](Self::to_bytes) wrote.
     ///
     /// # Errors
-    /// The bytes are cut off, or the tokens cannot be put into a trie.
+    /// Fails if the bytes are cut off, or the tokens cannot be put into a trie.
     pub fn from_bytes(mut bytes: &[u8]) -> Result<Self, VocabularyError> {
         let cut_off = || VocabularyError("what was sent of it is cut off".into());
         let mut take = |count: usize| bytes.split_off(..count);

@@ -183,7 +183,7 @@ fn directive(grammar: &str) -> Option<usize> {
     None
 }
 
-/// Whether the text that a grammar has around its schemas is fixed enough to be followed as JSON: none of its
+/// Returns whether the text that a grammar has around its schemas is fixed enough to be followed as JSON: none of its
 /// expressions matches arbitrary characters.
 pub(crate) fn is_spelled_out(grammar: &str) -> bool {
     let (mut rest, mut has_schema) = (grammar, false);
@@ -204,8 +204,8 @@ pub(crate) fn is_spelled_out(grammar: &str) -> bool {
     has_schema
 }
 
-/// The first lexical element of a grammar: a string, an expression, a comment, a special token, `%json`, or a single
-/// character.
+/// Returns the first lexical element of a grammar: a string, an expression, a comment, a special token, `%json`, or a
+/// single character.
 fn part(grammar: &str) -> &str {
     let until = |end: char| {
         let mut is_escaped = false;
@@ -333,7 +333,7 @@ impl Walk<'_> {
         Ok(Value::Object(checked))
     }
 
-    /// Whether `schema` has its own `$id`, relative to which references inside it are resolved.
+    /// Returns whether `schema` has its own `$id`, relative to which references inside it are resolved.
     fn has_own_name(&self, schema: &Value) -> bool {
         let name = schema.get(self.dialect.name()).and_then(Value::as_str);
         name.is_some_and(|name| !name.is_empty() && !name.starts_with('#'))

@@ -62,7 +62,7 @@ impl GrammarSource {
         }
     }
 
-    /// Whether all texts are JSON, possibly with fixed text around it.
+    /// Returns whether all texts are JSON, possibly with fixed text around it.
     pub(crate) fn is_json(&self) -> bool {
         match self {
             Self::JsonObject | Self::JsonSchema(_) => true,

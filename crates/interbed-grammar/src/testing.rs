@@ -138,7 +138,7 @@ fn random_numbers(dice: &mut Dice) -> Value {
     schema
 }
 
-/// Whether `value` satisfies `schema`. Knows the keywords of [`random_schema`] and [`random_combination`] only.
+/// Returns whether `value` satisfies `schema`. Knows the keywords of [`random_schema`] and [`random_combination`] only.
 /// Compares numbers in floating point, except for listed ones, which it compares as texts.
 pub fn is_valid(schema: &Value, value: &Value) -> bool {
     if let Value::Bool(allows) = schema {

@@ -58,12 +58,12 @@ impl Tokens {
         Self { trie, eos, blanks: TokenMask::new(blanks), quoted, tried, lists, longest, twins }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.trie.vocab_size()
     }
 
-    /// The bytes of each token as the trie has them, and the tokens that end a sequence.
+    /// Returns the bytes of each token as the trie has them, and the tokens that end a sequence.
     pub(crate) fn words(&self) -> (impl ExactSizeIterator<Item = &[u8]>, &[u32]) {
         ((0..self.len()).map(|token| self.trie.token(token as u32)), &self.eos)
     }
@@ -89,12 +89,12 @@ impl Tokens {
         TokenMask::new(all)
     }
 
-    /// The tokens that are white space.
+    /// Returns the tokens that are white space.
     pub(crate) fn blanks(&self) -> &TokenMask {
         &self.blanks
     }
 
-    /// The tokens with at least `least` quotation marks.
+    /// Returns the tokens with at least `least` quotation marks.
     pub(crate) fn quoted(&self, least: usize) -> impl Iterator<Item = u32> {
         self.quoted.iter().filter(move |&&(_, quotes)| quotes >= least).map(|&(token, _)| token)
     }

@@ -54,12 +54,12 @@ impl Trigger {
         Some(Self { separators, ..Self::new(markers) })
     }
 
-    /// The last byte of each marker.
+    /// Returns the last byte of each marker.
     pub(crate) fn last_bytes(&self) -> impl Iterator<Item = u8> {
         self.markers.iter().filter_map(|marker| marker.text.bytes().last())
     }
 
-    /// Whether `text` contains a marker that counts anywhere.
+    /// Returns whether `text` contains a marker that counts anywhere.
     pub(crate) fn is_in(&self, text: &[u8]) -> bool {
         let mut anywhere = self.anywhere();
         anywhere.any(|marker| text.windows(marker.len()).any(|window| window == marker))
@@ -91,27 +91,27 @@ enum Start {
 }
 
 impl Scan {
-    /// The scan at the start of an answer.
+    /// Returns the scan at the start of an answer.
     pub(crate) fn at_start() -> Self {
         Self { end: Vec::new(), start: Start::OfAnswer }
     }
 
-    /// The scan right after a constrained part.
+    /// Returns the scan right after a constrained part.
     pub(crate) fn behind_part() -> Self {
         Self { end: Vec::new(), start: Start::BehindPart }
     }
 
-    /// The scan in the midst of a text, where markers with `at_start` do not count.
+    /// Returns the scan in the midst of a text, where markers with `at_start` do not count.
     pub(crate) fn further_on() -> Self {
         Self { end: Vec::new(), start: Start::Passed }
     }
 
-    /// Whether a marker with `at_start` can still be completed.
+    /// Returns whether a marker with `at_start` can still be completed.
     pub(crate) fn is_at_start(&self, trigger: &Trigger) -> bool {
         self.start != Start::Passed && trigger.markers.iter().any(|marker| marker.at_start)
     }
 
-    /// The rests of the markers that the text ends within.
+    /// Returns the rests of the markers that the text ends within.
     pub(crate) fn rests<'t>(&self, trigger: &'t Trigger) -> Vec<&'t [u8]> {
         let rests = |marker: &'t [u8]| {
             (1..marker.len()).filter(|&begun| self.end.ends_with(&marker[..begun])).map(|begun| &marker[begun..])
@@ -143,7 +143,7 @@ impl Scan {
         None
     }
 
-    /// The text without the white space and separators that may precede a marker with `at_start`.
+    /// Returns the text without the white space and separators that may precede a marker with `at_start`.
     fn begun(&self, trigger: &Trigger) -> &[u8] {
         let separators: &[u8] = if self.start == Start::BehindPart { &trigger.separators } else { &[] };
         let is_blank = |byte: &u8| byte.is_ascii_whitespace() || separators.contains(byte);
@@ -174,8 +174,8 @@ mod tests {
         Marker { text: text.into(), at_start, included }
     }
 
-    /// The constrained text, and the index of the piece in which the marker ends, if `text` comes in pieces of `size`
-    /// bytes.
+    /// Returns the constrained text, and the index of the piece in which the marker ends, if `text` comes in pieces of
+    /// `size` bytes.
     fn found(trigger: &Trigger, text: &str, size: usize) -> Option<(String, usize)> {
         let mut scan = Scan::at_start();
         text.as_bytes().chunks(size).enumerate().find_map(|(index, piece)| {

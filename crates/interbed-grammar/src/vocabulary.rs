@@ -64,7 +64,7 @@ impl Vocabulary {
     /// Builds the trie of `tokens`, in the order of their ids; `eos` are the ids that end a sequence.
     ///
     /// # Errors
-    /// There are too many tokens, or none of them is text.
+    /// Fails if there are too many tokens, or none of them is text.
     pub fn new(tokens: &[TokenText], eos: &[u32]) -> Result<Self, VocabularyError> {
         if tokens.len() > TOKENS_MAX {
             let problem = format!("it has {} tokens, but at most {TOKENS_MAX} are supported", tokens.len());
@@ -107,7 +107,7 @@ impl Vocabulary {
         Self { memory: GrammarMemory::new(bytes), ..self }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn num_tokens(&self) -> usize {
         self.tokens.len()
     }
@@ -128,7 +128,7 @@ impl Vocabulary {
     /// grammar, within limits, and up to [`STACK_BYTES`](Self::STACK_BYTES) of stack.
     ///
     /// # Errors
-    /// The grammar is invalid, asks for what cannot be enforced, or exceeds a limit.
+    /// Fails if the grammar is invalid, asks for what cannot be enforced, or exceeds a limit.
     pub fn compile(&self, source: &GrammarSource) -> Result<Constraint, GrammarError> {
         let matching = self.matching(source).map_err(|error| match source {
             GrammarSource::JsonSchema(schema) => crate::schema::blamed(error, schema, |schema| {
@@ -153,7 +153,7 @@ impl Vocabulary {
         Ok(Constraint::after(self.tokens.clone(), trigger, self.matching(source)?, repeats))
     }
 
-    /// The bytes of each token as the trie has them, and the tokens that end a sequence, for
+    /// Returns the bytes of each token as the trie has them, and the tokens that end a sequence, for
     /// [`of_words`](Self::of_words).
     pub(crate) fn words(&self) -> (impl ExactSizeIterator<Item = &[u8]>, &[u32]) {
         self.tokens.words()

@@ -78,7 +78,7 @@ pub(crate) fn tree(text: &[u8]) -> Result<(Vec<TreeFile>, Vec<String>), String> 
     Ok((files, left_out))
 }
 
-/// Whether a path from a server stays inside the folder that it is joined to: relative, without `..`, without
+/// Returns whether a path from a server stays inside the folder that it is joined to: relative, without `..`, without
 /// characters that are special on some system.
 pub fn safe_path(path: &str) -> bool {
     let is_safe = |part: &str| {

@@ -60,17 +60,17 @@ pub struct CachedModel {
 }
 
 impl HubCache {
-    /// The cache in the folder `root`, which need not exist.
+    /// Returns the cache in the folder `root`, which need not exist.
     pub fn new(root: PathBuf) -> Self {
         Self { root }
     }
 
-    /// The folder of the cache.
+    /// Returns the folder of the cache.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The folder of a model.
+    /// Returns the folder of a model.
     pub fn folder(&self, name: &HubName) -> PathBuf {
         self.root.join(folder_name(name))
     }
@@ -90,12 +90,12 @@ impl HubCache {
         self.root.join(".locks").join(folder_name(name)).join(format!("{}.lock", blob.digits()))
     }
 
-    /// The folder with the files of a commit.
+    /// Returns the folder with the files of a commit.
     pub fn snapshot(&self, name: &HubName, commit: &str) -> PathBuf {
         self.folder(name).join("snapshots").join(commit)
     }
 
-    /// The commit that a revision pointed to when it was last resolved.
+    /// Returns the commit that a revision pointed to when it was last resolved.
     pub fn commit(&self, name: &HubName, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return self.snapshot(name, revision).is_dir().then(|| revision.to_owned());
@@ -144,7 +144,8 @@ impl HubCache {
         fs::rename(&new, &path).map_err(HubProblem::file("create", &path))
     }
 
-    /// The files of a commit in the cache with their sizes in bytes, and the paths whose contents have been deleted.
+    /// Returns the files of a commit in the cache with their sizes in bytes, and the paths whose contents have been
+    /// deleted.
     pub fn files(&self, name: &HubName, commit: &str) -> (BTreeMap<String, u64>, Vec<String>) {
         let (mut files, mut broken) = (BTreeMap::new(), Vec::new());
         let root = self.snapshot(name, commit);
@@ -160,7 +161,7 @@ impl HubCache {
     /// Lists all models in the cache, by name and commit.
     ///
     /// # Errors
-    /// The cache exists and cannot be read.
+    /// Fails if the cache exists and cannot be read.
     pub fn list(&self) -> Result<Vec<CachedModel>, HubProblem> {
         let entries = match fs::read_dir(&self.root) {
             Ok(entries) => entries,
@@ -227,13 +228,13 @@ pub(crate) fn create_folder_of(path: &Path) -> Result<(), HubProblem> {
     fs::create_dir_all(folder).map_err(HubProblem::file("create", folder))
 }
 
-/// Whether the file at `path` has the size of `file`.
+/// Returns whether the file at `path` has the size of `file`.
 pub(crate) fn is_as_long(path: &Path, file: &TreeFile) -> bool {
     fs::metadata(path).is_ok_and(|found| found.len() == file.size)
 }
 
-/// Whether the file at `path` has the content of `file`. Compares the digests of small files, as a crash of the machine
-/// may leave a file of the right size with wrong content; of large files, compares only the sizes.
+/// Returns whether the file at `path` has the content of `file`. Compares the digests of small files, as a crash of the
+/// machine may leave a file of the right size with wrong content; of large files, compares only the sizes.
 pub(crate) fn is_whole(path: &Path, file: &TreeFile) -> bool {
     is_as_long(path, file)
         && (file.size > SMALL_BYTES_MAX || file.blob.digest_of(path).is_ok_and(|found| found == file.blob))

@@ -94,7 +94,7 @@ fn others(tags: &[String]) -> String {
 /// Chooses among the files of a repository, or of a folder of the cache.
 ///
 /// # Errors
-/// There are no weights, the quantization does not exist, or parts are missing.
+/// Fails if there are no weights, the quantization does not exist, or parts are missing.
 pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoiceProblem> {
     let has = |path: &str| paths.contains(&path);
     let small: Vec<String> = paths.iter().filter(|path| is_small(path)).map(|path| (*path).to_owned()).collect();
@@ -134,7 +134,7 @@ pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoicePr
 /// Parses an index of weights and returns the files that it names, which are in the same folder.
 ///
 /// # Errors
-/// The text is no index, or names files in other folders.
+/// Fails if the text is no index, or names files in other folders.
 pub fn shards_of(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct RawIndex {
@@ -190,8 +190,8 @@ fn is_gguf_model(path: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".gguf") && !NO_MODEL.iter().any(|part| name.contains(part))
 }
 
-/// The first file that contains `tag` followed by `.` or `-`, ignoring case. Prefers a file where the tag is a whole
-/// word, as `Q4_0` is also part of `IQ4_0`.
+/// Returns the first file that contains `tag` followed by `.` or `-`, ignoring case. Prefers a file where the tag is a
+/// whole word, as `Q4_0` is also part of `IQ4_0`.
 fn with_tag<'a>(paths: &[&'a str], tag: &str) -> Option<&'a str> {
     let tag = tag.to_ascii_lowercase();
     let places = |path: &str, whole: bool| {
@@ -206,7 +206,7 @@ fn with_tag<'a>(paths: &[&'a str], tag: &str) -> Option<&'a str> {
     [true, false].into_iter().find_map(|whole| paths.iter().copied().find(|path| places(path, whole)))
 }
 
-/// The tags in the names of models, sorted.
+/// Returns the tags in the names of models, sorted.
 fn tags(paths: &[&str]) -> Vec<String> {
     let tags: BTreeSet<String> = paths.iter().filter_map(|path| tag_of(path)).collect();
     tags.into_iter().collect()

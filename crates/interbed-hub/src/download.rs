@@ -82,7 +82,7 @@ impl Download<'_> {
         self.cache.link(self.name, self.commit, file)
     }
 
-    /// The file on the Hub, as a source of ranges.
+    /// Returns the file on the Hub, as a source of ranges.
     pub(crate) fn source(&self, file: &TreeFile) -> FileSource {
         let parts = [&self.name.owner, &self.name.model, "resolve", self.commit];
         let url = self.web.url(parts.into_iter().chain(file.path.split('/')));

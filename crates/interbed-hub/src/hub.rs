@@ -69,7 +69,7 @@ impl Hub {
         Ok(Self { cache, web, runtime })
     }
 
-    /// The cache of downloaded files.
+    /// Returns the cache of downloaded files.
     pub fn cache(&self) -> &HubCache {
         &self.cache
     }
@@ -78,8 +78,8 @@ impl Hub {
     /// one. Offline, or if the Hub cannot be reached or is busy, looks in the cache only.
     ///
     /// # Errors
-    /// The model, revision or quantization does not exist, access is denied, the network fails, or the cache lacks the
-    /// model.
+    /// Fails if the model, revision or quantization does not exist, access is denied, the network fails, or the cache
+    /// lacks the model.
     pub fn find(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         let error = |problem| HubError { model: name.repository(), problem };
         let cached = || {
@@ -101,7 +101,7 @@ impl Hub {
     /// Looks up a model in the cache only, even if its files are damaged.
     ///
     /// # Errors
-    /// The model is not in the cache.
+    /// Fails if the model is not in the cache.
     pub fn find_here(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         self.find_cached(name).map_err(|problem| HubError { model: name.repository(), problem })
     }
@@ -129,8 +129,8 @@ impl Hub {
         Ok(HubModel { hub: self, name: name.clone(), commit, choice, files, missing })
     }
 
-    /// The files that the index of the weights names. Downloads the index if the snapshot lacks it; a cache that has it
-    /// may be read-only.
+    /// Returns the files that the index of the weights names. Downloads the index if the snapshot lacks it; a cache
+    /// that has it may be read-only.
     fn shards_on(
         &self,
         web: &Arc<Web>,
@@ -211,12 +211,12 @@ impl HubModel<'_> {
         }
     }
 
-    /// The folder of the model's files.
+    /// Returns the folder of the model's files.
     pub fn folder(&self) -> PathBuf {
         self.hub.cache.snapshot(&self.name, &self.commit)
     }
 
-    /// Whether the weights are GGUF.
+    /// Returns whether the weights are GGUF.
     pub fn is_gguf(&self) -> bool {
         self.choice.is_gguf
     }
@@ -228,7 +228,7 @@ impl HubModel<'_> {
         (takes_index && has_index).then(|| self.folder().join(INDEX))
     }
 
-    /// Whether all chosen files are in the cache.
+    /// Returns whether all chosen files are in the cache.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
     }
@@ -238,7 +238,7 @@ impl HubModel<'_> {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// Number of chosen files.
+    /// Returns the number of chosen files.
     pub fn num_files(&self) -> usize {
         self.files.len()
     }
@@ -278,7 +278,7 @@ impl HubModel<'_> {
     /// requested bytes are read.
     ///
     /// # Errors
-    /// The network fails, access is denied, or the cache cannot be read.
+    /// Fails if the network fails, access is denied, or the cache cannot be read.
     pub fn headers(&self) -> Result<Vec<Arc<dyn RandomAccessFile>>, HubError> {
         let (mut files, mut remote): (Vec<Arc<dyn RandomAccessFile>>, Vec<Arc<RemoteFile>>) = Default::default();
         for path in &self.choice.weights {
@@ -325,8 +325,8 @@ impl HubModel<'_> {
     /// bytes that are in the cache; a negative number takes some back.
     ///
     /// # Errors
-    /// The network fails, access is denied, the disk is full, or a digest differs. Downloaded bytes are kept, and the
-    /// next attempt continues from them.
+    /// Fails if the network fails, access is denied, the disk is full, or a digest differs. Downloaded bytes are kept,
+    /// and the next attempt continues from them.
     pub fn fetch(&self, tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
         let is_there = |file: &&TreeFile| !self.missing.contains(file);
         tell(self.files.iter().filter(is_there).map(|file| file.size).sum::<u64>() as i64);

@@ -32,7 +32,7 @@ pub(crate) async fn commit_of(web: &Web, name: &HubName) -> Result<String, HubPr
     }
 }
 
-/// The branches and tags of a model, for a message.
+/// Returns the branches and tags of a model, for a message.
 async fn revisions_of(web: &Web, name: &HubName) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct RawRefs {
@@ -51,7 +51,7 @@ async fn revisions_of(web: &Web, name: &HubName) -> Option<Vec<String>> {
     Some(names.filter(|name| is_revision(name)).take(NAMES_SHOWN).collect())
 }
 
-/// The files of a commit.
+/// Returns the files of a commit.
 pub(crate) async fn tree_of(web: &Web, name: &HubName, commit: &str) -> Result<Vec<TreeFile>, HubProblem> {
     let mut url = api(web, name, &["tree", commit]);
     url.set_query(Some("recursive=true"));

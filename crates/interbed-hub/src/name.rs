@@ -115,7 +115,7 @@ impl HubName {
     /// Adds a revision that was given separately, if any.
     ///
     /// # Errors
-    /// The revision is invalid, or the name already has one.
+    /// Fails if the revision is invalid, or the name already has one.
     pub fn at(self, revision: Option<&str>) -> Result<Self, NameProblem> {
         let Some(given) = revision else { return Ok(self) };
         if !is_revision(given) {
@@ -127,18 +127,18 @@ impl HubName {
         }
     }
 
-    /// The name as `org/name`.
+    /// Returns the name as `org/name`.
     pub fn repository(&self) -> String {
         format!("{}/{}", self.owner, self.model)
     }
 
-    /// The revision; `main` if none was given.
+    /// Returns the revision; `main` if none was given.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
 }
 
-/// Whether a text is a commit hash.
+/// Returns whether a text is a commit hash.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -155,14 +155,14 @@ fn is_part(part: &str) -> bool {
         && !part.contains("..")
 }
 
-/// Whether a text can be a tag. A tag is searched for in file names; a file name may include folders.
+/// Returns whether a text can be a tag. A tag is searched for in file names; a file name may include folders.
 fn is_tag(tag: &str) -> bool {
     tag.len() <= REVISION_MAX
         && tag.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/'))
         && tag.split('/').all(|part| !part.is_empty() && !part.chars().all(|c| c == '.'))
 }
 
-/// Whether a text can be a revision, which becomes a file name in the cache, in folders if it has slashes.
+/// Returns whether a text can be a revision, which becomes a file name in the cache, in folders if it has slashes.
 pub(crate) fn is_revision(revision: &str) -> bool {
     revision.len() <= REVISION_MAX
         && revision.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | '+'))

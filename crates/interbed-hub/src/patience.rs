@@ -24,7 +24,7 @@ impl Default for HubPatience {
 }
 
 impl HubPatience {
-    /// The wait that follows `wait`.
+    /// Returns the wait that follows `wait`.
     pub(crate) fn next(&self, wait: Duration) -> Duration {
         (wait * 2).min(self.wait_max)
     }

@@ -64,7 +64,7 @@ impl HubSettings {
     /// Reads the environment variables of this process, as Python's `huggingface_hub` does.
     ///
     /// # Errors
-    /// The address or the token is invalid, or no folder for the cache is known.
+    /// Fails if the address or the token is invalid, or no folder for the cache is known.
     pub fn from_env() -> Result<Self, SettingsProblem> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
@@ -116,7 +116,7 @@ fn under_home(path: &str, home: Option<String>) -> PathBuf {
     }
 }
 
-/// The token in a file, if there is one.
+/// Returns the token in a file, if there is one.
 fn read_token(path: &Path) -> Option<String> {
     // Opening a pipe that nobody writes to would block.
     let is_file = std::fs::metadata(path).map(|found| found.is_file());

@@ -47,12 +47,12 @@ impl FileSource {
         Self { web, resolve, direct: Mutex::new(None), ignores_ranges, is_told, path, size }
     }
 
-    /// Whether a server has sent the whole file in response to a request for a range.
+    /// Returns whether a server has sent the whole file in response to a request for a range.
     pub(crate) fn ignores_ranges(&self) -> bool {
         self.ignores_ranges.load(Ordering::Relaxed)
     }
 
-    /// The file's address at the Hub, for messages.
+    /// Returns the file's address at the Hub, for messages.
     pub(crate) fn address(&self) -> String {
         shown(&self.resolve)
     }

@@ -175,7 +175,7 @@ impl LocalHub {
         Self { hub: address, inside }
     }
 
-    /// The Hub's address, for HF_ENDPOINT.
+    /// Returns the Hub's address, for HF_ENDPOINT.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.hub)
     }
@@ -204,7 +204,7 @@ impl LocalHub {
         }
     }
 
-    /// The digest of a file.
+    /// Returns the digest of a file.
     pub fn digest(&self, repository: &str, path: &str) -> String {
         locked(&self.inside.files)[repository][path].blob.digits().to_owned()
     }
@@ -219,7 +219,7 @@ impl LocalHub {
         self.inside.gone.store(true, Ordering::Relaxed);
     }
 
-    /// The requests so far.
+    /// Returns the requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         locked(&self.inside.seen).clone()
     }

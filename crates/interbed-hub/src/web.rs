@@ -70,7 +70,7 @@ impl Web {
         Ok(Self { client, no_tls, endpoint, shown_endpoint, authorization, patience })
     }
 
-    /// The Hub's address, without secrets.
+    /// Returns the Hub's address, without secrets.
     pub(crate) fn endpoint(&self) -> &str {
         &self.shown_endpoint
     }
@@ -80,12 +80,12 @@ impl Web {
         self.patience
     }
 
-    /// Whether requests carry a token.
+    /// Returns whether requests carry a token.
     pub(crate) fn has_token(&self) -> bool {
         self.authorization.is_some()
     }
 
-    /// The address of `parts` below the endpoint; each part is one escaped component of the path.
+    /// Returns the address of `parts` below the endpoint; each part is one escaped component of the path.
     pub(crate) fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.endpoint.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -94,7 +94,7 @@ impl Web {
         url
     }
 
-    /// Whether an address is at the Hub itself, not at a server that the Hub redirects to.
+    /// Returns whether an address is at the Hub itself, not at a server that the Hub redirects to.
     pub(crate) fn is_endpoint(&self, url: &Url) -> bool {
         url.scheme() == self.endpoint.scheme()
             && url.host() == self.endpoint.host()
@@ -236,7 +236,7 @@ fn chain(error: &reqwest::Error) -> String {
     }
 }
 
-/// The address of the next page in a `Link` header.
+/// Returns the address of the next page in a `Link` header.
 fn next_page(header: &str, at: &Url) -> Option<Url> {
     header.split(',').find_map(|link| {
         let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;

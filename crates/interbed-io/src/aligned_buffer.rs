@@ -57,7 +57,7 @@ impl AlignedBuffer {
         self.start
     }
 
-    /// The whole buffer.
+    /// Returns the whole buffer.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `start` points to `len` initialised bytes that live as long as self; nothing writes while it is
         // borrowed.

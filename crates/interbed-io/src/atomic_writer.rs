@@ -25,7 +25,7 @@ impl AtomicWriter {
     /// Starts a file that will be called `path`. An existing file of that name stays as it is until `commit`.
     ///
     /// # Errors
-    /// [`IoError::Write`] if the directory is missing, full or not writable.
+    /// Fails with [`IoError::Write`] if the directory is missing, full or not writable.
     pub fn create(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref().to_owned();
         let fault = |source| IoError::Write { path: path.clone(), action: "create", source };

@@ -12,8 +12,8 @@ use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEn
 /// A range that was read before may be faster than others, as caches below the file are invisible here.
 ///
 /// # Errors
-/// [`IoError::Engine`] if the engine is not available, [`IoError::BadRequest`] if there is nothing to read or
-/// `chunk_bytes` is not a number of whole blocks, and any error of a read.
+/// Fails with [`IoError::Engine`] if the engine is not available, with [`IoError::BadRequest`] if there is nothing to
+/// read or `chunk_bytes` is not a number of whole blocks, and any error of a read.
 pub fn sequential_bandwidth(
     file: &Arc<dyn DirectRead>,
     range: Range<u64>,
@@ -72,7 +72,7 @@ impl Walk {
         Err(IoError::BadRequest { path, offset: range.start, len: chunk_bytes, needed: chunk_bytes, problem })
     }
 
-    /// Number of bytes in the range.
+    /// Returns the number of bytes in the range.
     pub(crate) fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }

@@ -17,7 +17,7 @@ impl BufferPart {
     /// Splits `buffer` into adjacent parts of these lengths, from its beginning.
     ///
     /// # Panics
-    /// If there are no parts, or the buffer is shorter.
+    /// Panics if there are no parts, or the buffer is shorter.
     pub fn split(buffer: AlignedBuffer, lens: impl Iterator<Item = usize>) -> Vec<Self> {
         let buffer = Arc::new(buffer);
         let mut at = 0usize;

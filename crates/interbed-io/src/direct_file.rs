@@ -27,8 +27,8 @@ impl DirectFile {
     /// Opens `path`, following symbolic links. A read of the first block shows whether direct reads work.
     ///
     /// # Errors
-    /// [`IoError::Open`] if it is missing or not permitted, [`IoError::NotRegular`] if it is neither a file nor a block
-    /// device, [`IoError::Read`] if its first block cannot be read.
+    /// Fails with [`IoError::Open`] if it is missing or not permitted, with [`IoError::NotRegular`] if it is neither a
+    /// file nor a block device, with [`IoError::Read`] if its first block cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         Self::open_with(path.as_ref(), OFlags::DIRECT)
     }
@@ -37,7 +37,7 @@ impl DirectFile {
     /// `open` does only where direct reads are refused.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// Fails for the reasons for which [`open`](Self::open) fails.
     pub fn open_buffered(path: impl AsRef<Path>) -> Result<Self, IoError> {
         Self::open_with(path.as_ref(), OFlags::empty())
     }
@@ -70,7 +70,7 @@ impl DirectFile {
         Ok(this)
     }
 
-    /// The properties by which a changed file is recognised.
+    /// Returns the properties by which a changed file is recognised.
     pub fn identity(&self) -> &FileIdentity {
         &self.identity
     }

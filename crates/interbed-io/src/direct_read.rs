@@ -12,13 +12,13 @@ use crate::{DIRECT_ALIGN, IoError};
 /// A file or block device that several threads can read at once, in aligned pieces past the page cache; in tests, a
 /// faulty or a slow file.
 pub trait DirectRead: Send + Sync {
-    /// The file's path, for messages.
+    /// Returns the file's path, for messages.
     fn path(&self) -> &Path;
 
     /// Length of the file in bytes when it was opened.
     fn len(&self) -> u64;
 
-    /// Whether the file was empty when it was opened.
+    /// Returns whether the file was empty when it was opened.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -28,21 +28,22 @@ pub trait DirectRead: Send + Sync {
     /// file. Short reads and interruptions are continued here.
     ///
     /// # Errors
-    /// [`IoError::Ended`] if the file ends before `needed` bytes were read, [`IoError::Read`] if the system fails,
-    /// [`IoError::BadRequest`] for an unaligned request. `buf` is then partly written and must not be used.
+    /// Fails with [`IoError::Ended`] if the file ends before `needed` bytes were read, with [`IoError::Read`] if the
+    /// system fails, with [`IoError::BadRequest`] for an unaligned request. `buf` is then partly written and must not
+    /// be used.
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError>;
 
     /// Checks that the file is still the one that was opened, by its length, times and inode.
     ///
     /// # Errors
-    /// [`IoError::Changed`] if it is not, [`IoError::Open`] if it cannot be examined.
+    /// Fails with [`IoError::Changed`] if it is not, with [`IoError::Open`] if it cannot be examined.
     fn check_unchanged(&self) -> Result<(), IoError>;
 
-    /// The descriptor for engines that call the kernel themselves; `None` if they must use
+    /// Returns the descriptor for engines that call the kernel themselves; `None` if they must use
     /// [`read_aligned_at`](Self::read_aligned_at). The descriptor is open for direct I/O.
     fn direct_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether reads bypass the page cache.
+    /// Returns whether reads bypass the page cache.
     fn is_direct(&self) -> bool {
         self.direct_fd().is_some()
     }
@@ -54,8 +55,8 @@ pub trait DirectWrite: DirectRead {
     /// does not grow.
     ///
     /// # Errors
-    /// [`IoError::Write`] if the system fails or the file is too short, [`IoError::BadRequest`] for an unaligned
-    /// request. The content of the range is unspecified after an error.
+    /// Fails with [`IoError::Write`] if the system fails or the file is too short, with [`IoError::BadRequest`] for an
+    /// unaligned request. The content of the range is unspecified after an error.
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError>;
 }
 

@@ -17,8 +17,8 @@ pub enum Urgency {
 }
 
 impl Urgency {
-    /// The longest time that an access gives way each time: a pass that reads without a pause may delay it, but cannot
-    /// block it forever.
+    /// Returns the longest time that an access gives way each time: a pass that reads without a pause may delay it, but
+    /// cannot block it forever.
     const fn patience(self) -> Duration {
         match self {
             Urgency::Pass => Duration::ZERO,

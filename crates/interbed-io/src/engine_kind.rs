@@ -17,7 +17,7 @@ impl EngineKind {
     /// Starts an engine that keeps up to `depth` (at least 1) reads in flight.
     ///
     /// # Errors
-    /// [`IoError::Engine`] if this machine does not allow the engine.
+    /// Fails with [`IoError::Engine`] if this machine does not allow the engine.
     pub fn start<B>(self, depth: usize) -> Result<Box<dyn ReadEngine<B>>, IoError>
     where
         B: AsMut<[u8]> + Send + 'static,
@@ -28,7 +28,7 @@ impl EngineKind {
         })
     }
 
-    /// The display name, as returned by [`ReadEngine::name`].
+    /// Returns the display name, as returned by [`ReadEngine::name`].
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Pread => reader_pool::NAME,

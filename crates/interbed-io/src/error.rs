@@ -156,7 +156,7 @@ impl fmt::Display for FileChange {
 }
 
 impl IoError {
-    /// The system's error number, if the system failed.
+    /// Returns the system's error number, if the system failed.
     pub fn errno(&self) -> Option<i32> {
         match self {
             IoError::Open { source, .. }

@@ -27,8 +27,8 @@ impl ExactFile {
     /// may hold a packed store.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the file is missing or not permitted, [`IoError::NotRegular`] if it is a directory, a pipe,
-    /// …
+    /// Fails with [`IoError::Open`] if the file is missing or not permitted, with [`IoError::NotRegular`] if it is a
+    /// directory, a pipe, …
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref();
         let open_error = |source| IoError::Open { path: path.to_owned(), source };

@@ -24,7 +24,7 @@ pub(crate) struct FixedFile {
 }
 
 impl FixedFile {
-    /// Whether a file can have this length: a positive number of whole blocks.
+    /// Returns whether a file can have this length: a positive number of whole blocks.
     pub(crate) fn can_have(len: u64) -> bool {
         len > 0 && len.is_multiple_of(DIRECT_ALIGN as u64) && i64::try_from(len).is_ok()
     }

@@ -38,7 +38,7 @@ impl FileIdentity {
         (metadata.dev(), metadata.ino(), metadata.rdev())
     }
 
-    /// How the file changed between `self` and `now`, if it did.
+    /// Returns how the file changed between `self` and `now`, if it did.
     pub fn change_to(&self, now: &Self) -> Option<FileChange> {
         if self.inode != now.inode {
             Some(FileChange::Replaced)
@@ -85,8 +85,8 @@ impl FileIdentity {
     }
 }
 
-/// Whether a file system of this kind, from `statfs`, is an image that was written as a whole: its ctime is the time of
-/// modification, and another image may have the same time for other content.
+/// Returns whether a file system of this kind, from `statfs`, is an image that was written as a whole: its ctime is the
+/// time of modification, and another image may have the same time for other content.
 fn is_image(kind: u64) -> bool {
     const CRAMFS: u64 = 0x28cd_3d45;
     const EROFS: u64 = 0xe0f5_e1e2;

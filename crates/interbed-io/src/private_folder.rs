@@ -28,8 +28,8 @@ impl PrivateFolder {
     /// Opens the folder at `path`, and creates it for this user alone if need be.
     ///
     /// # Errors
-    /// [`IoError::NotPrivate`] if it belongs to another user, others can write to it, or another user's link leads to
-    /// it; [`IoError::Write`] and [`IoError::Open`] if the system refuses.
+    /// Fails with [`IoError::NotPrivate`] if it belongs to another user, others can write to it, or another user's link
+    /// leads to it; [`IoError::Write`] and [`IoError::Open`] if the system refuses.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref().to_owned();
         let fault = |source| IoError::Open { path: path.clone(), source };
@@ -58,15 +58,15 @@ impl PrivateFolder {
         Err(IoError::NotPrivate { path, problem })
     }
 
-    /// The folder's path when it was opened.
+    /// Returns the folder's path when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of everything in the folder, in no particular order.
+    /// Returns the names of everything in the folder, in no particular order.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the system fails.
+    /// Fails with [`IoError::Open`] if the system fails.
     pub fn names(&self) -> Result<Vec<String>, IoError> {
         let fault = |errno: Errno| IoError::Open { path: self.path.clone(), source: errno.into() };
         let mut names = Vec::new();
@@ -81,8 +81,8 @@ impl PrivateFolder {
     /// Opens a file for reading and writing; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`IoError::NotPrivate`] if it is a link, not a regular file, belongs to another user, or can be written to by
-    /// others; [`IoError::Open`] if the system fails.
+    /// Fails with [`IoError::NotPrivate`] if it is a link, not a regular file, belongs to another user, or can be
+    /// written to by others; with [`IoError::Open`] if the system fails.
     pub fn open_file(&self, name: &str) -> Result<Option<File>, IoError> {
         match self.at(name, OFlags::empty()) {
             Err(IoError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -93,7 +93,7 @@ impl PrivateFolder {
     /// Opens a file for reading and writing, and creates an empty one if it does not exist.
     ///
     /// # Errors
-    /// Those of [`open_file`](Self::open_file).
+    /// Fails for the reasons for which [`open_file`](Self::open_file) fails.
     pub fn open_or_create(&self, name: &str) -> Result<File, IoError> {
         loop {
             if let Some(file) = self.open_file(name)? {
@@ -109,7 +109,7 @@ impl PrivateFolder {
     /// Creates a file that only this user may read and write.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the system fails, or if anything has this name.
+    /// Fails with [`IoError::Open`] if the system fails, or if anything has this name.
     pub fn create_new(&self, name: &str) -> Result<File, IoError> {
         self.at(name, OFlags::CREATE | OFlags::EXCL)
     }
@@ -132,7 +132,7 @@ impl PrivateFolder {
     /// Removes a file, if it exists.
     ///
     /// # Errors
-    /// [`IoError::Write`] if the system fails.
+    /// Fails with [`IoError::Write`] if the system fails.
     pub fn remove(&self, name: &str) -> Result<(), IoError> {
         match unlinkat(&self.folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -46,8 +46,8 @@ impl Default for ProbeLimits {
 /// stopped, so that it does not measure caches below the file.
 ///
 /// # Errors
-/// [`IoError::BadRequest`] if the range is empty, [`IoError::Engine`] if no thread can be started, and any error of a
-/// read.
+/// Fails with [`IoError::BadRequest`] if the range is empty, with [`IoError::Engine`] if no thread can be started, and
+/// any error of a read.
 pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits) -> Result<ReadSettings, IoError> {
     let mut began = Instant::now();
     let uring = file.direct_fd().is_some() && start(EngineKind::Uring, 1).is_ok();

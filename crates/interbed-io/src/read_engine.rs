@@ -22,7 +22,7 @@ pub trait ReadEngine<B>: Send {
     /// Waits for a completion; `None` if nothing is in flight.
     fn wait(&mut self) -> Option<ReadDone<B>>;
 
-    /// Number of requests that were submitted and have not come back.
+    /// Returns the number of requests that were submitted and have not come back.
     fn in_flight(&self) -> usize;
 
     /// Display name of the engine.
@@ -77,7 +77,7 @@ impl<B: AsMut<[u8]>> ReadRequest<B> {
     }
 }
 
-/// The front part of a buffer, into which the bytes are read.
+/// Returns the front part of a buffer, into which the bytes are read.
 pub(crate) fn front<'a, B: AsMut<[u8]>>(
     buffer: &'a mut B,
     len: usize,
@@ -91,7 +91,7 @@ pub(crate) fn front<'a, B: AsMut<[u8]>>(
     })
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())

@@ -35,7 +35,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReaderPool<B> {
     /// Starts `depth` workers, at least one.
     ///
     /// # Errors
-    /// [`IoError::Engine`] if the system does not allow that many threads.
+    /// Fails with [`IoError::Engine`] if the system does not allow that many threads.
     pub fn new(depth: usize) -> Result<Self, IoError> {
         let state = Mutex::new(QueueState { requests: VecDeque::new(), closed: false });
         let queue = Arc::new(Queue { state, changed: Condvar::new() });
@@ -108,7 +108,7 @@ impl<B> Queue<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next request; sleeps until there is one. `None` once the pool is closed.
+    /// Returns the next request; sleeps until there is one. `None` once the pool is closed.
     fn next(&self) -> Option<ReadRequest<B>> {
         let mut state = self.lock();
         loop {

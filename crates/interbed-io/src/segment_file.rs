@@ -31,8 +31,8 @@ impl SegmentFile {
     /// Opens the file `name` in `folder`, and creates it or changes its length to `len` bytes if need be.
     ///
     /// # Errors
-    /// [`IoError::BadRequest`] if `len` is no multiple of [`DIRECT_ALIGN`], those of [`PrivateFolder::open_file`],
-    /// [`IoError::Write`] if the disk has no room.
+    /// Fails with [`IoError::BadRequest`] if `len` is no multiple of [`DIRECT_ALIGN`], those of
+    /// [`PrivateFolder::open_file`], with [`IoError::Write`] if the disk has no room.
     pub fn create(folder: &PrivateFolder, name: &str, len: u64) -> Result<Self, IoError> {
         let path = folder.path().join(name);
         if !FixedFile::can_have(len) {
@@ -66,7 +66,7 @@ impl SegmentFile {
     /// Opens an existing file in `folder`.
     ///
     /// # Errors
-    /// [`IoError::Open`] if it does not exist, and those of [`PrivateFolder::open_file`].
+    /// Fails with [`IoError::Open`] if it does not exist, and those of [`PrivateFolder::open_file`].
     pub fn open(folder: &PrivateFolder, name: &str) -> Result<Self, IoError> {
         let path = folder.path().join(name);
         let Some(file) = folder.open_file(name)? else {

@@ -100,10 +100,10 @@ impl SwapFile {
         Ok(Self::settle(FixedFile::new(file, path.clone(), len))?)
     }
 
-    /// Whether files in `directory` use memory rather than disk space.
+    /// Returns whether files in `directory` use memory rather than disk space.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the directory is missing, or the system cannot tell.
+    /// Fails with [`IoError::Open`] if the directory is missing, or the system cannot tell.
     pub fn is_in_memory(directory: impl AsRef<Path>) -> Result<bool, IoError> {
         is_in_memory(directory.as_ref())
     }

@@ -56,7 +56,7 @@ impl Trials {
         Self { memory_bytes, uring, stage: Stage::Depths, queue: VecDeque::new(), results: Vec::new() }
     }
 
-    /// The next candidate to try.
+    /// Returns the next candidate to try.
     pub(crate) fn next(&mut self) -> Option<Candidate> {
         loop {
             if let Some(candidate) = self.queue.pop_front() {
@@ -88,8 +88,8 @@ impl Trials {
         if best > 0.0 { (candidate.depth * candidate.chunk_bytes) as f64 / best } else { 0.0 }
     }
 
-    /// The best candidate and its bytes per second. Among equals it prefers the most usual one: threads rather than
-    /// io_uring, which not every machine has; then by the number of reads in flight; then by the chunk size.
+    /// Returns the best candidate and its bytes per second. Among equals it prefers the most usual one: threads rather
+    /// than io_uring, which not every machine has; then by the number of reads in flight; then by the chunk size.
     pub(crate) fn choose(&self) -> (Candidate, f64) {
         if let [(only, sample)] = self.results[..] {
             // The disk was so slow, if only once, that time ran out after one candidate, so there is nothing to
@@ -136,19 +136,19 @@ impl Trials {
         if ranking.len() > 1 { finalists } else { Vec::new() }
     }
 
-    /// The candidates that fit into memory and have not been tried.
+    /// Returns the candidates that fit into memory and have not been tried.
     fn fitting<const N: usize>(&self, candidates: [Candidate; N]) -> Vec<Candidate> {
         let tried = |candidate: &Candidate| self.results.iter().any(|(known, _)| known == candidate);
         candidates.into_iter().filter(|candidate| self.fits(candidate) && !tried(candidate)).collect()
     }
 
-    /// Whether the candidate's buffers fit into memory; one block always does.
+    /// Returns whether the candidate's buffers fit into memory; one block always does.
     fn fits(&self, candidate: &Candidate) -> bool {
         let least = candidate.depth == 1 && candidate.chunk_bytes == DIRECT_ALIGN;
         least || candidate.depth * candidate.chunk_bytes <= self.memory_bytes
     }
 
-    /// The usual chunk size, or a smaller one if memory cannot hold four usual chunks.
+    /// Returns the usual chunk size, or a smaller one if memory cannot hold four usual chunks.
     fn usual_chunk(&self) -> usize {
         let quarter = (self.memory_bytes / 4).checked_ilog2().map_or(0, |log| 1 << log);
         quarter.clamp(DIRECT_ALIGN, CHUNK_USUAL)

@@ -53,7 +53,7 @@ impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
     /// Sets up a ring of `depth` entries, at least one and at most 256.
     ///
     /// # Errors
-    /// [`IoError::Engine`] where the kernel lacks io_uring, or a container or a setting forbids it.
+    /// Fails with [`IoError::Engine`] where the kernel lacks io_uring, or a container or a setting forbids it.
     pub fn new(depth: usize) -> Result<Self, IoError> {
         let fault = |source| IoError::Engine { engine: NAME, source };
         let depth = depth.clamp(1, DEPTH_MAX);
@@ -179,7 +179,7 @@ impl<B> UringReader<B> {
         }
     }
 
-    /// Number of reads whose entries are in the ring.
+    /// Returns the number of reads whose entries are in the ring.
     fn slots_taken(&self) -> usize {
         self.slots.iter().flatten().count()
     }
@@ -274,7 +274,7 @@ fn entry_of<B: AsMut<[u8]>>(slot: &mut Slot<B>) -> Result<Option<squeue::Entry>,
     Ok(Some(entry.offset(*offset + next as u64).build()))
 }
 
-/// The next completion: the slot's index, and the number of bytes read or the system's error.
+/// Returns the next completion: the slot's index, and the number of bytes read or the system's error.
 fn next_completion(ring: &mut IoUring) -> Option<(usize, io::Result<usize>)> {
     let entry = ring.completion().next()?;
     let result = entry.result();
@@ -282,14 +282,14 @@ fn next_completion(ring: &mut IoUring) -> Option<(usize, io::Result<usize>)> {
     Some((usize::try_from(entry.user_data()).unwrap_or(usize::MAX), outcome))
 }
 
-/// Whether the error is a lack of a resource that will become available again.
+/// Returns whether the error is a lack of a resource that will become available again.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [Errno::AGAIN, Errno::NOMEM, Errno::BUSY];
     Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// Whether a read was interrupted for a reason unrelated to the file; an exiting thread cancels the reads that it
-/// submitted.
+/// Returns whether a read was interrupted for a reason unrelated to the file; an exiting thread cancels the reads that
+/// it submitted.
 fn is_interruption(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| [Errno::INTR, Errno::CANCELED].contains(&errno))
 }

@@ -135,7 +135,7 @@ impl WriteTarget {
         self.temporary.as_deref()
     }
 
-    /// Whether the target is a block device.
+    /// Returns whether the target is a block device.
     pub fn is_device(&self) -> bool {
         self.temporary.is_none()
     }
@@ -197,7 +197,7 @@ impl WriteTarget {
     /// Opens the target for reading, at its current length.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the system refuses a second handle.
+    /// Fails with [`IoError::Open`] if the system refuses a second handle.
     pub fn reader(&self) -> Result<ExactFile, IoError> {
         let path = self.temporary.as_ref().unwrap_or(&self.path);
         let fault = |source| IoError::Open { path: path.clone(), source };

@@ -21,10 +21,10 @@ pub struct EndpointError {
 }
 
 impl Endpoint {
-    /// The addresses that the name has.
+    /// Returns the addresses that the name has.
     ///
     /// # Errors
-    /// When the name is unknown.
+    /// Fails if the name is unknown.
     pub(crate) fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let host = if self.host == "*" { "0.0.0.0" } else { &self.host };
         Ok((host, self.port).to_socket_addrs()?.collect())

@@ -37,7 +37,7 @@ impl Journal {
         self.next - 1
     }
 
-    /// The first kept batch whose number is `number` or more.
+    /// Returns the first kept batch whose number is `number` or more.
     pub(crate) fn from(&self, number: u64) -> Option<Numbered> {
         let first = self.batches.front()?.number;
         let index = usize::try_from(number.saturating_sub(first)).ok()?;

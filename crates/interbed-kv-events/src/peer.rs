@@ -53,7 +53,7 @@ impl Peer {
         if types.contains(&theirs.as_str()) { Ok(()) } else { Err(invalid(WireError::SocketType(theirs))) }
     }
 
-    /// The next thing that the peer says. Nothing is lost if this is dropped before it ends.
+    /// Returns the next thing that the peer says. Nothing is lost if this is dropped before it ends.
     pub(crate) async fn listen(&mut self) -> io::Result<Said> {
         loop {
             let Frame { is_command, more, body } = self.frame().await?;

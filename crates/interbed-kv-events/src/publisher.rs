@@ -85,7 +85,7 @@ impl EventPublisher {
     /// Listens, with a thread for all connections. Nothing is told before the [size of blocks](Self::of_blocks) is.
     ///
     /// # Errors
-    /// See [`PublishError`].
+    /// Fails for one of the reasons in [`PublishError`].
     pub fn bind(config: PublisherConfig) -> Result<Self, PublishError> {
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(1)

@@ -56,7 +56,7 @@ pub(crate) fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), Wire
     if greeting[12..32] != *MECHANISM { Err(WireError::Mechanism) } else { Ok(()) }
 }
 
-/// The command that says what kind of socket this is.
+/// Returns the command that says what kind of socket this is.
 pub(crate) fn ready(socket_type: &str) -> Vec<u8> {
     let mut body = vec![5];
     body.extend(b"READY");
@@ -67,7 +67,7 @@ pub(crate) fn ready(socket_type: &str) -> Vec<u8> {
     encode(COMMAND, &body)
 }
 
-/// The frames of a message.
+/// Returns the frames of a message.
 pub(crate) fn message<'f>(frames: impl IntoIterator<Item = &'f [u8]>) -> Vec<u8> {
     let mut frames = frames.into_iter().peekable();
     let mut bytes = Vec::new();
@@ -77,7 +77,7 @@ pub(crate) fn message<'f>(frames: impl IntoIterator<Item = &'f [u8]>) -> Vec<u8>
     bytes
 }
 
-/// The answer to a `PING`, which has the same context.
+/// Returns the answer to a `PING`, which has the same context.
 pub(crate) fn pong(context: &[u8]) -> Vec<u8> {
     encode(COMMAND, &[b"\x04PONG", context].concat())
 }
@@ -124,7 +124,7 @@ pub(crate) fn command(body: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length.into())
 }
 
-/// The kind of socket that a `READY` names.
+/// Returns the kind of socket that a `READY` names.
 pub(crate) fn socket_type(ready: &Frame) -> Result<String, WireError> {
     let (name, mut properties) = command(&ready.body).filter(|_| ready.is_command).ok_or(WireError::Ready)?;
     if name != b"READY" {

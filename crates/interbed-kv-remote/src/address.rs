@@ -120,8 +120,8 @@ impl fmt::Debug for StoreAddress {
 }
 
 impl StoreAddress {
-    /// The store that is there. Nothing is sent: whether it answers is found out when it is asked. What it may forget
-    /// it is told to after `ttl`, where it can be told.
+    /// Returns the store that is there. Nothing is sent: whether it answers is found out when it is asked. What it may
+    /// forget it is told to after `ttl`, where it can be told.
     ///
     /// # Errors
     /// [`AddressError::Refused`]: what else is missing.

@@ -14,7 +14,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + S
 
 /// A store of objects by name, which others write to as well.
 pub trait BlobStore: Send + Sync {
-    /// The object of this name, if there is one: no more than its last `most` bytes, however long others have made it.
+    /// Returns the object of this name, if there is one: no more than its last `most` bytes, however long others have
+    /// made it.
     fn get<'a>(&'a self, name: &'a str, most: usize) -> StoreFuture<'a, Option<Vec<u8>>>;
 
     /// Keeps `object` under this name, in place of what was there.

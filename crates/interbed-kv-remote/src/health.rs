@@ -26,7 +26,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Whether it is left alone now.
+    /// Returns whether it is left alone now.
     pub(crate) fn is_paused(&self, now: Instant) -> bool {
         self.paused_until.is_some_and(|until| now < until)
     }
@@ -72,8 +72,8 @@ impl Health {
         within >= FAILED
     }
 
-    /// How long an answer is expected to take; zero if that is not known, or was not measured for long: then it is
-    /// tried.
+    /// Returns how long an answer is expected to take; zero if that is not known, or was not measured for long: then it
+    /// is tried.
     pub(crate) fn answer(&self, now: Instant) -> Duration {
         let lately = self.answer.filter(|&(_, at)| now.saturating_duration_since(at) < PAUSES.1);
         Duration::from_secs_f64(lately.map_or(0.0, |(seconds, _)| seconds))

@@ -45,12 +45,12 @@ impl Patience {
 }
 
 impl Wait {
-    /// How long a fetch of which `filled` blocks have come may have taken.
+    /// Returns how long a fetch of which `filled` blocks have come may have taken.
     pub(crate) fn until(self, filled: usize) -> Duration {
         self.first.saturating_add(self.each.saturating_mul(u32::try_from(filled).unwrap_or(u32::MAX)))
     }
 
-    /// Whether asking makes sense, where the first block takes `answer` to come.
+    /// Returns whether asking makes sense, where the first block takes `answer` to come.
     pub(crate) fn covers(self, answer: Duration) -> bool {
         answer < self.first
     }

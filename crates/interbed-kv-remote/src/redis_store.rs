@@ -60,7 +60,7 @@ impl RedisStore {
         Ok(Self { client, config, root, ttl: ttl.map(|ttl| ttl.as_secs().max(1)), idle, turns })
     }
 
-    /// The server's answer to one command. Whoever drops this closes the connection.
+    /// Returns the server's answer to one command. Whoever drops this closes the connection.
     async fn ask<T: FromRedisValue>(&self, command: Cmd) -> Result<T, String> {
         let _turn = self.turns.acquire().await.map_err(|closed| closed.to_string())?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();

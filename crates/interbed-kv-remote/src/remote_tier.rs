@@ -130,7 +130,7 @@ impl RemoteTier {
     /// what they sign and name with the same `secret`.
     ///
     /// # Errors
-    /// See [`RemoteTierError`].
+    /// Fails for one of the reasons in [`RemoteTierError`].
     pub fn open(
         store: Arc<dyn BlobStore>,
         secret: [u8; 32],
@@ -188,8 +188,8 @@ impl RemoteTier {
         self.reading.answer(Instant::now())
     }
 
-    /// Whether the store should be asked for the next `blocks` blocks of a sequence, which would be computed in so many
-    /// seconds, as far as that is known.
+    /// Returns whether the store should be asked for the next `blocks` blocks of a sequence, which would be computed in
+    /// so many seconds, as far as that is known.
     pub fn is_worth_asking(&self, blocks: usize, computing: Option<f64>) -> bool {
         let now = Instant::now();
         if blocks == 0 || self.reading.is_paused(now) {
@@ -214,7 +214,8 @@ impl RemoteTier {
         self.fetches.insert(id, flight);
     }
 
-    /// Whether a block of this name should be [staged](Self::stage) now; `class` is what memory knows of its use.
+    /// Returns whether a block of this name should be [staged](Self::stage) now; `class` is what memory knows of its
+    /// use.
     pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
         if self.writing.is_paused(Instant::now()) || self.known.contains_key(&key) {
             return false;
@@ -226,12 +227,12 @@ impl RemoteTier {
         is_worth || self.stats.skipped_blocks.is_multiple_of(SAMPLED)
     }
 
-    /// How many blocks can be staged now.
+    /// Returns how many blocks can be staged now.
     pub fn room(&self) -> usize {
         self.buffers - self.stats.queued_blocks
     }
 
-    /// How many blocks can be staged while nothing is being written.
+    /// Returns how many blocks can be staged while nothing is being written.
     pub fn buffers(&self) -> usize {
         self.buffers
     }
@@ -432,7 +433,7 @@ impl RemoteTier {
         }
     }
 
-    /// Whether nothing is in flight.
+    /// Returns whether nothing is in flight.
     pub fn is_settled(&self) -> bool {
         self.stats.queued_blocks == 0 && self.fetches.is_empty() && self.ended.is_empty()
     }
@@ -455,7 +456,7 @@ impl RemoteTier {
 }
 
 impl RemoteStats {
-    /// Whether the store is left alone now.
+    /// Returns whether the store is left alone now.
     pub fn is_paused(&self) -> bool {
         self.paused_until.is_some_and(|until| Instant::now() < until)
     }

@@ -46,7 +46,7 @@ impl S3Store {
     }
 }
 
-/// The first of these variables that says something.
+/// Returns the first of these variables that says something.
 fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.trim().is_empty()))
 }

@@ -55,12 +55,12 @@ impl FaultyStore {
         self.lock().faults = faults;
     }
 
-    /// How many objects it has.
+    /// Returns how many objects it has.
     pub fn num_objects(&self) -> usize {
         self.lock().objects.len()
     }
 
-    /// How often it was asked for an object, and given one.
+    /// Returns how often it was asked for an object, and given one.
     pub fn asked(&self) -> (u64, u64) {
         let state = self.lock();
         (state.reads, state.writes)
@@ -125,14 +125,14 @@ impl State {
         if fails { Err("the store has failed".into()) } else { Ok(()) }
     }
 
-    /// How long the answer to a read takes; `None` if it never comes.
+    /// Returns how long the answer to a read takes; `None` if it never comes.
     fn read_delay(&mut self) -> Option<Duration> {
         let delay = self.delay(|faults| faults.read_silent)?;
         self.reads += 1;
         self.faults.reads_answered.is_none_or(|most| self.reads <= most).then_some(delay)
     }
 
-    /// How long an answer takes; `None` if it never comes.
+    /// Returns how long an answer takes; `None` if it never comes.
     fn delay(&mut self, silent: impl Fn(&StoreFaults) -> u32) -> Option<Duration> {
         (!self.strikes(silent)).then_some(self.faults.delay)
     }

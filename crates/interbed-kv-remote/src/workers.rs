@@ -195,7 +195,7 @@ async fn probe(store: Arc<dyn BlobStore>, prefix: String) {
     );
 }
 
-/// How many objects of so many bytes are asked for at a time.
+/// Returns how many objects of so many bytes are asked for at a time.
 fn asked(object: usize) -> usize {
     (ASKED_BYTES / object.max(1)).clamp(2, ASKED)
 }

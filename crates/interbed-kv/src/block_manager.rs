@@ -78,7 +78,7 @@ impl BlockManager {
     /// Makes a manager with all blocks free and the eviction policy of [`KvConfig::eviction`].
     ///
     /// # Errors
-    /// When `config` is invalid.
+    /// Fails if `config` is invalid.
     pub fn new(config: KvConfig) -> Result<Self, KvConfigError> {
         // Checked before anything is allocated in sizes that `config` gives.
         config.check()?;
@@ -90,7 +90,7 @@ impl BlockManager {
     /// `config.num_blocks`, and the given hasher, for tests that force collisions.
     ///
     /// # Errors
-    /// When `config` is invalid.
+    /// Fails if `config` is invalid.
     pub fn with_parts(
         config: KvConfig,
         hasher: ChainHasher,
@@ -203,7 +203,7 @@ impl BlockManager {
     /// watermark does not apply here.
     ///
     /// # Errors
-    /// When too few blocks are available, or `id` already holds blocks. Nothing has changed then.
+    /// Fails if too few blocks are available, or `id` already holds blocks. Nothing has changed then.
     pub fn allocate(
         &mut self,
         id: SequenceId,
@@ -310,7 +310,7 @@ impl BlockManager {
     /// block boundary, or to replace a partial block that is shared: see [`take_copies`](Self::take_copies).
     ///
     /// # Errors
-    /// When too few blocks are available, or `id` is not resident. Nothing has changed then.
+    /// Fails if too few blocks are available, or `id` is not resident. Nothing has changed then.
     pub fn append(&mut self, id: SequenceId, token_ids: &[TokenId]) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         let table = tables.resident(id)?;
@@ -329,7 +329,7 @@ impl BlockManager {
     /// which is what speculation needs. A later [`append`](Self::append) uses these blocks.
     ///
     /// # Errors
-    /// When [`append`](Self::append) of `count` tokens would fail.
+    /// Fails if [`append`](Self::append) of `count` tokens would fail.
     pub fn ensure_num_empty_slots(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         grow(tables.resident(id)?, count, id, config, cache, transfers, counters)
@@ -376,8 +376,8 @@ impl BlockManager {
     /// place.
     ///
     /// # Errors
-    /// When `parent` is not resident, `child` already holds blocks, or `parent` has tokens that were not computed and
-    /// committed. Nothing has changed then.
+    /// Fails if `parent` is not resident, `child` already holds blocks, or `parent` has tokens that were not computed
+    /// and committed. Nothing has changed then.
     pub fn fork(&mut self, parent: SequenceId, child: SequenceId) -> Result<(), BlockError> {
         if self.tables.get(child).is_some() {
             return Err(BlockError::AlreadyHeld(child));
@@ -573,7 +573,8 @@ fn grow(
     Ok(())
 }
 
-/// The number of blocks that `table` has in memory with `count` more slots, and how many of them must be taken now.
+/// Returns the number of blocks that `table` has in memory with `count` more slots, and how many of them must be taken
+/// now.
 fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> (usize, usize) {
     // On overflow, the result is larger than any pool.
     let need = blocks_for(table.num_tokens().saturating_add(count), block_size) - table.below();

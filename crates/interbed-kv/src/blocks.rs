@@ -300,7 +300,7 @@ impl Blocks {
     /// Returns the withdrawn block with the lowest id.
     ///
     /// # Panics
-    /// When no block is withdrawn.
+    /// Panics if no block is withdrawn.
     fn lowest_withdrawn(&mut self) -> BlockId {
         while !self.entries[self.first_withdrawn].is(Entry::WITHDRAWN) {
             self.first_withdrawn += 1;

@@ -277,7 +277,7 @@ impl Cache {
     /// Takes an empty block for one table to write to: a free one, or else a cached one that is evicted for it.
     ///
     /// # Panics
-    /// When no block is [`available`](Self::available); callers check that first.
+    /// Panics if no block is [`available`](Self::available); callers check that first.
     pub(crate) fn take(&mut self, taker: Taker) -> BlockId {
         self.take_with(taker, &[], None).0
     }
@@ -381,7 +381,7 @@ impl Cache {
     /// Takes a slot for the content of `block`, with one holder.
     ///
     /// # Panics
-    /// When no slot is free; callers check that first.
+    /// Panics if no slot is free; callers check that first.
     pub(crate) fn take_slot(&mut self, block: BlockId) -> SwapSlot {
         let content = self.blocks.content(block);
         self.contents.add_slot(content);

@@ -183,7 +183,7 @@ impl Contents {
     /// Returns the content and the remaining tokens.
     ///
     /// # Panics
-    /// When there are more contents than locations, which is impossible.
+    /// Panics if there are more contents than locations, which is impossible.
     #[inline]
     pub(crate) fn create<'t>(
         &mut self,
@@ -231,7 +231,7 @@ impl Contents {
         self.node(content).filled.into()
     }
 
-    /// The tokens of a full content. For a partial one, arbitrary tokens follow its own.
+    /// Returns the tokens of a full content. For a partial one, arbitrary tokens follow its own.
     pub(crate) fn tokens(&self, content: ContentId) -> &[TokenId] {
         &self.tokens[content.index() * self.block_size..][..self.block_size]
     }
@@ -271,7 +271,7 @@ impl Contents {
         }
     }
 
-    /// Whether `content` lies in any slot.
+    /// Returns whether `content` lies in any slot.
     pub(crate) fn is_below(&self, content: ContentId) -> bool {
         self.node(content).below
     }
@@ -323,7 +323,7 @@ impl Contents {
         CacheChange::Stored { hash: node.hash, parent, tokens: self.tokens(content) }
     }
 
-    /// Whether no findable content continues `content`.
+    /// Returns whether no findable content continues `content`.
     pub(crate) fn is_leaf(&self, content: ContentId) -> bool {
         self.node(content).children == 0
     }
@@ -348,7 +348,7 @@ impl Contents {
         length
     }
 
-    /// The findable content with this hash, parent and tokens. The hash only says where to look.
+    /// Returns the findable content with this hash, parent and tokens. The hash only says where to look.
     #[inline]
     pub(crate) fn find(&self, hash: BlockHash, parent: Parent, tokens: &[TokenId]) -> Option<ContentId> {
         self.candidates(self.bucket(hash)).find(|&candidate| self.is_equal(candidate, hash, parent, tokens))
@@ -456,7 +456,7 @@ impl Contents {
         }
     }
 
-    /// The block of `parent`, or its hash if it is a root.
+    /// Returns the block of `parent`, or its hash if it is a root.
     #[inline]
     pub(crate) fn parent_block(&self, parent: Parent) -> Result<BlockId, BlockHash> {
         match parent.get().expect("only a content that continues something has such a parent") {
@@ -486,7 +486,7 @@ impl Contents {
         self.num_contents -= 1;
     }
 
-    /// The hash that children of `parent`, which must exist, are hashed from.
+    /// Returns the hash that children of `parent`, which must exist, are hashed from.
     fn hash_of(&self, parent: Parent) -> BlockHash {
         match parent.get().expect("only a content that continues something has such a parent") {
             Continues::Root(root) => self.roots.hash(root),

@@ -124,7 +124,7 @@ impl ChainHasher {
     /// little-endian bytes each.
     ///
     /// # Panics
-    /// When `tokens` is longer than [`BLOCK_SIZE_MAX`].
+    /// Panics if `tokens` is longer than [`BLOCK_SIZE_MAX`].
     pub fn block(&self, previous: BlockHash, tokens: &[TokenId]) -> BlockHash {
         // Clearing a buffer for the largest block would take longer than hashing a block of usual size.
         match tokens.len() {
@@ -137,7 +137,7 @@ impl ChainHasher {
     /// before the first of these blocks.
     ///
     /// # Panics
-    /// When `block_size` is above [`BLOCK_SIZE_MAX`].
+    /// Panics if `block_size` is above [`BLOCK_SIZE_MAX`].
     pub(crate) fn chain(
         &self,
         mut last: BlockHash,

@@ -24,12 +24,12 @@ pub(crate) struct RootTable {
 }
 
 impl RootTable {
-    /// The number of `root`, if it has a holder.
+    /// Returns the number of `root`, if it has a holder.
     pub(crate) fn find(&self, root: &ChainRoot) -> Option<RootId> {
         self.ids.get(root).copied()
     }
 
-    /// The number of `root`, with one more holder.
+    /// Returns the number of `root`, with one more holder.
     pub(crate) fn hold(&mut self, root: &ChainRoot, hasher: &ChainHasher) -> RootId {
         if let Some(id) = self.find(root) {
             self.hold_again(id);

@@ -42,7 +42,7 @@ impl Slots {
     /// Takes a free slot for `content`, with one holder.
     ///
     /// # Panics
-    /// When no slot is free; callers check that first.
+    /// Panics if no slot is free; callers check that first.
     pub(crate) fn take(&mut self, content: ContentId) -> SwapSlot {
         let slot = self.free.pop().expect("a slot is taken only when one is free");
         self.entries[slot.index()] = Entry { holders: 1, content };

@@ -235,7 +235,7 @@ impl Tables {
     /// Returns the table of `id`, if it is resident.
     ///
     /// # Errors
-    /// When `id` has no table, or is not resident.
+    /// Fails if `id` has no table, or is not resident.
     pub(crate) fn resident(&mut self, id: SequenceId) -> Result<&mut Table, BlockError> {
         let table = self.tables.get_mut(&id).ok_or(BlockError::NotHeld(id))?;
         table.expect_resident(id)?;

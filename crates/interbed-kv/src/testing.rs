@@ -58,7 +58,7 @@ const STEPS_PER_EPISODE: usize = 1000;
 /// Runs episodes of random operations, and checks everything after each operation. Returns the figures of each episode.
 ///
 /// # Panics
-/// When a check fails; the seed of that episode is printed before.
+/// Panics if a check fails; the seed of that episode is printed before.
 pub fn run(case: &Case) -> Vec<KvStats> {
     let replay = std::env::var("INTERBED_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
     let seeds = match replay {

@@ -475,7 +475,7 @@ impl Tier {
     /// Checks what must be true after every call.
     ///
     /// # Panics
-    /// When any of it is false.
+    /// Panics if any of it is false.
     pub fn assert_sound(&self) {
         let state = |number: &u32| self.segments[*number as usize].state;
         assert!(self.free.iter().all(|number| state(number) == SegmentState::Free));

@@ -25,10 +25,10 @@ pub const POLICIES: [EvictionKind; 6] = [
     EvictionKind::new("2q", |num_blocks| Box::new(two_queue::TwoQueue::new(num_blocks))),
 ];
 
-/// The policy of this name.
+/// Returns the policy of this name.
 ///
 /// # Errors
-/// When no policy has this name.
+/// Fails if no policy has this name.
 pub fn policy(name: &str) -> Result<EvictionKind, UnknownEviction> {
     POLICIES.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownEviction { got: name.into() })
 }

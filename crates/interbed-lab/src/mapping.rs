@@ -302,7 +302,7 @@ impl<'a> World<'a> {
         self.plan = plan;
     }
 
-    /// The time that a change takes.
+    /// Returns the time that a change takes.
     fn make(&self, mapping: &Mapping) -> Duration {
         let before = self.memory.spent();
         let bytes = self.load.block_bytes;

@@ -46,7 +46,7 @@ impl Cases {
 }
 
 impl Writer<'_, '_> {
-    /// Whether any array satisfies the schema.
+    /// Returns whether any array satisfies the schema.
     pub(super) fn has_counted(&mut self, lists: &Lists, some: &Contained) -> Result<bool, GrammarError> {
         let cases = self.cases(lists, some)?;
         Ok(cases.ends[0])
@@ -79,7 +79,7 @@ impl Writer<'_, '_> {
         Ok(name)
     }
 
-    /// The cases that may follow a case, and whether a matching item leads there.
+    /// Returns the cases that may follow a case, and whether a matching item leads there.
     fn steps(
         &mut self,
         cases: &Cases,

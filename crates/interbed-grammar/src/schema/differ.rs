@@ -146,7 +146,7 @@ fn texts(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<Ve
     Ok(parts)
 }
 
-/// Whether a string has the required length and matches the required patterns.
+/// Returns whether a string has the required length and matches the required patterns.
 fn is_kept(text: &str, strings: &Strings, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     let length = text.chars().count() as u64;
     let mut is_kept = strings.least <= length && strings.most.is_none_or(|most| length <= most);

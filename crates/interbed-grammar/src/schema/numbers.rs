@@ -65,7 +65,7 @@ pub(super) struct WholeFormat {
 }
 
 impl WholeFormat {
-    /// The range that the `format` `name` stands for; `None` for other formats.
+    /// Returns the range that the `format` `name` stands for; `None` for other formats.
     pub(super) fn of(name: &str) -> Option<Self> {
         let (is_signed, bits) = match name.strip_prefix("int") {
             Some(bits) => (true, bits),
@@ -102,7 +102,7 @@ pub(super) enum Texts {
     Schema(Value),
 }
 
-/// Whether Python and JavaScript read this text as floating point: it has a point or an exponent.
+/// Returns whether Python and JavaScript read this text as floating point: it has a point or an exponent.
 fn is_float(text: &str) -> bool {
     text.contains(['.', 'e', 'E'])
 }
@@ -116,7 +116,7 @@ impl Bound {
         Self { value: self.value.negated(), ..self.clone() }
     }
 
-    /// The smallest multiple of `10^-places` that this lower bound allows with certainty.
+    /// Returns the smallest multiple of `10^-places` that this lower bound allows with certainty.
     fn least(&self, places: i64) -> Option<Decimal> {
         let digits = self.value.whole_digits();
         if !self.is_excluded && digits <= DIGITS_EXACT {
@@ -132,7 +132,7 @@ impl Bound {
         (lowest..=places).rev().map(inside).find(|inside| inside.to_f64() > from)
     }
 
-    /// The smallest whole number that this lower bound allows with certainty.
+    /// Returns the smallest whole number that this lower bound allows with certainty.
     fn least_whole(&self) -> Option<Decimal> {
         if self.is_float && self.value.whole_digits() > DIGITS_EXACT {
             return self.least(0);
@@ -148,7 +148,7 @@ impl Bound {
         nearest.into_iter().find(is_inside).or_else(|| self.least(0))
     }
 
-    /// Whether `value` satisfies this lower bound.
+    /// Returns whether `value` satisfies this lower bound.
     fn admits(&self, value: &Decimal) -> bool {
         match value.cmp(&self.value) {
             Ordering::Less => false,
@@ -169,13 +169,13 @@ impl Numbers {
         Self { format: Some(format), ..self }
     }
 
-    /// The listed texts that satisfy the other keywords; `None` if the schema lists no numbers.
+    /// Returns the listed texts that satisfy the other keywords; `None` if the schema lists no numbers.
     pub(super) fn kept(&self) -> Option<Vec<&str>> {
         let texts = self.literals.as_ref()?;
         Some(texts.iter().filter(|text| self.admits(text)).map(String::as_str).collect())
     }
 
-    /// The numbers that are not in `other`.
+    /// Returns the numbers that are not in `other`.
     ///
     /// # Errors
     /// Says why they cannot be told apart.
@@ -226,7 +226,7 @@ impl Numbers {
         Ok(left)
     }
 
-    /// Whether a text may be one of these numbers, as it is written or in floating point.
+    /// Returns whether a text may be one of these numbers, as it is written or in floating point.
     fn may_have(&self, text: &str) -> bool {
         let Some(value) = Decimal::of(text) else { return true };
         let float = value.to_f64();
@@ -249,7 +249,7 @@ impl Numbers {
             && self.steps.iter().all(is_multiple)
     }
 
-    /// The listed numbers, written as in `texts`.
+    /// Returns the listed numbers, written as in `texts`.
     pub(super) fn listed(mut texts: Vec<String>) -> Self {
         let mut known = HashSet::new();
         texts.retain(|text| known.insert(text.clone()));
@@ -262,7 +262,7 @@ impl Numbers {
         1 + bounds + self.steps.iter().map(|step| 1 + step.text.len() / 32).sum::<usize>()
     }
 
-    /// Number of texts that are compared when two lists of numbers are intersected.
+    /// Returns the number of texts that are compared when two lists of numbers are intersected.
     pub(super) fn listed_in_both(&self, other: &Self) -> usize {
         match (&self.literals, &other.literals) {
             (Some(one), Some(other)) => one.iter().chain(&**other).map(|text| 1 + text.len() / 64).sum(),
@@ -289,7 +289,7 @@ impl Numbers {
         Some(self.meet(&Self { steps, ..Self::default() }))
     }
 
-    /// The numbers that are in both sets.
+    /// Returns the numbers that are in both sets.
     pub(super) fn meet(&self, other: &Self) -> Self {
         let literals = match (&self.literals, &other.literals) {
             (Some(one), Some(other)) => {
@@ -317,13 +317,13 @@ impl Numbers {
         }
     }
 
-    /// Whether some number may be in both sets.
+    /// Returns whether some number may be in both sets.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let both = Self { format: None, ..self.meet(other) };
         !matches!(both.texts(), Ok(None))
     }
 
-    /// The texts of these numbers; `None` if there are none.
+    /// Returns the texts of these numbers; `None` if there are none.
     ///
     /// # Errors
     /// Says why the numbers cannot be told from others.
@@ -362,7 +362,8 @@ impl Numbers {
             && self.steps.iter().all(|step| step.divides(text, &value))
     }
 
-    /// The smallest and the largest allowed value with at most `digits` digits, where `least` rounds a lower bound up.
+    /// Returns the smallest and the largest allowed value with at most `digits` digits, where `least` rounds a lower
+    /// bound up.
     fn ends(&self, digits: i64, least: impl Fn(&Bound) -> Option<Decimal>) -> Option<(Decimal, Decimal)> {
         let largest = Decimal::power_of_ten(digits).negated().above(0).negated();
         let low = self.low.as_ref().map_or_else(|| Some(largest.negated()), &least)?;
@@ -494,13 +495,13 @@ impl Numbers {
         }
     }
 
-    /// Whether the range contains no number.
+    /// Returns whether the range contains no number.
     fn is_empty(&self) -> bool {
         let (Some(low), Some(high)) = (&self.low, &self.high) else { return false };
         low.value > high.value || (low.value == high.value && (low.is_excluded || high.is_excluded))
     }
 
-    /// Whether all numbers of the range have more than `digits` digits.
+    /// Returns whether all numbers of the range have more than `digits` digits.
     fn is_beyond(&self, digits: i64) -> bool {
         let largest = Decimal::power_of_ten(digits);
         self.low.as_ref().is_some_and(|low| low.value >= largest)
@@ -509,7 +510,7 @@ impl Numbers {
 }
 
 impl Step {
-    /// Whether the step is a whole number or a binary fraction, which floating point represents exactly.
+    /// Returns whether the step is a whole number or a binary fraction, which floating point represents exactly.
     fn is_binary(&self) -> bool {
         let places = self.value.places();
         let fives = u32::try_from(places).ok().and_then(|places| 5i128.checked_pow(places));
@@ -517,7 +518,7 @@ impl Step {
         places <= 15 && units.zip(fives).is_some_and(|(units, fives)| units % fives == 0)
     }
 
-    /// Whether a text is a multiple of the step, both exactly and in floating point.
+    /// Returns whether a text is a multiple of the step, both exactly and in floating point.
     fn divides(&self, text: &str, value: &Decimal) -> bool {
         let in_floating_point = || {
             let (value, step) = (value.to_f64(), self.value.to_f64());

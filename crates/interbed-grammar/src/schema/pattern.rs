@@ -18,7 +18,7 @@ const COST_MAX: u64 = 1_000_000;
 /// Rewrites `pattern` so that it matches the whole text, in the form that Lark accepts between slashes.
 ///
 /// # Errors
-/// The pattern has an anchor elsewhere than at an end of one of its alternatives.
+/// Fails if the pattern has an anchor elsewhere than at an end of one of its alternatives.
 pub(super) fn whole(pattern: &str) -> Result<String, String> {
     let alternatives = alternatives(pattern)?;
     let one = |&(text, begins, ends): &(&str, bool, bool)| {
@@ -35,7 +35,7 @@ pub(super) fn whole(pattern: &str) -> Result<String, String> {
 /// has neither of these. So negated classes are written without the first control character.
 ///
 /// # Errors
-/// The pattern is invalid, or needs an unsupported feature.
+/// Fails if the pattern is invalid, or needs an unsupported feature.
 pub(super) fn checked(pattern: &str) -> Result<String, String> {
     let told = |problem: String| {
         let reason = problem.lines().next_back().unwrap_or("").trim_start_matches("error: ").to_owned();
@@ -59,7 +59,7 @@ pub(super) fn checked(pattern: &str) -> Result<String, String> {
     Ok(spelled)
 }
 
-/// The library's number for expressions that are sets of bytes; it does not export the name.
+/// Returns the library's number for expressions that are sets of bytes; it does not export the name.
 fn set_kind() -> u8 {
     let mut builder = RegexBuilder::new();
     let set = builder.mk(&RegexAst::Regex("[ab]".into())).unwrap_or(ExprRef::NO_MATCH);
@@ -126,14 +126,14 @@ impl Matching {
     /// Compiles `pattern`, which a text has to match somewhere.
     ///
     /// # Errors
-    /// The pattern is invalid, or needs an unsupported feature.
+    /// Fails if the pattern is invalid, or needs an unsupported feature.
     pub(super) fn new(pattern: &str) -> Result<Self, String> {
         let told = |problem: &str| problem.lines().next_back().unwrap_or("").to_owned();
         let regex = Regex::new(&whole(pattern)?).map_err(|error| told(&error.to_string()))?;
         Ok(Self { regex, steps: 0 })
     }
 
-    /// Whether a text matches, and the steps of work that this took. Gives up after more than `most` steps.
+    /// Returns whether a text matches, and the steps of work that this took. Gives up after more than `most` steps.
     pub(super) fn is_match(&mut self, text: &str, most: usize) -> (bool, usize) {
         let before = self.steps;
         let mut state = self.regex.initial_state();
@@ -168,7 +168,7 @@ impl Names {
     /// JSON strings.
     ///
     /// # Errors
-    /// An expression is invalid, or needs an unsupported feature.
+    /// Fails if an expression is invalid, or needs an unsupported feature.
     pub(super) fn new(any: &[String], patterns: &[String], all: &[String], listed: &[String]) -> Result<Self, String> {
         let mut builder = RegexBuilder::new();
         let mut read = |ast: RegexAst| {
@@ -184,8 +184,8 @@ impl Names {
         Ok(Self { exprs, cache, any, patterns, all, listed, left: COST_MAX })
     }
 
-    /// Whether some name that is not listed matches the pattern at `index`, if given, and no other pattern. `None` if
-    /// that takes too long to decide.
+    /// Returns whether some name that is not listed matches the pattern at `index`, if given, and no other pattern.
+    /// `None` if that takes too long to decide.
     pub(super) fn has_other(&mut self, index: Option<usize>) -> Option<bool> {
         let others = self.patterns.iter().enumerate().filter(|(at, _)| Some(*at) != index).map(|(_, one)| *one);
         let mut without: Vec<ExprRef> = others.chain(self.listed.iter().copied()).collect();

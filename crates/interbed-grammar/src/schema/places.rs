@@ -46,7 +46,7 @@ impl Places {
     /// Adds the places of values of the shape `root`.
     ///
     /// # Errors
-    /// There are too many places, or the reader exceeds one of its limits.
+    /// Fails if there are too many places, or the reader exceeds one of its limits.
     pub(super) fn add(&mut self, root: &Rc<Node>, reader: &mut Reader<'_>) -> Result<(), GrammarError> {
         let mut building = Building { places: self, known: HashMap::new(), defined: HashMap::new(), open: Vec::new() };
         let place = building.place(root)?;
@@ -77,33 +77,33 @@ impl Places {
         }
     }
 
-    /// Whether the schemas have no `uniqueItems` array.
+    /// Returns whether the schemas have no `uniqueItems` array.
     pub(crate) fn is_empty(&self) -> bool {
         !self.all.iter().any(|within| within.is_unique)
     }
 
-    /// The places of a value that is not inside another one.
+    /// Returns the places of a value that is not inside another one.
     pub(crate) fn roots(&self) -> Vec<Place> {
         self.all_of(self.roots.iter().copied())
     }
 
-    /// Whether an array at these places has `uniqueItems`.
+    /// Returns whether an array at these places has `uniqueItems`.
     pub(crate) fn are_unique(&self, places: &[Place]) -> bool {
         places.iter().any(|&place| self.all[place as usize].is_unique)
     }
 
-    /// Whether an array at these places may run out of distinct items.
+    /// Returns whether an array at these places may run out of distinct items.
     pub(crate) fn may_run_out(&self, places: &[Place]) -> bool {
         places.iter().any(|&place| self.all[place as usize].may_run_out)
     }
 
-    /// The places of the item at `index` of an array at these places.
+    /// Returns the places of the item at `index` of an array at these places.
     pub(crate) fn entry(&self, places: &[Place], index: usize) -> Vec<Place> {
         let lists = places.iter().flat_map(|&place| &self.all[place as usize].lists);
         self.all_of(lists.map(|(first, rest)| *first.get(index).unwrap_or(rest)).chain(self.anywhere()))
     }
 
-    /// The places of the property `name` of an object at these places.
+    /// Returns the places of the property `name` of an object at these places.
     pub(crate) fn property(&self, places: &[Place], name: &str) -> Vec<Place> {
         let objects = places.iter().flat_map(|&place| &self.all[place as usize].objects);
         let of = |(named, others): &'_ (HashMap<String, Place>, Vec<Place>)| match named.get(name) {
@@ -113,7 +113,7 @@ impl Places {
         self.all_of(objects.flat_map(of).chain(self.anywhere()))
     }
 
-    /// The places that any value may be at, where other JSON surrounds the values of the schemas.
+    /// Returns the places that any value may be at, where other JSON surrounds the values of the schemas.
     fn anywhere(&self) -> impl Iterator<Item = Place> {
         self.roots.iter().copied().filter(|_| self.are_embedded)
     }
@@ -156,7 +156,7 @@ struct Building<'p> {
 }
 
 impl Building<'_> {
-    /// The place of values of this shape, which is added if it is new.
+    /// Returns the place of values of this shape, which is added if it is new.
     fn place(&mut self, shape: &Rc<Node>) -> Result<Place, GrammarError> {
         if let Some((place, _)) = self.known.get(&Rc::as_ptr(shape)) {
             return Ok(*place);
@@ -212,7 +212,7 @@ impl Building<'_> {
     }
 }
 
-/// Whether all values are strings of unlimited length.
+/// Returns whether all values are strings of unlimited length.
 fn are_endless(shape: &Shape) -> bool {
     let is_endless = |part: &Part| match part {
         Part::Text(strings) => {

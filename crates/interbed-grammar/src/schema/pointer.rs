@@ -21,7 +21,7 @@ pub(crate) fn names(fragment: &str) -> Option<Vec<String>> {
     Some(fragment.strip_prefix('/')?.split('/').map(one).collect())
 }
 
-/// The fragment of a reference after its `#`; `None` if it leads out of the schema.
+/// Returns the fragment of a reference after its `#`; `None` if it leads out of the schema.
 pub(crate) fn fragment<'t>(schema: &Value, to: &'t str) -> Option<&'t str> {
     let own = ["$id", "id"].iter().find_map(|keyword| schema.get(keyword)?.as_str());
     let own = own.map(|own| own.split('#').next().unwrap_or_default()).filter(|own| !own.is_empty());
@@ -30,7 +30,7 @@ pub(crate) fn fragment<'t>(schema: &Value, to: &'t str) -> Option<&'t str> {
     if behind.is_empty() { Some("").filter(|_| behind.len() < to.len()) } else { behind.strip_prefix('#') }
 }
 
-/// The value at this property name or array index.
+/// Returns the value at this property name or array index.
 pub(super) fn step<'a>(at: &'a Value, name: &str) -> Option<&'a Value> {
     match at {
         Value::Array(list) => list.get(name.parse::<usize>().ok()?),

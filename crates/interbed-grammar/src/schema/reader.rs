@@ -119,14 +119,14 @@ impl<'a> Reader<'a> {
         Self { is_exact: true, ..Self::new(root) }
     }
 
-    /// Whether the reader ignores a keyword, given the schema's edition.
+    /// Returns whether the reader ignores a keyword, given the schema's edition.
     fn ignores(&mut self, keyword: &str) -> bool {
         let is_foreign = self.dialect.ignores(keyword);
         self.is_narrowed |= is_foreign && !self.is_exact;
         is_foreign && self.is_exact
     }
 
-    /// The shape of the values of the whole schema.
+    /// Returns the shape of the values of the whole schema.
     pub(super) fn whole(&mut self) -> Result<Rc<Node>, GrammarError> {
         let shape = self.read(self.root)?;
         self.node(shape)
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
         Ok(shape)
     }
 
-    /// The shape that the keywords for single types describe together.
+    /// Returns the shape that the keywords for single types describe together.
     fn typed(&mut self, keywords: &'a Map<String, Value>) -> Result<Shape, GrammarError> {
         if !keywords.keys().any(|keyword| TYPED.contains(&keyword.as_str())) {
             return Ok(Shape::Any);
@@ -812,7 +812,7 @@ impl Definitions for Reader<'_> {
     }
 }
 
-/// The shape of a single value.
+/// Returns the shape of a single value.
 fn literal(value: &Value, place: &Rc<str>) -> Part {
     match value {
         Value::Null => Part::Null,
@@ -842,7 +842,7 @@ fn literal(value: &Value, place: &Rc<str>) -> Part {
     }
 }
 
-/// The shape of the listed values; strings and numbers become one part each.
+/// Returns the shape of the listed values; strings and numbers become one part each.
 fn listed(values: &[Value], place: &Rc<str>) -> Shape {
     let (mut parts, mut texts): (Vec<Part>, Vec<String>) = (Vec::new(), Vec::new());
     let mut numbers: Vec<String> = Vec::new();

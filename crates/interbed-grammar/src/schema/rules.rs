@@ -86,12 +86,12 @@ impl Rules {
         Ok(name)
     }
 
-    /// The places of the `uniqueItems` arrays of all schemas.
+    /// Returns the places of the `uniqueItems` arrays of all schemas.
     pub(super) fn into_places(self) -> Places {
         self.places
     }
 
-    /// Whether any value satisfies a schema whose keywords have been checked.
+    /// Returns whether any value satisfies a schema whose keywords have been checked.
     ///
     /// # Errors
     /// Names a keyword that cannot be enforced.
@@ -101,7 +101,7 @@ impl Rules {
         writer.has_values(&root)
     }
 
-    /// The text of all rules, to be appended to the grammar that uses them.
+    /// Returns the text of all rules, to be appended to the grammar that uses them.
     pub(super) fn text(&self) -> String {
         if !self.is_used {
             return String::new();
@@ -124,7 +124,7 @@ impl Rules {
             + &format!("JSON__LIST: /\\[{SPACE}/\nJSON__LIST_END: /{SPACE}\\]/\nJSON__NO_LIST: /\\[{SPACE}\\]/\n")
     }
 
-    /// Number of rules; the next rule's name contains it.
+    /// Returns the number of rules; the next rule's name contains it.
     pub(super) fn count(&self) -> usize {
         self.lines.len()
     }
@@ -215,7 +215,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         Ok((writer, root))
     }
 
-    /// The shape of the schema's values, after finding out which definitions have values.
+    /// Returns the shape of the schema's values, after finding out which definitions have values.
     fn root(&mut self) -> Result<Rc<Node>, GrammarError> {
         let root = self.reader.whole()?;
         self.find_endings(&root)?;
@@ -333,8 +333,8 @@ impl<'r, 'a> Writer<'r, 'a> {
         Ok(objects.least <= possible || !self.others(objects)?.is_empty())
     }
 
-    /// The constraints on unlisted properties that can be satisfied: an index into the patterns, or `None` for names
-    /// that match no pattern.
+    /// Returns the constraints on unlisted properties that can be satisfied: an index into the patterns, or `None` for
+    /// names that match no pattern.
     fn others(&mut self, objects: &Objects) -> Result<Vec<Option<usize>>, GrammarError> {
         let mut found = Vec::new();
         for (index, (_, shape)) in objects.patterns.iter().enumerate() {
@@ -415,7 +415,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         }
     }
 
-    /// The listed strings that have an allowed length and match the patterns; `None` if the schema lists none.
+    /// Returns the listed strings that have an allowed length and match the patterns; `None` if the schema lists none.
     pub(super) fn kept(&mut self, strings: &Strings) -> Result<Option<Vec<String>>, GrammarError> {
         let Some(texts) = &strings.literals else { return Ok(None) };
         let excluded: HashSet<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
@@ -500,7 +500,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         self.rules.library(schema)
     }
 
-    /// Whether some string differs from those that are excluded.
+    /// Returns whether some string differs from those that are excluded.
     fn has_other_texts(&mut self, strings: &Strings) -> Result<bool, GrammarError> {
         let is_listed = |text: &String| text.is_empty();
         if strings.most == Some(0) && strings.excluded.as_ref().is_some_and(|texts| texts.iter().any(is_listed)) {
@@ -800,7 +800,7 @@ impl Counts {
         usize::try_from(most).unwrap_or(usize::MAX).min(optional)
     }
 
-    /// The count after one more property; `None` if that is too many.
+    /// Returns the count after one more property; `None` if that is too many.
     fn after(self, count: usize, tracked: usize) -> Option<usize> {
         let next = count + 1;
         if self.room.is_some_and(|room| next as u64 > room) { None } else { Some(next.min(tracked)) }
@@ -838,7 +838,7 @@ fn repeated(group: &str, least: u64, most: Option<u64>) -> String {
     }
 }
 
-/// The names in an object's `properties` in order, then names that are only in `required`.
+/// Returns the names in an object's `properties` in order, then names that are only in `required`.
 fn listed_names(objects: &Objects) -> Vec<&String> {
     let mut names: Vec<&String> = objects.properties.iter().map(|(name, _)| name).collect();
     let known: HashSet<&String> = names.iter().copied().collect();
@@ -892,7 +892,7 @@ pub(super) fn literal(text: &str) -> String {
     Value::from(json_text(text)).to_string()
 }
 
-/// The pattern of a `format` that the library does not know, or defines differently: dates have to exist in the
+/// Returns the pattern of a `format` that the library does not know, or defines differently: dates have to exist in the
 /// calendar, times have no leap seconds, which few readers accept, and addresses are those that all readers accept.
 pub(super) fn format_pattern(format: &str) -> Option<String> {
     let part = "([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-F]{2})";

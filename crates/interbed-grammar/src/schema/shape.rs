@@ -108,12 +108,12 @@ impl Shape {
         Self::OneOf(vec![part])
     }
 
-    /// Whether the shape has no parts, and so certainly no values.
+    /// Returns whether the shape has no parts, and so certainly no values.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self, Self::OneOf(parts) if parts.is_empty())
     }
 
-    /// The union of two shapes.
+    /// Returns the union of two shapes.
     pub(super) fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::OneOf(mut parts), Self::OneOf(more)) => {
@@ -172,7 +172,7 @@ impl Part {
         vec![Self::Null, Self::Bool(None), Self::Number(number), Self::Text(text), Self::List(Lists::any())]
     }
 
-    /// The shapes of an array's items, or of an object's properties.
+    /// Returns the shapes of an array's items, or of an object's properties.
     pub(super) fn inner(&self) -> impl Iterator<Item = &Rc<Node>> {
         let (lists, objects) = match self {
             Self::List(lists) => (Some(lists), None),
@@ -223,7 +223,7 @@ impl Lists {
         }
     }
 
-    /// The shape of the item at `index`.
+    /// Returns the shape of the item at `index`.
     pub(super) fn entry(&self, index: usize) -> &Rc<Node> {
         self.first.get(index).unwrap_or(&self.rest)
     }
@@ -254,13 +254,13 @@ impl Objects {
         self
     }
 
-    /// The shape that `properties` has for a name; `None` if it does not list it.
+    /// Returns the shape that `properties` has for a name; `None` if it does not list it.
     pub(super) fn property(&self, name: &str) -> Option<&Rc<Node>> {
         self.properties.iter().find(|(known, _)| known == name).map(|(_, shape)| shape)
     }
 }
 
-/// The smaller of two limits; `None` is no limit.
+/// Returns the smaller of two limits; `None` is no limit.
 pub(super) fn smaller(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }

@@ -31,7 +31,7 @@ impl Writer<'_, '_> {
         Ok(Lists { unique: None, most, ..lists.clone() })
     }
 
-    /// The number of values that the items of an array can have, if the schema lists them all.
+    /// Returns the number of values that the items of an array can have, if the schema lists them all.
     pub(super) fn count_of_values(&mut self, lists: &Lists) -> Result<Option<u64>, GrammarError> {
         let mut values = HashSet::new();
         let are_listed = lists.first.is_empty() && self.add_values(&lists.rest, &mut values)?;

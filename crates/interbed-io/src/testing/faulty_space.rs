@@ -60,7 +60,7 @@ impl FaultySpace {
         HeldWrites { _lock: self.lock() }
     }
 
-    /// Number of writes requested so far, including failed ones.
+    /// Returns the number of writes requested so far, including failed ones.
     pub fn num_writes(&self) -> u64 {
         self.lock().count
     }

@@ -79,7 +79,7 @@ impl BlockManager {
     /// `Fetching` until [`finish_fetch`](Self::finish_fetch).
     ///
     /// # Errors
-    /// When `id` is not resident, or has fewer full blocks than that. Nothing has changed then.
+    /// Fails if `id` is not resident, or has fewer full blocks than that. Nothing has changed then.
     pub fn begin_fetch(&mut self, id: SequenceId, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -101,7 +101,7 @@ impl BlockManager {
     /// the owner says so to [`commit`](Self::commit).
     ///
     /// # Errors
-    /// When `id` is not resident, or does not have these full blocks. Nothing has changed then.
+    /// Fails if `id` is not resident, or does not have these full blocks. Nothing has changed then.
     pub fn begin_fetch_ahead(&mut self, id: SequenceId, first: usize, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -146,7 +146,7 @@ mod tests {
 
     const BLOCK: usize = 4;
 
-    /// The names of the full blocks of `tokens`.
+    /// Returns the names of the full blocks of `tokens`.
     fn keys(chain: &KeyChain, root: &ChainRoot, tokens: &[TokenId]) -> Vec<BlockKey> {
         let mut last = chain.root(root);
         let next = |tokens| {

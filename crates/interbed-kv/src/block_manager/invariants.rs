@@ -52,7 +52,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// The sequence's state agrees with its blocks, its slots and its swap in flight.
+    /// Returns the sequence's state agrees with its blocks, its slots and its swap in flight.
     fn check_state(&self, id: SequenceId, table: &Table) -> Result<(), &'static str> {
         let block_size = self.config.block_size;
         let num_filled = table.num_filled(block_size);

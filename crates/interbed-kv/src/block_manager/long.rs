@@ -13,7 +13,7 @@ impl BlockManager {
     /// is [appended](Self::append) to when it is computed, and shares nothing with others.
     ///
     /// # Errors
-    /// When `id` already holds blocks.
+    /// Fails if `id` already holds blocks.
     pub fn begin_below(&mut self, id: SequenceId, root: &ChainRoot, below: usize) -> Result<(), BlockError> {
         if self.tables.get(id).is_some() {
             return Err(BlockError::AlreadyHeld(id));
@@ -27,7 +27,7 @@ impl BlockManager {
     /// sequence was begun by [`begin_below`](Self::begin_below).
     ///
     /// # Errors
-    /// When `id` is not resident, others may find its blocks, or fewer are full and computed. Nothing has changed
+    /// Fails if `id` is not resident, others may find its blocks, or fewer are full and computed. Nothing has changed
     /// then.
     pub fn move_below(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let block_size = self.config.block_size;

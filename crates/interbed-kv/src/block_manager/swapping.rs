@@ -90,7 +90,7 @@ impl BlockManager {
     /// The sequences are `Leaving` until [`finish_swap`](Self::finish_swap), which frees their blocks.
     ///
     /// # Errors
-    /// When too few slots are free, or a sequence of the group is not resident. Nothing has changed then.
+    /// Fails if too few slots are free, or a sequence of the group is not resident. Nothing has changed then.
     pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Resident)?;
         if let Some(&id) = group.iter().find(|&&id| self.blocks_below(id) > 0) {
@@ -150,7 +150,7 @@ impl BlockManager {
     /// `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply here.
     ///
     /// # Errors
-    /// When too few blocks are available, or a sequence of the group is not swapped out. Nothing has changed then.
+    /// Fails if too few blocks are available, or a sequence of the group is not swapped out. Nothing has changed then.
     pub fn swap_in(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Swapped)?;
         let num_slots = self.swap_cost(&group);

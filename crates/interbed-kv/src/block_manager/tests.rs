@@ -24,7 +24,7 @@ fn begin(manager: &mut BlockManager, id: u64, tokens: &[TokenId]) -> bool {
     manager.allocate(SequenceId(id), tokens, &hashes).is_ok()
 }
 
-/// The contents of each sequence, in memory and below.
+/// Returns the contents of each sequence, in memory and below.
 fn contents(manager: &BlockManager) -> BTreeMap<SequenceId, (Vec<ContentId>, Vec<ContentId>)> {
     let of_table = |table: &Table| {
         let blocks = table.blocks().iter().map(|&block| manager.cache.content(block)).collect();

@@ -27,7 +27,7 @@ impl Cache {
         self.slots.content(slot)
     }
 
-    /// The contents that can be found, with their hashes, in the order of blocks.
+    /// Returns the contents that can be found, with their hashes, in the order of blocks.
     pub(crate) fn findable(&self) -> Vec<(ContentId, Option<BlockHash>)> {
         let contents = self.blocks.contents().map(|(_, content)| content);
         let findable = contents.filter(|&content| self.contents.is_findable(content));

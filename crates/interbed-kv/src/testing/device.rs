@@ -48,7 +48,7 @@ impl Device {
         assert_eq!(self.memory.iter().filter(|&&has| has).count(), manager.present());
     }
 
-    /// The fingerprint at a position of a sequence.
+    /// Returns the fingerprint at a position of a sequence.
     pub fn read(&self, table: &[BlockId], at: usize) -> Print {
         self.blocks[self.range(table[at / self.block_size]).start + at % self.block_size]
     }

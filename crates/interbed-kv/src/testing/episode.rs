@@ -379,7 +379,7 @@ impl Episode {
         }
     }
 
-    /// The lowest id that is unused: ids freed a moment ago are soon used again.
+    /// Returns the lowest id that is unused: ids freed a moment ago are soon used again.
     fn unused_id(&self) -> u64 {
         (0..).find(|id| !self.running.contains_key(id)).expect("ids are many")
     }

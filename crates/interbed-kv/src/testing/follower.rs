@@ -24,7 +24,7 @@ impl Follower {
     /// Takes the manager's changes, each of which must make sense, and compares.
     ///
     /// # Panics
-    /// When the index differs from what can be found.
+    /// Panics if the index differs from what can be found.
     pub fn follow(&mut self, manager: &mut BlockManager) {
         let mut changes = std::mem::take(&mut self.changes);
         manager.take_changes(&mut changes);

@@ -112,7 +112,8 @@ impl Naive {
         sequences.chain(flights).map(Rc::as_ptr).collect::<BTreeSet<_>>().len()
     }
 
-    /// How many blocks are held by which sequences: the lowest id, if any holds them, and whether others do too.
+    /// Returns how many blocks are held by which sequences: the lowest id, if any holds them, and whether others do
+    /// too.
     pub fn held(&self) -> BTreeMap<(Option<u64>, bool), usize> {
         let mut holders: BTreeMap<*const _, Vec<u64>> = BTreeMap::new();
         self.flights.values().flat_map(|flight| &flight.blocks).for_each(|block| {

@@ -124,7 +124,7 @@ fn steps(asked: Option<NonZeroUsize>, dir: &ModelDir) -> Result<u64> {
     }
 }
 
-/// The speed of both layouts at each context.
+/// Returns the speed of both layouts at each context.
 fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Block)> {
     let dir = ModelDir::open(args.model.as_deref())?;
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
@@ -229,7 +229,7 @@ impl Compared {
         Ok(())
     }
 
-    /// The times of `tokens` tokens from `position` on, with listed blocks and with mapped ones.
+    /// Returns the times of `tokens` tokens from `position` on, with listed blocks and with mapped ones.
     fn in_turns(&mut self, position: usize, tokens: usize, mapped_first: bool) -> Result<[Duration; 2]> {
         let mut times = [Duration::ZERO; 2];
         for mapped in [mapped_first, !mapped_first] {

@@ -163,7 +163,7 @@ impl Case {
         }))
     }
 
-    /// How much of what sequences of all lengths up to [`LENGTHS`] hold is empty, on average.
+    /// Returns how much of what sequences of all lengths up to [`LENGTHS`] hold is empty, on average.
     fn empty_share(&self) -> f64 {
         let block_size = self.layout.block_size();
         let held: usize = (1..=LENGTHS).map(|tokens| tokens.next_multiple_of(block_size)).sum();

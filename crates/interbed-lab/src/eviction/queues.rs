@@ -41,7 +41,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         }
     }
 
-    /// Number of cached blocks, in any queue or none.
+    /// Returns the number of cached blocks, in any queue or none.
     pub(super) fn cached(&self) -> usize {
         self.cached
     }
@@ -50,7 +50,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.states[block.index()].cached
     }
 
-    /// Number of blocks in `queue`; blocks set aside do not count.
+    /// Returns the number of blocks in `queue`; blocks set aside do not count.
     pub(super) fn len(&self, queue: usize) -> usize {
         self.lists[queue].len()
     }
@@ -59,7 +59,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.lists[queue].front()
     }
 
-    /// The queue that `block` is in, or was set aside from.
+    /// Returns the queue that `block` is in, or was set aside from.
     pub(super) fn queue(&self, block: BlockId) -> Option<usize> {
         match self.states[block.index()].standing {
             Standing::Nowhere => None,
@@ -81,7 +81,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         }
     }
 
-    /// Whether `block` may be evicted: it must be a cached leaf.
+    /// Returns whether `block` may be evicted: it must be a cached leaf.
     pub(super) fn is_evictable(&self, block: BlockId) -> bool {
         let state = self.states[block.index()];
         state.cached && state.leaf

@@ -15,7 +15,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The columns that a header names, if it names all three.
+    /// Returns the columns that a header names, if it names all three.
     pub fn of_header(line: &str) -> Option<Self> {
         let place = |name: &str| line.split(',').position(|column| column.trim().eq_ignore_ascii_case(name));
         Some(Self { timestamp: place(TIMESTAMP)?, context: place(CONTEXT)?, generated: place(GENERATED)? })
@@ -24,7 +24,7 @@ impl Columns {
     /// Reads a line under such a header, such as `2023-11-16 18:15:46.6805900,374,44`.
     ///
     /// # Errors
-    /// When the line is anything else, or has lengths that no model has.
+    /// Fails if the line is anything else, or has lengths that no model has.
     pub fn parse(self, line: &str) -> Result<TraceEntry, LineProblem> {
         let at = |place: usize| line.split(',').nth(place).unwrap_or("").trim();
         let count = |place: usize, column: &'static str| {

@@ -41,7 +41,7 @@ pub(super) struct Comparison {
 }
 
 impl Question {
-    /// How many times the trace is replayed.
+    /// Returns how many times the trace is replayed.
     pub fn replays(&self) -> usize {
         2 + usize::from(self.blocks.is_some())
     }

@@ -144,7 +144,7 @@ impl Misses {
         self.tallies.iter().map(|(cause, tally)| (*cause, tally))
     }
 
-    /// The requests that lost most, the worst first.
+    /// Returns the requests that lost most, the worst first.
     pub fn worst(&self) -> &[Case] {
         &self.worst
     }

@@ -221,7 +221,7 @@ impl FleetFound {
         self.token_bytes.map(|bytes| bytes * self.trace.block_tokens() as f64 * blocks as f64)
     }
 
-    /// The run of the same fleet without its remote tier.
+    /// Returns the run of the same fleet without its remote tier.
     fn without_remote(&self, outcome: &Outcome) -> Option<&Outcome> {
         let same = |other: &&Outcome| (other.servers, other.route) == (outcome.servers, outcome.route);
         outcome.remote_blocks?;
@@ -229,7 +229,7 @@ impl FleetFound {
     }
 }
 
-/// The numbers of servers, ascending, each once.
+/// Returns the numbers of servers, ascending, each once.
 fn servers(request: &FleetRequest) -> Result<Vec<usize>, Refusal> {
     let mut servers: Vec<usize> = request.servers.iter().map(|servers| servers.get()).collect();
     if servers.len() > SIZES_MAX {

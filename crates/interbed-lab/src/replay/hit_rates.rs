@@ -34,7 +34,7 @@ impl HitRates {
     /// and two more for each size, and one for all.
     ///
     /// # Errors
-    /// When a manager breaks its contract, or `explain` fails.
+    /// Fails if a manager breaks its contract, or `explain` fails.
     pub fn find(
         trace: &Trace,
         kinds: &[EvictionKind],
@@ -67,7 +67,7 @@ impl HitRates {
         Ok(Self { sizes: sizes.to_vec(), policies, offline, offline_leaves, infinite })
     }
 
-    /// The plot over the sizes. Of the two caches that know the future, it shows the one that keeps heads,
+    /// Returns the plot over the sizes. Of the two caches that know the future, it shows the one that keeps heads,
     /// because a tail cannot be found without its head.
     pub fn panel(&self, trace: &Trace) -> Panel {
         let reference = |label: &str, values| Line { label: label.into(), values, role: Role::Reference };
@@ -90,13 +90,13 @@ impl HitRates {
 }
 
 impl PolicyHits {
-    /// The policy's name, marked if it is the default.
+    /// Returns the policy's name, marked if it is the default.
     pub fn label(&self) -> String {
         label(self.kind)
     }
 }
 
-/// The name of `kind`, marked if it is the default.
+/// Returns the name of `kind`, marked if it is the default.
 pub(super) fn label(kind: EvictionKind) -> String {
     if kind == EvictionKind::default() { format!("{kind} (default)") } else { kind.to_string() }
 }

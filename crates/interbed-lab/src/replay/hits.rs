@@ -43,7 +43,7 @@ pub(super) struct Hits {
 /// prompt, and releases them, the last first, before the next one comes. `explain` is told why each request missed.
 ///
 /// # Errors
-/// When a manager refuses what it should not, its invariants do not hold afterwards, or `explain` fails.
+/// Fails if a manager refuses what it should not, its invariants do not hold afterwards, or `explain` fails.
 pub(super) fn replay(
     trace: &Trace,
     eviction: EvictionKind,

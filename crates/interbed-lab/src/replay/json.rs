@@ -8,7 +8,7 @@ use super::explain::{Case, Misses};
 use super::hits::Hits;
 use super::load::Load;
 
-/// The outcome of one request, with a policy and a number of cache blocks, as such a line.
+/// Returns the outcome of one request, with a policy and a number of cache blocks, as such a line.
 pub(super) fn case_line(kind: EvictionKind, blocks: usize, case: &Case) -> String {
     let params = json!({
         "policy": kind.to_string(), "blocks": blocks, "default": is_default(kind), "request": case.request,

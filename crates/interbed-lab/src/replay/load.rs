@@ -109,7 +109,7 @@ pub(super) fn ample_blocks(trace: &Trace, pace: Pace, block_size: usize) -> usiz
 }
 
 impl Pace {
-    /// The first step after a request's arrival.
+    /// Returns the first step after a request's arrival.
     fn step(self, request: &Request) -> u64 {
         (request.arrival * self.decode_rate).ceil() as u64
     }

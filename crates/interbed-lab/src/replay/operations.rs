@@ -31,7 +31,7 @@ pub(super) struct Operation {
 /// shortest times, because other programs may use the machine meanwhile.
 ///
 /// # Errors
-/// When the block size is invalid, or a manager refuses what it should not.
+/// Fails if the block size is invalid, or a manager refuses what it should not.
 pub(super) fn measure(
     trace: &Trace,
     eviction: EvictionKind,
@@ -164,7 +164,7 @@ impl Bench {
         Ok((started.elapsed(), each * decoding))
     }
 
-    /// Number of sequences that decode together.
+    /// Returns the number of sequences that decode together.
     fn decoding(&self) -> usize {
         self.lengths.len().min(256)
     }

@@ -70,7 +70,7 @@ pub(crate) enum Role {
     Reference,
 }
 
-/// The picture of `panels` over `sizes`, which must be ascending.
+/// Returns the picture of `panels` over `sizes`, which must be ascending.
 pub(crate) fn svg(title: &str, sizes: &[usize], panels: &[Panel]) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.

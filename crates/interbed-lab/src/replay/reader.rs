@@ -57,7 +57,7 @@ impl TraceError {
 /// Reads the trace at `path`, in either format.
 ///
 /// # Errors
-/// When there is no such file, no request in it, or an invalid line, which the error names by number.
+/// Fails if there is no such file, no request in it, or an invalid line, which the error names by number.
 pub(super) fn read(path: &Path, progress: impl FnMut(u64)) -> Result<Trace, TraceError> {
     let refused = |source| TraceError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(refused)?;

@@ -11,7 +11,7 @@ use super::trace::Trace;
 use interbed_plan::words::grouped;
 
 impl Found {
-    /// The tables.
+    /// Returns the tables.
     pub fn report(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -66,7 +66,7 @@ impl Found {
         )
     }
 
-    /// The other results of each run.
+    /// Returns the other results of each run.
     fn write_runs(&self, out: &mut String) -> fmt::Result {
         let Some(hits) = &self.hits else { return Ok(()) };
         writeln!(

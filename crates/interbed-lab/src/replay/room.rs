@@ -53,7 +53,7 @@ pub(super) struct Paged {
 
 impl Paged {
     /// # Errors
-    /// When `config` cannot work.
+    /// Fails if `config` cannot work.
     pub fn new(config: KvConfig) -> Result<Self, Refusal> {
         Ok(Self { manager: BlockManager::new(config)?, root: ChainRoot::default() })
     }

@@ -40,7 +40,7 @@ pub(super) struct TiersFound {
 /// what falls out of the one above, and the last is a log, as on disk.
 ///
 /// # Errors
-/// When a manager refuses what it should not.
+/// Fails if a manager refuses what it should not.
 pub(super) fn replay(trace: &Trace, sizes: &[usize], gated: bool) -> Result<TiersFound, Refusal> {
     let num_blocks = sizes[0] + 1;
     let mut manager = BlockManager::new(KvConfig { num_blocks, block_size: 1, watermark: 0.0, ..KvConfig::default() })?;

@@ -64,12 +64,12 @@ impl Trace {
         self.requests.iter_mut().for_each(|request| request.arrival -= first);
     }
 
-    /// The requests in the order of the file.
+    /// Returns the requests in the order of the file.
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
 
-    /// The blocks of a prompt, in order: numbers below [`distinct`](Self::distinct).
+    /// Returns the blocks of a prompt, in order: numbers below [`distinct`](Self::distinct).
     pub fn blocks(&self, request: &Request) -> &[u32] {
         &self.references[request.references()]
     }
@@ -79,12 +79,12 @@ impl Trace {
         &self.references
     }
 
-    /// Number of distinct blocks.
+    /// Returns the number of distinct blocks.
     pub fn distinct(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether the trace tells which prompts begin alike.
+    /// Returns whether the trace tells which prompts begin alike.
     pub fn has_hashes(&self) -> bool {
         !self.references.is_empty()
     }
@@ -95,7 +95,7 @@ impl Trace {
         self.block_tokens
     }
 
-    /// Whether that size explains the number of blocks of every prompt.
+    /// Returns whether that size explains the number of blocks of every prompt.
     pub fn lengths_agree(&self) -> bool {
         self.lengths_agree
     }
@@ -125,14 +125,14 @@ impl Trace {
         self.requests.windows(2).filter(|pair| pair[1].arrival < pair[0].arrival).count()
     }
 
-    /// The most tokens of one request, prompt and answer together.
+    /// Returns the most tokens of one request, prompt and answer together.
     pub fn longest(&self) -> usize {
         self.requests.iter().map(|request| request.input_tokens + request.output_tokens).max().unwrap_or(0)
     }
 }
 
-/// How many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks. Traces do
-/// not state it.
+/// Returns how many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks.
+/// Traces do not state it.
 fn block_tokens(prompts: impl Iterator<Item = (usize, usize)>) -> (usize, bool) {
     // By size: first how many more prompts agree with it than with the size below, later how many agree.
     let mut agreeing: BTreeMap<usize, isize> = BTreeMap::new();

@@ -113,12 +113,12 @@ impl Comparison<'_> {
         })
     }
 
-    /// Whether what is measured comes after prompts that are replayed too.
+    /// Returns whether what is measured comes after prompts that are replayed too.
     fn follows_a_prompt(&self) -> bool {
         self.batch == 1 && self.routing.passes().iter().any(|pass| pass.prompt)
     }
 
-    /// The arena, textbooks, and what they are compared with.
+    /// Returns the arena, textbooks, and what they are compared with.
     fn policies(
         &self,
         measured: &Routing,
@@ -214,7 +214,7 @@ impl Comparison<'_> {
     }
 }
 
-/// How often a token uses an expert that the token before it used in the same layer.
+/// Returns how often a token uses an expert that the token before it used in the same layer.
 fn repeats(generated: &Routing) -> f64 {
     let mut last = vec![Vec::new(); generated.shape().layers()];
     let (mut repeated, mut uses) = (0u64, 0u64);

@@ -10,7 +10,7 @@ use crate::replay::plot::{Line, Panel, Role, Unit};
 use interbed_plan::words::{bytes, grouped};
 
 impl RoutingFound {
-    /// The tables.
+    /// Returns the tables.
     pub fn report(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.

@@ -25,8 +25,8 @@ impl Books {
         Self { accounts: vec![Account::default(); num_servers], open: HashMap::new() }
     }
 
-    /// The server for which `cost` is least. Of several, the one with the fewest requests in flight; of these, the one
-    /// that has had the fewest, so that servers that are as good as each other take turns.
+    /// Returns the server for which `cost` is least. Of several, the one with the fewest requests in flight; of these,
+    /// the one that has had the fewest, so that servers that are as good as each other take turns.
     pub fn least(&self, mut cost: impl FnMut(usize, &Account) -> u64) -> usize {
         let rank = |(server, account): &(usize, &Account)| (cost(*server, account), account.in_flight, account.sent);
         self.accounts.iter().enumerate().min_by_key(rank).map_or(0, |(server, _)| server)

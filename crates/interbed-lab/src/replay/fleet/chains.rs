@@ -32,12 +32,12 @@ impl Chains {
         Self { contents, distinct: known.len() }
     }
 
-    /// The contents of a prompt, in order.
+    /// Returns the contents of a prompt, in order.
     pub fn of_prompt(&self, request: &Request) -> &[ContentNumber] {
         &self.contents[request.references()]
     }
 
-    /// How many there are: all numbers are below.
+    /// Returns how many there are: all numbers are below.
     pub fn distinct(&self) -> usize {
         self.distinct
     }

@@ -61,7 +61,7 @@ impl Outcome {
     }
 }
 
-/// The most of these divided by their mean: 1 if all are alike.
+/// Returns the most of these divided by their mean: 1 if all are alike.
 pub(super) fn skew(values: impl Iterator<Item = u64> + Clone) -> f64 {
     let (count, sum) = values.clone().fold((0u64, 0.0), |(count, sum), value| (count + 1, sum + value as f64));
     if sum == 0.0 { 1.0 } else { values.max().unwrap_or(0) as f64 * count as f64 / sum }

@@ -11,7 +11,7 @@ use crate::replay::report::write_trace;
 use interbed_plan::words::{self, grouped, short};
 
 impl FleetFound {
-    /// The table.
+    /// Returns the table.
     pub fn report(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.

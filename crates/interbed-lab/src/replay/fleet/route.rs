@@ -32,7 +32,7 @@ impl Route {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Random, Self::Load, Self::Prefix];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -41,10 +41,10 @@ impl Route {
         }
     }
 
-    /// The route of this name.
+    /// Returns the route of this name.
     ///
     /// # Errors
-    /// When no route has this name.
+    /// Fails if no route has this name.
     pub fn of_name(name: &str) -> Result<Self, UnknownRoute> {
         Self::ALL.into_iter().find(|route| route.name() == name).ok_or_else(|| UnknownRoute { got: name.into() })
     }

@@ -22,7 +22,7 @@ pub(super) struct KvChanges {
 
 /// Chooses a server for each prompt.
 pub(super) trait Router {
-    /// The server that gets the prompt.
+    /// Returns the server that gets the prompt.
     fn route(&mut self, prompt: &Prompt<'_>) -> usize;
 
     /// The first token of a request's answer has come: its prompt is computed.
@@ -34,7 +34,7 @@ pub(super) trait Router {
     /// What changed in a server's memory, and when.
     fn changed(&mut self, _server: usize, _now: u64, _changes: KvChanges) {}
 
-    /// Whether it wants to be told of [changes](Self::changed).
+    /// Returns whether it wants to be told of [changes](Self::changed).
     fn follows_changes(&self) -> bool {
         false
     }

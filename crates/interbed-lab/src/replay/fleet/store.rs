@@ -24,7 +24,7 @@ impl Store {
         Self { capacity, last_uses: vec![0; distinct], order: BTreeSet::new(), uses: 0, written: 0 }
     }
 
-    /// How many of `wanted`, from the first on, are here: a server fetches these.
+    /// Returns how many of `wanted`, from the first on, are here: a server fetches these.
     pub fn fetch(&mut self, wanted: &[ContentNumber]) -> usize {
         let found = wanted.iter().take_while(|&&content| self.contains(content)).count();
         wanted[..found].iter().rev().for_each(|&content| self.touch(content));

@@ -86,7 +86,7 @@ struct Sent {
     ended: u64,
 }
 
-/// The simulation in plain words. Memory is LRU; the router sees it as it is.
+/// Returns the simulation in plain words. Memory is LRU; the router sees it as it is.
 fn naive(trace: &Trace, blocks: usize, fleet: Fleet) -> Outcome {
     let Fleet { servers, route, remote_blocks } = fleet;
     let chains = Chains::of(trace);

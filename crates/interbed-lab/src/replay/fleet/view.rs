@@ -25,7 +25,7 @@ impl View {
         self.coming.push_back((now, server as u32, changes));
     }
 
-    /// How many of `contents`, from the first on, each server has, as far as is known by `now`. [server]
+    /// Returns how many of `contents`, from the first on, each server has, as far as is known by `now`. [server]
     pub fn matched(&mut self, contents: &[ContentNumber], now: u64) -> Vec<usize> {
         while let Some((_, server, changes)) = self.coming.pop_front_if(|(at, ..)| at.saturating_add(self.lag) <= now) {
             self.apply(server, &changes);
