@@ -1,6 +1,7 @@
-//! The tree of contents: the KV of which tokens exists, what it continues, how many use it, and where it lies.
+//! Keeps the tree of contents: the KV of which tokens exists, what each content continues, how many use it, and where
+//! it lies.
 //!
-//! A content keeps its id as long as it lies anywhere: moves, swaps and evictions change its locations, never the
+//! A content keeps its id as long as it lies anywhere. Moves, swaps and evictions change its locations, never the
 //! content.
 
 use std::collections::HashMap;
@@ -15,11 +16,11 @@ use crate::{
 
 const NONE: u32 = u32::MAX;
 
-/// The most contents in one bucket of the index. Ordinary hashes never come near it; because of it, hashes that were
-/// made to collide cannot make look-ups slow.
+/// The most contents in one bucket of the index. Ordinary hashes never come near this limit. Because of the limit,
+/// hashes that were made to collide cannot make look-ups slow.
 pub(crate) const BUCKET_MAX: usize = 32;
 
-/// Identifies a content as long as it lies anywhere. It is no block id, because contents move.
+/// The id of a content, which the content keeps as long as it lies anywhere. It is no block id, because contents move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ContentId(pub(crate) u32);
 
@@ -29,16 +30,16 @@ impl ContentId {
     }
 }
 
-/// What a findable content continues, in four bytes. Parents outlive their children, so a number is enough to name one.
+/// The parent of a findable content, in four bytes. Parents outlive their children, so a number is enough to name one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parent(u32);
 
 /// A [`Parent`], decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Continues {
-    /// Nothing: the content is the first of its chain.
+    /// The content continues nothing: it is the first of its chain.
     Root(RootId),
-    /// Another content.
+    /// The content continues another content.
     Content(ContentId),
 }
 
@@ -69,32 +70,33 @@ impl Parent {
 pub(crate) enum Publication {
     /// The content can be found, under this hash.
     New(BlockHash),
-    /// This content can be found; it is equal to the other one, or the same.
+    /// This content, which is equal to the one to be published or is that content itself, can be found already.
     Equal(ContentId),
-    /// The index has no room for another content of this hash; the content stays private.
+    /// The index has no room for another content of this hash, so the content stays unfindable.
     Full,
 }
 
-/// One content, in 32 bytes; its tokens are stored separately. Aligned so that none spans two cache lines.
+/// One content, in 32 bytes; its tokens are stored separately. The alignment keeps a node within one cache line.
 #[derive(Debug, Clone)]
 #[repr(align(32))]
 struct Node {
-    /// Identifies the content and everything before it, if `hashed`.
+    /// The hash of the content and everything before it, if `hashed`.
     hash: BlockHash,
-    /// What it continues, while findable: full, computed, in a block, and in the index.
+    /// The parent, while the content is findable: full, computed, in a block, and in the index.
     parent: Parent,
-    /// Findable contents whose parent this is.
+    /// The number of findable contents whose parent this is.
     children: u32,
-    /// Tables that hold its block, and transfers that read or write it.
+    /// The number of tables that hold the content's block, and of transfers that read or write it.
     users: u32,
-    /// The block it lies in, or `NONE`.
+    /// The block that the content lies in, or `NONE`.
     block: u32,
-    /// While findable, the next content in its bucket of the index; for a vacant node, the next vacant node.
+    /// The next content in the same bucket of the index, while the content is findable. For a vacant node, the next
+    /// vacant node.
     next: u32,
-    /// Number of tokens in the content.
+    /// The number of tokens in the content.
     filled: u16,
     hashed: bool,
-    /// Whether it lies in any slot of the tier below, besides a block or alone.
+    /// Whether the content lies in any slot of the tier below, besides a block or alone.
     below: bool,
 }
 
@@ -119,29 +121,30 @@ impl Node {
 /// A content has at most one block, and any number of slots below. It can be found while it is in a block, full and
 /// computed, and its parent can be found. It ends when it loses its last location.
 ///
-/// A findable content stands for a prefix: the path from the root to it. If layers kept state other than the KV of
-/// tokens (a recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be kept
-/// here too, belonging to the content and with locations of its own.
+/// A findable content stands for a prefix, which is the path from the root to it. If layers kept state other than the
+/// KV of tokens (a recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be
+/// kept here too. The snapshot would belong to the content and have locations of its own.
 #[derive(Debug)]
 pub(crate) struct Contents {
     block_size: usize,
     hasher: ChainHasher,
     nodes: Vec<Node>,     // [content]
     tokens: Vec<TokenId>, // [content, position]
-    /// The first content of each bucket; a hash table whose chains run through the nodes, so that it never allocates.
+    /// The first content of each bucket. The buckets' chains run through the nodes, so that the hash table never
+    /// allocates.
     heads: Vec<u32>, // [bucket]
-    /// How many slots hold each content that is `below`.
+    /// The number of slots that hold each content that is `below`.
     slots: HashMap<ContentId, u32>,
     vacant: u32,
     num_contents: usize,
     num_findable: usize,
     roots: RootTable,
-    /// What has changed of the findable ones since somebody asked, if anybody does.
+    /// The changes of findable contents since they were last taken, if changes are recorded.
     changes: Option<CacheChanges>,
 }
 
 impl Contents {
-    /// Allocates for the contents of `num_blocks` blocks and `num_slots` slots.
+    /// Allocates memory for the contents of `num_blocks` blocks and `num_slots` slots.
     pub(crate) fn new(num_blocks: usize, num_slots: usize, block_size: usize, hasher: ChainHasher) -> Self {
         let capacity = num_blocks + num_slots;
         let node = |next: usize| Node { next: if next < capacity { next as u32 } else { NONE }, ..Node::VACANT };
@@ -150,7 +153,7 @@ impl Contents {
             hasher,
             nodes: (1..=capacity).map(node).collect(),
             tokens: vec![0; capacity * block_size],
-            // At most two thirds as many findable contents as buckets, so that most buckets hold one or none.
+            // There are at most two thirds as many findable contents as buckets, so that most buckets hold one or none.
             heads: vec![NONE; num_blocks + num_blocks.div_ceil(2)],
             slots: HashMap::new(),
             vacant: 0,
@@ -161,7 +164,7 @@ impl Contents {
         }
     }
 
-    /// From now on changes of what can be found are kept until they are taken.
+    /// Begins to keep changes of what can be found until they are taken.
     pub(crate) fn record_changes(&mut self) {
         self.changes.get_or_insert_default();
     }
@@ -170,7 +173,7 @@ impl Contents {
         self.changes.is_some()
     }
 
-    /// The changes that have not been taken; nothing unless they are recorded.
+    /// Returns the changes that have not been taken; `None` unless changes are recorded.
     pub(crate) fn changes(&mut self) -> Option<&mut CacheChanges> {
         self.changes.as_mut()
     }
@@ -204,8 +207,8 @@ impl Contents {
         (content, rest)
     }
 
-    /// Copies the first `filled` tokens of `source` into the empty `content`, and the hash if that is all of a full
-    /// block.
+    /// Copies the first `filled` tokens of `source` into the empty `content`. Copies the hash as well if `filled` is a
+    /// full block.
     pub(crate) fn copy(&mut self, source: ContentId, content: ContentId, filled: usize) {
         let start = source.index() * self.block_size;
         self.tokens.copy_within(start..start + filled, content.index() * self.block_size);
@@ -214,7 +217,7 @@ impl Contents {
         (node.hash, node.hashed, node.filled) = (hash, hashed, filled as u16);
     }
 
-    /// Writes as many of `tokens` as fit, from position `at` on; returns the rest.
+    /// Writes as many of `tokens` as fit, from position `at` on. Returns the rest.
     pub(crate) fn write<'t>(&mut self, content: ContentId, at: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
         let (fit, rest) = tokens.split_at(tokens.len().min(self.block_size - at));
         self.tokens[content.index() * self.block_size + at..][..fit.len()].copy_from_slice(fit);
@@ -231,7 +234,7 @@ impl Contents {
         self.node(content).filled.into()
     }
 
-    /// Returns the tokens of a full content. For a partial one, arbitrary tokens follow its own.
+    /// Returns the tokens of a full content. If the content is partial, arbitrary tokens follow its own.
     pub(crate) fn tokens(&self, content: ContentId) -> &[TokenId] {
         &self.tokens[content.index() * self.block_size..][..self.block_size]
     }
@@ -244,7 +247,7 @@ impl Contents {
         self.node_mut(content).users += 1;
     }
 
-    /// Removes one user; returns how many remain.
+    /// Removes one user. Returns how many remain.
     pub(crate) fn release(&mut self, content: ContentId) -> u32 {
         let users = &mut self.node_mut(content).users;
         *users = users.checked_sub(1).expect("a released content is used");
@@ -261,8 +264,8 @@ impl Contents {
         self.node_mut(content).block = block.0;
     }
 
-    /// Takes its block from `content`, which must be unfindable and have no users. The content ends if that was its
-    /// last location.
+    /// Removes the block of `content`, which must be unfindable and have no users. The content ends if the block was
+    /// its last location.
     pub(crate) fn clear_block(&mut self, content: ContentId) {
         let node = self.node_mut(content);
         node.block = NONE;
@@ -282,7 +285,7 @@ impl Contents {
         *self.slots.entry(content).or_default() += 1;
     }
 
-    /// Removes a slot that held `content`, which ends if that was its last location.
+    /// Removes a slot that held `content`. The content ends if the slot was its last location.
     pub(crate) fn remove_slot(&mut self, content: ContentId) {
         let slots = self.slots.get_mut(&content).expect("it lies in the slot that it leaves");
         *slots -= 1;
@@ -297,7 +300,7 @@ impl Contents {
         }
     }
 
-    /// What the first contents of chains from `root` continue. The root is held until it is
+    /// Returns the parent of the first contents of chains from `root`. The root is held until it is
     /// [released](Self::release_root).
     pub(crate) fn hold_root(&mut self, root: &ChainRoot) -> Parent {
         Parent::root(self.roots.hold(root, &self.hasher))
@@ -313,7 +316,7 @@ impl Contents {
         self.node(content).parent != Parent::NONE
     }
 
-    /// What is told of `content`, which must be findable, when it becomes that.
+    /// Returns the change that reports `content`, which must be findable, as stored.
     pub(crate) fn as_stored(&self, content: ContentId) -> CacheChange<'_> {
         let node = self.node(content);
         let parent = match node.parent.get().expect("a findable content continues something") {
@@ -328,8 +331,8 @@ impl Contents {
         self.node(content).children == 0
     }
 
-    /// Walks the longest chain of findable contents from `root` with these tokens, and with these hashes where they are
-    /// given. Calls `hit` with each content in order, and returns the length.
+    /// Walks the longest chain of findable contents from `root` with these tokens. Hashes are computed if they are not
+    /// given. Calls `hit` with each content in order, and returns the length of the chain.
     pub(crate) fn walk<'t>(
         &self,
         root: &ChainRoot,
@@ -434,8 +437,9 @@ impl Contents {
         }
     }
 
-    /// Takes its block from `content`, which must be findable and have neither users nor children. Returns its hash,
-    /// and the block of its parent if the parent is a content that now has neither users nor children.
+    /// Takes the block from `content`, which must be findable and have neither users nor children. Returns the hash of
+    /// `content`. Also returns the block of its parent, if the parent is a content that now has neither users nor
+    /// children.
     #[inline]
     pub(crate) fn evict(&mut self, content: ContentId) -> (BlockHash, Option<BlockId>) {
         let node = self.node(content);
@@ -448,7 +452,7 @@ impl Contents {
         (hash, leaf)
     }
 
-    /// What `content`, which must be findable, continues.
+    /// Returns the block or the root that `content`, which must be findable, continues.
     pub(crate) fn above(&self, content: ContentId) -> Above<'_> {
         match self.node(content).parent.get().expect("a findable content continues something") {
             Continues::Root(root) => Above::Root(self.roots.root(root)),

@@ -1,10 +1,10 @@
-//! Whether blocks can be allocated, and why not.
+//! The answers to whether blocks can be allocated, and the reasons if they cannot.
 
 use thiserror::Error;
 
 use crate::{ids::SequenceId, sequence_state::SequenceState};
 
-/// Whether a sequence can be given its blocks, or a group can be swapped.
+/// The answer to whether a sequence can be given its blocks, or a group can be swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocStatus {
     /// The blocks or slots can be given now.
@@ -13,40 +13,40 @@ pub enum AllocStatus {
     Later,
     /// The sequence or group would not fit even in an empty pool of full size.
     Never {
-        /// Blocks or slots needed.
+        /// The number of blocks or slots needed.
         need: usize,
         /// The most blocks or slots that the pool can have.
         limit: usize,
     },
 }
 
-/// Why blocks could not be allocated or swapped. Nothing has changed then.
+/// The reason why blocks could not be allocated or swapped. Nothing has changed in that case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BlockError {
-    /// The sequence would not fit even in an empty pool; see [`AllocStatus::Never`].
+    /// The sequence would not fit even in an empty pool, as [`AllocStatus::Never`] says.
     #[error("the sequence needs {need} KV blocks but the pool has {limit}; shorten it or give KV more memory")]
     Never {
-        /// Blocks needed in all.
+        /// The number of blocks needed in all.
         need: usize,
         /// The most blocks that the pool can have.
         limit: usize,
     },
-    /// Other sequences hold the blocks; wait, or preempt one of them.
+    /// Other sequences hold the blocks. The caller may wait, or preempt one of them.
     #[error("{need} more KV blocks are needed but {available} are available; free a sequence first")]
     OutOfBlocks {
-        /// Fresh blocks that are needed.
+        /// The number of fresh blocks that are needed.
         need: usize,
-        /// Blocks that are available.
+        /// The number of blocks that are available.
         available: usize,
     },
-    /// The swap pool has no room; drop the sequences and recompute them, or make the pool larger.
+    /// The swap pool has no room. The caller may drop the sequences and recompute them, or make the pool larger.
     #[error("{need} swap slots are needed but {available} of {limit} are free; recompute, or give swap more room")]
     OutOfSwap {
-        /// Slots that the swap needs.
+        /// The number of slots that the swap needs.
         need: usize,
-        /// Slots that are free.
+        /// The number of slots that are free.
         available: usize,
-        /// Slots that the pool has in all.
+        /// The number of slots that the pool has in all.
         limit: usize,
     },
     /// The sequence was allocated before and not freed.
@@ -58,9 +58,9 @@ pub enum BlockError {
     /// The sequence is swapped out or in flight but must be resident, or it is resident but must be swapped out.
     #[error("{id} is {state:?}, which does not allow this; finish its swap, or swap it in or out first")]
     WrongState {
-        /// Sequence that the call named.
+        /// The sequence that the call named.
         id: SequenceId,
-        /// State that the sequence is in.
+        /// The state that the sequence is in.
         state: SequenceState,
     },
     /// Part of the sequence's KV lies in a tier below memory, so that the sequence can be neither forked nor swapped.
@@ -69,11 +69,11 @@ pub enum BlockError {
     /// Tokens that have not been computed cannot be shared, because both sequences would write them.
     #[error("{id} has KV for {computed} of its {tokens} tokens; compute and commit the others before it is forked")]
     Uncomputed {
-        /// Sequence that the call named.
+        /// The sequence that the call named.
         id: SequenceId,
-        /// Tokens that were computed and committed.
+        /// The number of tokens that were computed and committed.
         computed: usize,
-        /// Tokens that have a place, whether computed or not.
+        /// The number of tokens that have a place, whether computed or not.
         tokens: usize,
     },
 }

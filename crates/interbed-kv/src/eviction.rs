@@ -1,9 +1,9 @@
-//! Which cached block is evicted when a fresh one is needed.
+//! Eviction chooses which cached block is evicted when a fresh one is needed.
 //!
 //! A policy is told what happens to published blocks, and asked for victims. It never sees tokens, and knows evicted
 //! contents by hash alone. What it remembers of them only affects its choice of victims, and is never taken for data.
-//! Everything is allocated for `num_blocks` from the start, as far as all contents are one owner's; but for others'
-//! first ones, no event except `resize` allocates.
+//! As long as all contents belong to one owner, everything is allocated for `num_blocks` from the start. No event
+//! except `resize` and the first contents of another owner allocates.
 
 mod adaptive;
 pub(crate) mod steps;
@@ -16,22 +16,22 @@ use crate::owners::OwnerId;
 
 pub use adaptive::Adaptive;
 
-/// What a policy is told about a content when it becomes findable.
+/// The facts that a policy is told about a content when it becomes findable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
-    /// Identifies the content and everything before it in its chain; two contents may have the same hash.
+    /// The hash of the content and everything before it in its chain. Two contents may have the same hash.
     pub hash: BlockHash,
-    /// The published block that the content continues; none for the first of a chain.
+    /// The published block that the content continues; `None` for the first of a chain.
     pub parent: Option<BlockId>,
-    /// Owner of the content, who also owns its parent.
+    /// The owner of the content, who also owns its parent.
     pub owner: OwnerId,
 }
 
-/// Orders the cached blocks: those with findable content that no sequence holds.
+/// Orders the cached blocks, which are blocks with findable content that no sequence holds.
 ///
 /// A published block is *held* or *cached*. A content whose parent is gone could never be found again, so only leaves
-/// are evicted: cached blocks without published children. A sequence that holds a block holds its parent, so the
-/// children of a cached block are cached, and it gets no new ones.
+/// are evicted. A leaf is a cached block without published children. A sequence that holds a block holds its parent, so
+/// the children of a cached block are cached, and a cached block gets no new children.
 ///
 /// | event | before | after |
 /// |---|---|---|
@@ -43,35 +43,35 @@ pub struct Content {
 /// | `forget` | held or cached | unknown |
 /// | `moved` | `from` as it is, `to` unknown | `to` as `from` was, `from` unknown |
 pub trait EvictionPolicy: fmt::Debug + Send {
-    /// `block`, which a sequence holds, is now findable.
+    /// Notes that `block`, which a sequence holds, is now findable.
     fn publish(&mut self, block: BlockId, content: Content);
 
-    /// A look-up has found `block`, and one more sequence holds it.
+    /// Notes that a look-up has found `block`, and one more sequence holds it.
     fn hit(&mut self, block: BlockId);
 
-    /// The last holder has released `block`; of blocks freed together, the deepest of the chain comes first. `leaf`
-    /// says whether the block has no published children.
+    /// Notes that the last holder has released `block`. Of blocks freed together, the deepest of the chain comes first.
+    /// `leaf` says whether the block has no published children.
     fn insert(&mut self, block: BlockId, leaf: bool);
 
-    /// `block`, which is cached, has lost its last published child.
+    /// Notes that `block`, which is cached, has lost its last published child.
     fn became_leaf(&mut self, block: BlockId);
 
-    /// Picks the leaf of `owner` to evict and forgets it; a policy that does not tell owners apart picks any leaf.
-    /// While any block of `owner` is cached, one of them is a leaf, so that `None` would be a bug.
+    /// Picks the leaf of `owner` to evict and forgets it. A policy that does not tell owners apart picks any leaf.
+    /// While any block of `owner` is cached, one of its blocks is a leaf, so `None` would be a bug.
     fn victim(&mut self, owner: OwnerId) -> Option<BlockId>;
 
-    /// The content of `block`, which is held or cached, is no longer findable.
+    /// Notes that the content of `block`, which is held or cached, is no longer findable.
     fn forget(&mut self, block: BlockId);
 
-    /// The content of `from` is now in `to`, which was unknown; nothing else changes.
+    /// Notes that the content of `from` is now in `to`, which was unknown. Nothing else changes.
     fn moved(&mut self, from: BlockId, to: BlockId);
 
-    /// From now on `usable` blocks may be used, at least 1 and at most `num_blocks`. A policy that works with shares of
-    /// the pool takes them of this number.
+    /// Notes that from now on `usable` blocks may be used, at least 1 and at most `num_blocks`. A policy that works
+    /// with shares of the pool takes them of this number.
     fn resize(&mut self, usable: usize);
 
-    /// What is known of the use of the content that `block` held when [`victim`](Self::victim) picked it, as a number
-    /// that contents of similar use share. 0 if the policy tells none apart.
+    /// Returns a number that contents of similar use share, for the content that `block` held when
+    /// [`victim`](Self::victim) picked it. Returns 0 if the policy tells no uses apart.
     fn class(&self, _block: BlockId) -> u8 {
         0
     }
@@ -97,10 +97,10 @@ pub struct EvictionKind {
 }
 
 impl EvictionKind {
-    /// The default policy of the server; see [`Adaptive`].
+    /// The default policy of the server, [`Adaptive`].
     pub const ADAPTIVE: Self = Self::new("adaptive", |num_blocks| Box::new(Adaptive::new(num_blocks)));
 
-    /// Names a policy; `name` must be unique, and `build` makes the policy for block ids below the number that it is
+    /// Names a policy. `name` must be unique, and `build` makes the policy for block ids below the number that it is
     /// given.
     pub const fn new(name: &'static str, build: fn(usize) -> Box<dyn EvictionPolicy>) -> Self {
         Self { name, build }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::ids::{BlockId, SequenceId, SwapId, SwapSlot};
 
-/// The first broken invariant found. Always a bug of this crate or of an eviction policy.
+/// The first broken invariant found. It is always a bug of this crate or of an eviction policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum InvariantViolation {
     /// A block must be exactly one of free, cached, used and withdrawn.
@@ -12,13 +12,13 @@ pub enum InvariantViolation {
     State {
         /// The block.
         block: BlockId,
-        /// It is in the free list.
+        /// Whether the block is in the free list.
         free: bool,
-        /// The eviction policy knows it.
+        /// Whether the eviction policy knows the block.
         cached: bool,
-        /// A table or a transfer holds it.
+        /// Whether a table or a transfer holds the block.
         used: bool,
-        /// It has no memory.
+        /// Whether the block has no memory.
         withdrawn: bool,
     },
     /// The list of free blocks must hold each free block once, and no other.
@@ -58,11 +58,11 @@ pub enum InvariantViolation {
     Slot {
         /// The slot.
         slot: SwapSlot,
-        /// The number that the pool counts.
+        /// The number of holders that the pool counts.
         counted: u32,
         /// The number of sequences and swaps that hold it.
         found: u32,
-        /// It is in the free list.
+        /// Whether the slot is in the free list.
         free: bool,
     },
     /// A block that a swap copies into must not be findable before the swap has finished.
@@ -78,9 +78,9 @@ pub enum InvariantViolation {
     Children {
         /// The content's number.
         content: u32,
-        /// The number that the content counts.
+        /// The number of children that the content counts.
         counted: u32,
-        /// The number of findable contents that name it.
+        /// The number of findable contents that name this content as their parent.
         found: u32,
     },
     /// The parent of a findable content must be findable.
@@ -88,7 +88,7 @@ pub enum InvariantViolation {
     Orphan {
         /// The block of the findable content.
         block: BlockId,
-        /// Its parent's number.
+        /// The number of the parent content.
         parent: u32,
     },
     /// A published block's hash must be computed from its parent's hash and its tokens.
@@ -106,30 +106,30 @@ pub enum InvariantViolation {
     /// Lists and counters must hold exactly what they should.
     #[error("the {list} counts {counted}, but there are {found}")]
     Count {
-        /// Which list or counter.
+        /// The list or counter that is wrong.
         list: &'static str,
-        /// Its own count.
+        /// The count that the list or counter gives.
         counted: usize,
-        /// What a full walk finds.
+        /// The count that a full walk finds.
         found: usize,
     },
-    /// As many blocks must be present as may be used, or more if all of them are used.
+    /// As many blocks must be present as may be used. More may be present only if all of them are used.
     #[error("{present} blocks are there, {unused} of them unused, but {usable} may be used")]
     Usable {
-        /// Blocks that are not withdrawn.
+        /// The number of blocks that are not withdrawn.
         present: usize,
-        /// Present blocks that are free or cached.
+        /// The number of present blocks that are free or cached.
         unused: usize,
-        /// How many blocks may be used.
+        /// The number of blocks that may be used.
         usable: usize,
     },
-    /// A sequence must have just the blocks and slots that its state requires; its published blocks must form a chain
-    /// from its root, and no one else may hold a block that it may write.
+    /// A sequence must have just the blocks and slots that its state requires. Its published blocks must form a chain
+    /// from its root, and no other holder may hold a block that the sequence may write.
     #[error("{id}: {what}")]
     Sequence {
         /// The sequence.
         id: SequenceId,
-        /// What is wrong with it.
+        /// What is wrong with the sequence.
         what: &'static str,
     },
 }

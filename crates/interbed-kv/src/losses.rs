@@ -1,15 +1,16 @@
-//! Why a content is no longer there: enough to explain why a look-up missed.
+//! Remembers why a content is no longer there, in order to explain why a look-up missed.
 //!
-//! Two tables of fixed size. The hash chooses the place of an entry, and a later entry overwrites an earlier one. These
-//! tables only explain misses; they are never taken for data.
+//! There are two tables of fixed size. The hash chooses the place of an entry, and a later entry overwrites an earlier
+//! one. These tables only explain misses; they are never taken for data.
 
 use crate::{hash::BlockHash, ids::SequenceId};
 
-/// Least number of entries, 16 bytes each. Larger pools have an entry for every four blocks, which is 4 bytes a block.
+/// The least number of entries, of 16 bytes each. Larger pools have an entry for every four blocks, which is 4 bytes
+/// per block.
 const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
-/// Tells what took a content away.
+/// The reason why a content was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// The content was evicted because this sequence needed the block.
@@ -22,7 +23,7 @@ pub(crate) enum Loss {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Lost {
-    /// The half of the hash that does not choose the place.
+    /// The half of the hash that does not choose the place of the entry.
     fingerprint: u32,
     /// The number of look-ups before the loss, in 32 bits; 0 marks an empty entry.
     when: u32,
@@ -52,7 +53,7 @@ impl Losses {
         Self { lookups: 1, lost: vec![Lost::default(); num_lost].into(), firsts: vec![First::default(); FIRSTS].into() }
     }
 
-    /// Counts one more look-up: look-ups are the clock for the ages of losses.
+    /// Counts one more look-up. The ages of losses are measured in look-ups.
     pub(crate) fn tick(&mut self) {
         // Zero marks empty entries.
         self.lookups = self.lookups.wrapping_add(1).max(1);
@@ -68,7 +69,7 @@ impl Losses {
         self.lost[place] = Lost { fingerprint: (hash.0 >> 32) as u32, when: self.lookups, what };
     }
 
-    /// Tells what happened to the content of `hash`, and how many look-ups ago, if that is remembered.
+    /// Returns what happened to the content of `hash`, and how many look-ups ago, if that is remembered.
     pub(crate) fn loss(&self, hash: BlockHash) -> Option<(Loss, u32)> {
         let lost = self.lost[self.place(hash)];
         if lost.when == 0 || lost.fingerprint != (hash.0 >> 32) as u32 {
@@ -86,7 +87,8 @@ impl Losses {
         ((u64::from(hash.0 as u32) * self.lost.len() as u64) >> 32) as usize
     }
 
-    /// Notes that the first block of a chain was published: the hash of its tokens alone, and the hash of its root.
+    /// Notes that the first block of a chain was published. `tokens` is the hash of the block's tokens alone, and
+    /// `root` is the hash of its root.
     pub(crate) fn note_first(&mut self, tokens: BlockHash, root: BlockHash) {
         self.firsts[tokens.0 as usize & (FIRSTS - 1)] = First { tokens: fold(tokens), root: fold(root) };
     }

@@ -1,4 +1,4 @@
-//! Why no more of a prompt's prefix was found.
+//! The reasons why no more of a prompt's prefix was found.
 
 use std::fmt;
 
@@ -7,35 +7,36 @@ use crate::{ids::SequenceId, losses::Loss};
 /// Where a look-up stopped, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miss {
-    /// Leading tokens that were found.
+    /// The number of leading tokens that were found.
     pub matched_tokens: usize,
-    /// Why the next block was not found.
+    /// The reason why the next block was not found.
     pub reason: MissReason,
 }
 
-/// Why a block was not found. This is only a hint, since it comes from hashes and a bounded memory; tokens are compared
-/// only for blocks that are found.
+/// The reason why a block was not found. It is only a hint, since it comes from hashes and a bounded memory. Tokens are
+/// compared only for blocks that are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MissReason {
     /// No such content was published, or it was lost too long ago to be remembered.
     NeverSeen,
     /// The content was published, and evicted later.
     Evicted {
-        /// The sequence that needed the block; none if the pool became smaller.
+        /// The sequence that needed the block; `None` if the pool became smaller.
         by: Option<SequenceId>,
-        /// How many allocations before this look-up.
+        /// The number of allocations between the eviction and this look-up.
         lookups_ago: u32,
     },
     /// The content was dropped with all other cached contents.
     CacheReset {
-        /// How many allocations before this look-up.
+        /// The number of allocations between the reset and this look-up.
         lookups_ago: u32,
     },
-    /// A block with these tokens was published as the first of a chain, but under another salt or namespace. For logs
-    /// and replay, never for clients: it tells one tenant what another has asked. See [`MissReason::for_client`].
+    /// A block with these tokens was published as the first of a chain, but under another salt or namespace. This is
+    /// for logs and replay, never for clients, because it tells one tenant what another has asked.
+    /// [`MissReason::for_client`] hides it.
     OtherSalt,
-    /// Every full block was found: the tokens left are fewer than a block, or end with the last token, which is always
-    /// computed.
+    /// Every full block was found. The remaining tokens are fewer than a block, or end with the last token, which is
+    /// always computed.
     PartialBlock,
     /// Prefix caching is off, or the sequence shares nothing with others.
     NotCacheable,

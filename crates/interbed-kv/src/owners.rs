@@ -1,30 +1,31 @@
-//! Whose the contents in memory are, and whose are evicted when a block is needed.
+//! Records to which tenant the contents in memory belong, and decides whose contents are evicted when a block is
+//! needed.
 //!
-//! A block with content belongs to the tenant whose chain it was taken for, whether it is in use or cached. What one
-//! tenant leaves, others may have. Where all is taken, each that has blocks has an equal share of them: who has the
-//! most loses first, down to its share, and who is at its share already makes room for itself. Tenants that have taken
-//! nothing for long have no share any more.
+//! A block with content belongs to the tenant whose chain it was taken for, whether it is in use or cached. Others may
+//! have what one tenant leaves. If all blocks are taken, each tenant that has blocks has an equal share of them. The
+//! tenant with the most blocks loses first, down to its share. Once no tenant is above its share, a tenant makes room
+//! for its own new blocks itself. Tenants that have taken no block for long have no share any more.
 //!
-//! As long as all blocks are one tenant's, nothing is kept in order here.
+//! As long as all blocks belong to one tenant, nothing is kept in order here.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::ids::BlockId;
 
-/// How often all tenants together take the blocks of the whole pool before a tenant that takes none loses its share.
-/// At the rates at which prompts are computed, this takes hours.
+/// The number of times that all tenants together take the blocks of the whole pool before a tenant that takes none
+/// loses its share. At the rates at which prompts are computed, this takes hours.
 const POOLS_IDLE: u64 = 256;
-/// The least number of blocks that are taken before an idle tenant loses its share, which holds for small pools.
+/// The least number of blocks that are taken before an idle tenant loses its share. It matters for small pools.
 const BLOCKS_IDLE: u64 = 1 << 16;
-/// A tenant that takes blocks again within this many takings is not moved in the order of use, which then is wrong by
-/// no more than this.
+/// The number of takings within which a tenant that takes blocks again is not moved in the order of use. The order is
+/// then wrong by no more than this.
 const SOON: u64 = 256;
 
-/// Names the tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant).
+/// The tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant).
 pub(crate) type Tenant = Option<u128>;
 
-/// Number of the tenant that contents belong to, for as long as it has any; another tenant may get the number
-/// afterwards. A pool that one tenant has alone knows it by number 0.
+/// The number of the tenant that contents belong to, for as long as the tenant has any. Another tenant may get the
+/// number afterwards. In a pool that one tenant has alone, the tenant's number is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct OwnerId(pub u32);
 
@@ -36,23 +37,23 @@ pub(crate) struct Owners {
     ids: HashMap<Tenant, OwnerId>,
     vacant: Vec<OwnerId>,
     of_block: Vec<OwnerId>, // [block], valid while it has content; empty before there was a second owner
-    /// Owners that have cached blocks, in the order of how many blocks they have in all.
+    /// The owners that have cached blocks, in the order of how many blocks they have in all.
     by_blocks: BTreeSet<(usize, OwnerId)>,
-    /// Owners that have a share, in the order of when they last took a block.
+    /// The owners that have a share, in the order of when they last took a block.
     by_use: BTreeSet<(u64, OwnerId)>,
-    /// Owners that have lost their share.
+    /// The owners that have lost their share.
     idle: BTreeSet<OwnerId>,
-    /// Number of blocks taken so far, which serves as the clock.
+    /// The number of blocks taken so far, which serves as the clock.
     clock: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Owner {
     tenant: Tenant,
-    /// Number of the tenant's blocks with content, in use or cached.
+    /// The number of the tenant's blocks with content, in use or cached.
     blocks: usize,
     cached: usize,
-    /// Time at which the owner last took a block, by which it stands in `by_use`.
+    /// The time at which the owner last took a block, by which the owner is placed in `by_use`.
     used: u64,
 }
 
@@ -100,7 +101,7 @@ impl Owners {
         }
     }
 
-    /// Notes that the content of `block` is in use no more, and cached.
+    /// Notes that the content of `block` is no longer in use, and is now cached.
     pub(crate) fn cache(&mut self, block: BlockId) {
         self.change(self.of(block), |owner| owner.cached += 1);
     }
@@ -117,8 +118,8 @@ impl Owners {
         }
     }
 
-    /// Returns the owner whose cached content is evicted for a chain of `taker`, if the taker is known, where `usable`
-    /// blocks may be used. Some content must be cached.
+    /// Returns the owner whose cached content is evicted for a chain of `taker`, if the taker is known. `usable` blocks
+    /// may be used. Some content must be cached.
     pub(crate) fn loser(&mut self, taker: Option<Tenant>, usable: usize) -> OwnerId {
         if !self.is_shared() {
             return OwnerId(0);
@@ -135,8 +136,8 @@ impl Owners {
         }
     }
 
-    /// Returns how many cached blocks of others lie within their owners' shares, so that `tenant` should not take them
-    /// while it can do without. Takes time in proportion to the number of owners.
+    /// Returns how many cached blocks of other owners lie within those owners' shares, so that `tenant` should not take
+    /// them while it can do without. The call takes time in proportion to the number of owners.
     pub(crate) fn kept_from(&self, tenant: Tenant, usable: usize) -> usize {
         if !self.is_shared() {
             return 0;
@@ -147,7 +148,7 @@ impl Owners {
         others.map(|id| self.owner(id)).map(|one| one.cached.min(share.saturating_sub(one.blocks - one.cached))).sum()
     }
 
-    /// Returns the equal share of `usable` blocks that each owner with a share has; `one` is counted too if it has no
+    /// Returns the equal share of `usable` blocks that each owner with a share has. `one` is counted too if it has no
     /// share yet.
     fn share(&self, one: Option<OwnerId>, usable: usize) -> usize {
         let is_counted = one.is_some_and(|id| self.by_use.contains(&(self.owner(id).used, id)));
@@ -204,7 +205,7 @@ impl Owners {
         id
     }
 
-    /// Begins to keep an owner for each block, since a second owner comes; all blocks were the first owner's until
+    /// Begins to keep an owner for each block, since a second owner comes. All blocks belonged to the first owner until
     /// now.
     fn begin_to_share(&mut self) {
         self.of_block = vec![OwnerId(0); self.num_blocks];
@@ -245,7 +246,7 @@ impl Owners {
         }
     }
 
-    /// Lists each tenant that has blocks: how many it has, and how many of them are cached.
+    /// Lists each tenant that has blocks, with how many it has, and how many of them are cached.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (OwnerId, usize, usize)> {
         let known = self.ids.values().map(|&id| (id, self.owner(id)));
         known.filter(|(_, owner)| owner.blocks > 0).map(|(id, owner)| (id, owner.blocks, owner.cached))

@@ -1,4 +1,4 @@
-//! The roots of published chains, each stored once: a content names its root by a number of four bytes.
+//! Stores the root of each published chain once, so that a content names its root by a number of four bytes.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ struct Entry {
     holders: u32,
 }
 
-/// Roots by number. Equal roots have equal numbers, so that comparing parents is comparing numbers.
+/// A table of roots by number. Equal roots have equal numbers, so that parents can be compared by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct RootTable {
     ids: HashMap<ChainRoot, RootId>,
@@ -49,7 +49,7 @@ impl RootTable {
         self.entry_mut(id).holders += 1;
     }
 
-    /// Removes one holder; the last one removes the entry.
+    /// Removes one holder. Removing the last one removes the entry.
     pub(crate) fn release(&mut self, id: RootId) {
         let entry = self.entry_mut(id);
         entry.holders -= 1;

@@ -1,8 +1,8 @@
-//! Where the KV of a sequence is.
+//! The states that say where the KV of a sequence is.
 
 use crate::ids::{FetchId, SwapId};
 
-/// Where the KV of a sequence is.
+/// The state that says where the KV of a sequence is.
 ///
 /// | state | leaves it by |
 /// |---|---|
@@ -17,13 +17,13 @@ use crate::ids::{FetchId, SwapId};
 pub enum SequenceState {
     /// The KV is in blocks; the sequence may be computed, appended to and forked.
     Resident,
-    /// The KV is in blocks from which this swap copies; they are not reused before the swap has finished.
+    /// The KV is in blocks from which this swap copies. The blocks are not reused before the swap has finished.
     Leaving(SwapId),
-    /// The KV is in slots of the swap pool; the sequence holds no block.
+    /// The KV is in slots of the swap pool, and the sequence holds no block.
     Swapped,
-    /// The KV is in slots from which this swap copies into blocks; the blocks must not be read before the swap has
+    /// The KV is in slots from which this swap copies into blocks. The blocks must not be read before the swap has
     /// finished.
     Arriving(SwapId),
-    /// The KV is in blocks, some of which this fetch fills; they must not be read before the fetch has finished.
+    /// The KV is in blocks, some of which this fetch fills. The blocks must not be read before the fetch has finished.
     Fetching(FetchId),
 }

@@ -1,11 +1,12 @@
 //! Figures for monitoring.
 
-/// A snapshot of a block manager. Always `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total`.
+/// A snapshot of a block manager. The sum `blocks_used + blocks_cached + blocks_free + blocks_withdrawn` always equals
+/// `blocks_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvStats {
     /// The most physical blocks that the pool can have.
     pub blocks_total: usize,
-    /// Blocks that at least one sequence or swap in flight holds; a shared block counts once.
+    /// Blocks that at least one sequence or swap in flight holds. A shared block counts once.
     pub blocks_used: usize,
     /// Blocks that no sequence holds, but whose content a look-up can still find.
     pub blocks_cached: usize,
@@ -13,7 +14,7 @@ pub struct KvStats {
     pub blocks_free: usize,
     /// Blocks that were withdrawn from the pool and have no memory now.
     pub blocks_withdrawn: usize,
-    /// Places for tokens in used blocks; those of a shared block count once.
+    /// Places for tokens in used blocks. The places of a shared block count once.
     pub slots_allocated: usize,
     /// Places for tokens in used blocks that hold no token yet.
     pub slots_empty: usize,
@@ -56,12 +57,13 @@ pub struct KvStats {
 }
 
 impl KvStats {
-    /// Returns the share of looked-up tokens that were found; 0 before the first look-up.
+    /// Returns the share of looked-up tokens that were found. Returns 0 before the first look-up.
     pub fn hit_rate(&self) -> f64 {
         ratio(self.prefix_hit_tokens as f64, self.prefix_query_tokens as f64)
     }
 
-    /// Returns the internal fragmentation: empty places for tokens over allocated ones; 0 when nothing is allocated.
+    /// Returns the internal fragmentation, which is the share of allocated places for tokens that are empty. Returns 0
+    /// if nothing is allocated.
     pub fn internal_fragmentation(&self) -> f64 {
         ratio(self.slots_empty as f64, self.slots_allocated as f64)
     }

@@ -1,7 +1,7 @@
-//! Shared by the tests of the block manager and those of eviction policies in other crates: random operations against a
-//! naive reference, a random number generator, and a counter of steps.
+//! Tools that the tests of the block manager share with those of eviction policies in other crates: random operations
+//! against a naive reference, a random number generator, and a counter of steps.
 //!
-//! A failure prints its seed; `INTERBED_TEST_SEED=<seed> cargo test -p <crate> <test>` replays that run alone.
+//! A failure prints its seed. `INTERBED_TEST_SEED=<seed> cargo test -p <crate> <test>` replays that run alone.
 
 mod cost;
 mod device;
@@ -25,31 +25,31 @@ pub use rng::{Rng, mix};
 /// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// Tokens per block.
+    /// The number of tokens per block.
     pub block_size: usize,
     /// The most blocks of a pool.
     pub blocks_max: usize,
     /// Whether sequences share the KV of equal prefixes.
     pub prefix_caching: bool,
-    /// Bits of a hash; with few bits, hashes collide.
+    /// The number of bits in a hash. With few bits, hashes collide.
     pub hash_bits: u32,
-    /// Which content is evicted.
+    /// The rule that says which content is evicted.
     pub eviction: Eviction,
-    /// Whether every outcome must equal the reference's. It cannot where the index may refuse a block or the order of
-    /// eviction differs; what is read, and all invariants, are checked there too.
+    /// Whether every outcome must equal the reference's. Outcomes may differ if the index may refuse a block or if the
+    /// order of eviction differs. What is read, and all invariants, are checked in any case.
     pub exact: bool,
-    /// Number of operations in all episodes together.
+    /// The number of operations in all episodes together.
     pub steps: usize,
 }
 
-/// Which content is evicted.
+/// The rule that says which content is evicted.
 #[derive(Debug, Clone, Copy)]
 pub enum Eviction {
-    /// The one that this policy picks.
+    /// This policy picks the content.
     Kind(EvictionKind),
-    /// The block that was released longest ago, which must be a leaf.
+    /// The block that was released longest ago is evicted, and it must be a leaf.
     Oldest,
-    /// Any leaf.
+    /// Any leaf may be evicted.
     RandomLeaf,
 }
 
@@ -58,7 +58,7 @@ const STEPS_PER_EPISODE: usize = 1000;
 /// Runs episodes of random operations, and checks everything after each operation. Returns the figures of each episode.
 ///
 /// # Panics
-/// Panics if a check fails; the seed of that episode is printed before.
+/// Panics if a check fails. The seed of that episode is printed before.
 pub fn run(case: &Case) -> Vec<KvStats> {
     let replay = std::env::var("INTERBED_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
     let seeds = match replay {

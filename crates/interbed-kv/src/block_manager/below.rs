@@ -1,4 +1,4 @@
-//! What tiers below memory are told, and how a prefix comes back from them.
+//! Tells the tiers below memory what they may store, and takes in prefixes that come back from them.
 
 use super::BlockManager;
 use crate::{
@@ -11,27 +11,28 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Gives every findable content a key under `chain`, from now on; lower tiers know contents by these keys.
-    /// Contents that can be found already are [published](Self::take_published) again.
+    /// Gives every findable content a key under `chain`, from now on. Lower tiers know contents by these keys. Contents
+    /// that can be found already are [published](Self::take_published) again.
     pub fn name_contents(&mut self, chain: KeyChain) {
         self.cache.name_contents(chain);
     }
 
-    /// Returns the blocks that have become findable since the last call, in order; none unless contents have
-    /// [keys](Self::name_contents). Some may have been evicted meanwhile.
+    /// Returns the blocks that have become findable since the last call, in order. Returns none unless contents have
+    /// [keys](Self::name_contents). Some of the blocks may have been evicted meanwhile.
     pub fn take_published(&mut self) -> Vec<BlockId> {
         self.cache.names_mut().map(|names| names.take_published()).unwrap_or_default()
     }
 
-    /// Returns the contents that were evicted since the last call, in order; none unless contents have
-    /// [keys](Self::name_contents). The bytes of these contents are still in the blocks, until copies that were not
-    /// yet [taken](Self::take_copies) are made, or a pass begins, or the memory of blocks that have left is given
-    /// back. To be called after the copies of [`compact`](Self::compact) were made.
+    /// Returns the contents that were evicted since the last call, in order. Returns none unless contents have
+    /// [keys](Self::name_contents). The bytes of these contents are still in the blocks, until copies that were not yet
+    /// [taken](Self::take_copies) are made, or a pass begins, or the memory of blocks that have left is given back. It
+    /// must be called after the copies of [`compact`](Self::compact) were made.
     pub fn take_evicted(&mut self) -> Vec<Evicted> {
         self.cache.names_mut().map(|names| names.take_evicted()).unwrap_or_default()
     }
 
-    /// Returns the label of what `block` holds, if it can be found: key, key of the block before it, owner and tokens.
+    /// Returns the label of the content of `block`, if a look-up can find it. The label has the content's key, the key
+    /// of the block before it, its owner and its tokens.
     pub fn label(&self, block: BlockId) -> Option<BlockLabel> {
         self.cache.label(block)
     }
@@ -41,13 +42,13 @@ impl BlockManager {
         self.cache.holders(block) > 0
     }
 
-    /// Returns the key of what `block` holds, if it can be found.
+    /// Returns the key of the content of `block`, if a look-up can find it.
     pub fn key(&self, block: BlockId) -> Option<BlockKey> {
         self.cache.key(block)
     }
 
-    /// Returns the keys of the full blocks of `id`, whose tokens are `token_ids`, from the first block that memory
-    /// does not have. The last token is in none of these blocks, since it must be computed. Empty if contents have no
+    /// Returns the keys of the full blocks of `id`, whose tokens are `token_ids`, from the first block that memory does
+    /// not have. The last token is in none of these blocks, since it must be computed. Returns none if contents have no
     /// [keys](Self::name_contents), or if the sequence shares nothing.
     pub fn missing_keys(&self, id: SequenceId, token_ids: &[TokenId]) -> Vec<BlockKey> {
         let (Some(names), Some(table)) = (self.cache.names(), self.tables.get(id)) else { return Vec::new() };
@@ -65,8 +66,8 @@ impl BlockManager {
         missing.map(key).collect()
     }
 
-    /// Returns the key of the block before the first of the [missing blocks](Self::missing_keys) of `id`, or of the
-    /// chain's root.
+    /// Returns the key of the block before the first of the [missing blocks](Self::missing_keys) of `id`. If there is
+    /// no block before it, returns the key of the chain's root.
     pub fn parent_key(&self, id: SequenceId) -> Option<BlockKey> {
         let (names, table) = (self.cache.names()?, self.tables.get(id)?);
         Some(match table.num_published().checked_sub(1) {
@@ -79,7 +80,7 @@ impl BlockManager {
     /// `Fetching` until [`finish_fetch`](Self::finish_fetch).
     ///
     /// # Errors
-    /// Fails if `id` is not resident, or has fewer full blocks than that. Nothing has changed then.
+    /// Fails if `id` is not resident, or has fewer than `count` further full blocks. In that case nothing has changed.
     pub fn begin_fetch(&mut self, id: SequenceId, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -96,12 +97,12 @@ impl BlockManager {
         Ok(fetch)
     }
 
-    /// Begins to fill `count` blocks of `id` from its block number `first` on, none of which it has found or computed,
-    /// while it computes the blocks before them: the sequence stays resident. The filled blocks count as computed once
-    /// the owner says so to [`commit`](Self::commit).
+    /// Begins to fill `count` blocks of `id` from block number `first` on, none of which the sequence has found or
+    /// computed. The sequence computes the blocks before them meanwhile, so it stays resident. The filled blocks count
+    /// as computed once [`commit`](Self::commit) is told so.
     ///
     /// # Errors
-    /// Fails if `id` is not resident, or does not have these full blocks. Nothing has changed then.
+    /// Fails if `id` is not resident, or does not have these full blocks. In that case nothing has changed.
     pub fn begin_fetch_ahead(&mut self, id: SequenceId, first: usize, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -114,17 +115,17 @@ impl BlockManager {
         Ok(self.transfers.begin_fetch(id, blocks))
     }
 
-    /// Takes the driver's report that a fetch [ahead](Self::begin_fetch_ahead) has ended, well or not. To be called
-    /// once for each of these fetches.
+    /// Takes the report that a fetch [ahead](Self::begin_fetch_ahead) has ended, with or without success. It must be
+    /// called once for each of these fetches.
     pub fn finish_fetch_ahead(&mut self, id: FetchId) {
         if let Some((_, blocks)) = self.transfers.end_fetch(id) {
             blocks.iter().rev().for_each(|&block| self.cache.release(block));
         }
     }
 
-    /// Takes the driver's report that a fetch has ended and that the first `num_filled` of its blocks hold the KV that
-    /// was asked for; these blocks become findable. To be called once for each fetch. Returns the fetch's sequence, if
-    /// that still waits for it, and how many of the sequence's tokens are computed now.
+    /// Takes the report that a fetch has ended and that the first `num_filled` of its blocks hold the KV that was asked
+    /// for. These blocks become findable. It must be called once for each fetch. Returns the fetch's sequence, if that
+    /// still waits for the fetch, and how many of the sequence's tokens are computed now.
     pub fn finish_fetch(&mut self, id: FetchId, num_filled: usize) -> Option<(SequenceId, usize)> {
         let (sequence, blocks) = self.transfers.end_fetch(id)?;
         blocks.iter().rev().for_each(|&block| self.cache.release(block));
@@ -146,7 +147,7 @@ mod tests {
 
     const BLOCK: usize = 4;
 
-    /// Returns the names of the full blocks of `tokens`.
+    /// Returns the keys of the full blocks of `tokens`.
     fn keys(chain: &KeyChain, root: &ChainRoot, tokens: &[TokenId]) -> Vec<BlockKey> {
         let mut last = chain.root(root);
         let next = |tokens| {

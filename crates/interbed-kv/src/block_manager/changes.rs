@@ -1,11 +1,11 @@
-//! What others are told of the cache.
+//! Reports the changes of the cache to others.
 
 use super::BlockManager;
 use crate::changes::{CacheChange, CacheChanges};
 
 impl BlockManager {
-    /// Begins to record which blocks become findable and which are lost, to be [taken](Self::take_changes). To be
-    /// called before any block can be found.
+    /// Begins to record which blocks become findable and which are lost, for [`take_changes`](Self::take_changes). It
+    /// must be called before any block can be found.
     pub fn record_changes(&mut self) {
         self.cache.contents_mut().record_changes();
     }

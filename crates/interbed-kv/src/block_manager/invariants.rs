@@ -1,4 +1,5 @@
-//! What must hold after every operation, recomputed from scratch: slow, but independent of how the state was reached.
+//! Checks what must hold after every operation. The checks recompute everything from scratch, so they are slow, but
+//! independent of how the state was reached.
 
 use super::BlockManager;
 use crate::{
@@ -10,10 +11,10 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Checks every invariant; takes time in proportion to the pool.
+    /// Checks every invariant. The check takes time in proportion to the pool.
     ///
     /// # Errors
-    /// The first violation found.
+    /// Fails with the first violation found.
     pub fn check(&self) -> Result<(), InvariantViolation> {
         // If a transfer holds a block that its own sequence's table holds too, both count.
         let mut holders = vec![0u32; self.cache.blocks().len()];
@@ -39,7 +40,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Blocks that are being swapped in cannot be found yet; the number of swapped-out sequences is right.
+    /// Checks that blocks that are being swapped in cannot be found yet, and that the number of swapped-out sequences
+    /// is right.
     fn check_transfers(&self) -> Result<(), InvariantViolation> {
         let swapped = self.tables.iter().filter(|(_, table)| table.state() == SequenceState::Swapped).count();
         count("number of sequences swapped out", self.tables.num_swapped(), swapped)?;
@@ -52,7 +54,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Returns the sequence's state agrees with its blocks, its slots and its swap in flight.
+    /// Checks that the sequence's state agrees with its blocks, its slots and its swap in flight.
     fn check_state(&self, id: SequenceId, table: &Table) -> Result<(), &'static str> {
         let block_size = self.config.block_size;
         let num_filled = table.num_filled(block_size);
@@ -90,8 +92,8 @@ impl BlockManager {
         }
     }
 
-    /// The blocks of a table hold the sequence's tokens, form a chain where published, and are unshared where it
-    /// writes.
+    /// Checks that the blocks of a table hold the sequence's tokens, form a chain if published, and are unshared if the
+    /// sequence writes to them.
     fn check_table(&self, table: &Table) -> Result<(), &'static str> {
         let (block_size, num_tokens, num_computed) = (self.config.block_size, table.num_tokens(), table.num_computed());
         if table.below() > 0 && (table.num_published() > 0 || table.is_publishing()) {
@@ -110,8 +112,8 @@ impl BlockManager {
                 return Err("a block of it holds more or fewer tokens than it has there");
             }
             let continues = self.cache.continues(block);
-            // This holds too when another sequence has published a block that both hold: a sequence that holds a block
-            // holds its parent.
+            // This also holds if another sequence has published a block that both hold, because a sequence that holds a
+            // block holds its parent.
             if continues.is_some() && continues != parent {
                 return Err("its published blocks are not a chain from its root");
             }
@@ -124,7 +126,8 @@ impl BlockManager {
             parent = Some(self.cache.parent(block));
             let writes = start + block_size > num_computed && num_tokens > num_computed;
             let written = writes || start >= num_tokens;
-            // A transfer that fills it holds it as well; it is written behind it only.
+            // A transfer that fills the block holds the block as well. Only blocks in front of it are written by the
+            // sequence.
             let filled_by_others = self.transfers.fetched().any(|fetched| fetched == block);
             if filled_by_others && continues.is_some() {
                 return Err("a block of it that is being filled can be found");

@@ -1,4 +1,5 @@
-//! Sequences that are longer than memory: the beginning of their KV is below it, the end in blocks of their own.
+//! Manages sequences that are longer than memory. The beginning of such a sequence's KV is below memory, and the end is
+//! in blocks of its own.
 
 use super::BlockManager;
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory. The sequence holds no block yet,
+    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory. The sequence holds no block yet. It
     /// is [appended](Self::append) to when it is computed, and shares nothing with others.
     ///
     /// # Errors
@@ -23,12 +24,12 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Notes that the first `count` blocks in memory of `id` now lie in a tier below memory, and releases them. The
-    /// sequence was begun by [`begin_below`](Self::begin_below).
+    /// Notes that the first `count` blocks in memory of `id` now lie in a tier below memory, and releases these blocks.
+    /// The sequence must have been begun by [`begin_below`](Self::begin_below).
     ///
     /// # Errors
-    /// Fails if `id` is not resident, others may find its blocks, or fewer are full and computed. Nothing has changed
-    /// then.
+    /// Fails if `id` is not resident, if others may find its blocks, or if fewer blocks are full and computed. In that
+    /// case nothing has changed.
     pub fn move_below(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -51,7 +52,7 @@ impl BlockManager {
         self.tables.get(id).map_or(0, |table| table.blocks().len())
     }
 
-    /// Returns the blocks in memory of `id`, whatever its state, whose tokens are all computed.
+    /// Returns the blocks in memory of `id` whose tokens are all computed, whatever the state of `id` is.
     pub fn computed_blocks(&self, id: SequenceId) -> &[BlockId] {
         let Some(table) = self.tables.get(id) else { return &[] };
         let (full, _) = position(table.num_computed(), self.config.block_size);

@@ -1,4 +1,4 @@
-//! What stays the same when KV moves. These tests look at contents, which callers of the manager never see.
+//! Tests what stays unchanged when KV moves. The tests look at contents, which callers of the manager never see.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -37,7 +37,7 @@ fn findable(manager: &BlockManager) -> HashSet<(ContentId, Option<BlockHash>)> {
     manager.cache.findable().into_iter().collect()
 }
 
-/// Random operations; contents are compared before and after each compaction and each end of a swap.
+/// Runs random operations, and compares contents before and after each compaction and each end of a swap.
 struct Load {
     random: Rng,
     manager: BlockManager,
@@ -71,7 +71,7 @@ impl Load {
         self.manager.check().unwrap_or_else(|violation| panic!("step {number}: {violation}"));
     }
 
-    /// What is foreseen is what is given.
+    /// Checks that the blocks that are foreseen are the blocks that are given.
     fn foresee(&mut self) {
         let (family, id) = (self.random.below(2), 10);
         let tokens: Vec<_> = (0..1 + self.random.below(9)).map(|at| (family * at) as TokenId).collect();
@@ -197,7 +197,7 @@ fn what_is_below_does_not_change_when_its_block_is_written() {
     assert_eq!([found(&[1, 2, 3, 7, 0]), found(&[1, 2, 3, 8, 0])], [4, 4]);
 }
 
-/// A request of `tenant`, computed and ended; returns how much of it was cached.
+/// Computes and ends a request of `tenant`. Returns how many of its tokens were cached.
 fn request(manager: &mut BlockManager, tenant: Option<u128>, tokens: &[TokenId]) -> usize {
     let hashes = manager.hash_prefix(&ChainRoot::default().of_tenant(tenant), tokens);
     let allocation = manager.allocate(SequenceId(9), tokens, &hashes).expect("room");

@@ -1,4 +1,4 @@
-//! What must hold among blocks, checked from scratch.
+//! Checks what must hold among blocks, from scratch.
 
 use super::{Blocks, Entry};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Blocks {
-    /// Lists and counters agree with the states of the blocks.
+    /// Checks that lists and counters agree with the states of the blocks.
     pub(crate) fn check(&self) -> Result<(), InvariantViolation> {
         let number = |what| self.entries.iter().filter(|entry| entry.is(what)).count();
         let mut listed = vec![false; self.len()];

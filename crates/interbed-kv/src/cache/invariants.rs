@@ -1,4 +1,4 @@
-//! What must hold between contents, places and policy, checked from scratch.
+//! Checks what must hold between contents, places and policy, from scratch.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Cache {
-    /// Checks the cache by itself and against its users: `holders` of each block and `slot_holders` of each slot are
+    /// Checks the cache by itself and against its users. `holders` of each block and `slot_holders` of each slot are
     /// the numbers of tables and transfers that hold them.
     pub(crate) fn check(&self, holders: &[u32], slot_holders: &[u32]) -> Result<(), InvariantViolation> {
         self.blocks.check()?;
@@ -41,7 +41,8 @@ impl Cache {
         self.contents.check(&located, &slots)
     }
 
-    /// Each block is exactly one of free, cached, used and withdrawn; the holders counted are the tables and transfers.
+    /// Checks that each block is exactly one of free, cached, used and withdrawn, and that the counted holders are the
+    /// tables and transfers.
     fn check_blocks(&self, holders: &[u32]) -> Result<(), InvariantViolation> {
         let (mut num_cached, mut tokens_used) = (0, 0);
         for block in (0..self.blocks.len() as u32).map(BlockId) {
@@ -68,7 +69,7 @@ impl Cache {
         count("counter of tokens in use", self.tokens_used, tokens_used)
     }
 
-    /// What is counted for each owner is what blocks say, and what is kept in order agrees with that.
+    /// Checks that the counts of each owner agree with the blocks, and that the orders of owners agree with the counts.
     fn check_owners(&self, holders: &[u32]) -> Result<(), InvariantViolation> {
         let mut found: HashMap<OwnerId, (usize, usize)> = HashMap::new();
         for (block, _) in self.blocks.contents() {
@@ -84,7 +85,7 @@ impl Cache {
         count("orders of owners that do not hold", usize::from(!self.owners.is_consistent()), 0)
     }
 
-    /// The number of present blocks is the usable number, as far as used blocks allow.
+    /// Checks that the number of present blocks is the usable number, as far as used blocks allow.
     fn check_size(&self) -> Result<(), InvariantViolation> {
         let (present, unused, usable) = (self.blocks.present(), self.available(), self.blocks.usable());
         if present < usable || (present > usable && unused > 0) {
@@ -93,22 +94,22 @@ impl Cache {
         Ok(())
     }
 
-    /// Tokens in `block`, if it holds a content.
+    /// Returns the number of tokens in `block`, if it holds a content.
     pub(crate) fn filled(&self, block: BlockId) -> Option<usize> {
         self.blocks.content_of(block).map(|content| self.contents.filled(content))
     }
 
-    /// What the findable content of `block` continues.
+    /// Returns the parent of the content of `block`, if the content is findable.
     pub(crate) fn continues(&self, block: BlockId) -> Option<Parent> {
         self.contents.continues(self.blocks.content(block))
     }
 
-    /// What chains from `root` continue, if anything under it can be found.
+    /// Returns the parent of the first contents of chains from `root`, if anything under `root` can be found.
     pub(crate) fn find_root(&self, root: &ChainRoot) -> Option<Parent> {
         self.contents.find_root(root)
     }
 
-    /// Tokens in the content of `slot`.
+    /// Returns the number of tokens in the content of `slot`.
     pub(crate) fn filled_below(&self, slot: SwapSlot) -> usize {
         self.contents.filled(self.slots.content(slot))
     }

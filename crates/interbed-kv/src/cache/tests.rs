@@ -34,7 +34,7 @@ impl Cache {
         findable.map(|content| (content, self.contents.hash(content))).collect()
     }
 
-    /// Cached blocks of each of `tenants`.
+    /// Returns the number of cached blocks of each of `tenants`.
     pub(crate) fn cached_of(&self, tenants: &[Option<u128>]) -> Vec<usize> {
         let counted: Vec<_> = self.owners.counted().collect();
         let of = |tenant| {

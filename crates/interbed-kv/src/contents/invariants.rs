@@ -1,4 +1,4 @@
-//! What must hold among contents, checked from scratch.
+//! Checks what must hold among contents, from scratch.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use crate::{
 };
 
 impl Contents {
-    /// Findable contents form chains from a root, and a look-up finds each. `located` and `slots`, both indexed by
-    /// content, give the block that holds each content and the number of its slots; they must agree with the contents'
-    /// own locations.
+    /// Checks that findable contents form chains from a root, and that a look-up finds each. `located` and `slots`,
+    /// both indexed by content, give the block that holds each content and the number of its slots. They must agree
+    /// with the contents' own locations.
     pub(crate) fn check(&self, located: &[Option<BlockId>], slots: &[u32]) -> Result<(), InvariantViolation> {
         let mut children = vec![0u32; self.nodes.len()];
         let mut roots: HashMap<u32, u32> = HashMap::new();
@@ -67,13 +67,13 @@ impl Contents {
         Ok(())
     }
 
-    /// The parent of `content` while it can be found: another content, or a root.
+    /// Returns the parent of `content`, which is another content or a root, while `content` can be found.
     pub(crate) fn continues(&self, content: ContentId) -> Option<Parent> {
         let parent = self.node(content).parent;
         (parent != Parent::NONE).then_some(parent)
     }
 
-    /// What chains from `root` continue, if anything under it can be found.
+    /// Returns the parent of the first contents of chains from `root`, if anything under `root` can be found.
     pub(crate) fn find_root(&self, root: &crate::hash::ChainRoot) -> Option<Parent> {
         self.roots.find(root).map(Parent::root)
     }

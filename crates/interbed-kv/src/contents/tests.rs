@@ -6,7 +6,8 @@ fn contents(capacity: usize, bits: u32) -> Contents {
     Contents::new(capacity, 2, BLOCK, ChainHasher::truncated(1, bits))
 }
 
-/// A full content with these tokens; it is published under `parent` if the index has room, which the result says.
+/// Creates a full content with these tokens, and publishes it under `parent` if the index has room. Returns the
+/// content, and whether it was published.
 fn published(contents: &mut Contents, block: u32, tokens: [TokenId; BLOCK], parent: Parent) -> (ContentId, bool) {
     let (content, rest) = contents.create(BlockId(block), &tokens, None);
     assert!(rest.is_empty());

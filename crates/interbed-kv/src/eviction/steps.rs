@@ -5,14 +5,14 @@ thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// To be called once in each iteration of a policy's loop over blocks.
+/// Counts one iteration of a policy's loop over blocks. Each iteration must call it once.
 #[inline]
 pub fn step() {
     #[cfg(any(test, feature = "testing"))]
     STEPS.set(STEPS.get() + 1);
 }
 
-/// Steps that `run` takes.
+/// Returns the number of steps that `run` takes.
 #[cfg(any(test, feature = "testing"))]
 pub fn counted(run: impl FnOnce()) -> u64 {
     let before = STEPS.get();

@@ -10,10 +10,10 @@ impl Owners {
     }
 }
 
-/// A pool in which each block is free, in use or cached, as a cache has it.
+/// A pool in which each block is free, in use or cached, as in a cache.
 struct Pool {
     owners: Owners,
-    /// Whose it is, and whether it is cached. [block]
+    /// The tenant that each block belongs to, and whether the block is cached. [block]
     blocks: Vec<Option<(Tenant, bool)>>,
     usable: usize,
 }
@@ -23,7 +23,8 @@ impl Pool {
         Self { owners: Owners::new(num_blocks), blocks: vec![None; num_blocks], usable: num_blocks }
     }
 
-    /// Takes a block, by eviction if none is free; returns who lost one, `None` if all are in use.
+    /// Takes a block, by eviction if none is free. Returns the tenant that lost a block, or `None` if all blocks are in
+    /// use.
     fn take(&mut self, tenant: Tenant) -> Option<Option<Tenant>> {
         let mut lost = None;
         let block = match self.blocks.iter().position(Option::is_none) {
@@ -46,7 +47,7 @@ impl Pool {
         Some(lost)
     }
 
-    /// Caches all that `tenant` has in use.
+    /// Caches all blocks that `tenant` has in use.
     fn release(&mut self, tenant: Tenant) {
         for (block, place) in self.blocks.iter_mut().enumerate() {
             if *place == Some((tenant, false)) {
@@ -56,7 +57,7 @@ impl Pool {
         }
     }
 
-    /// A request of `tenant` takes so many blocks, and ends.
+    /// Runs a request of `tenant` that takes `blocks` blocks and ends.
     fn request(&mut self, tenant: Tenant, blocks: usize) {
         (0..blocks).for_each(|_| _ = self.take(tenant));
         self.release(tenant);
@@ -123,8 +124,8 @@ fn tenants_that_come_one_after_the_other_are_one_at_a_time() {
     }
 }
 
-/// Whatever happens: counts are right, and nobody within an equal share loses anything to one that is above it and has
-/// something to lose.
+/// Checks, over random events, that counts are right, and that no tenant within an equal share loses a block to one
+/// that is above its share and has something to lose.
 #[test]
 fn nobody_within_its_share_loses_to_one_above_it() {
     for seed in 0..60 {

@@ -1,4 +1,4 @@
-//! The mapper beside a block manager and a simulated memory, which makes changes beside passes as late as it may.
+//! Tests the mapper beside a block manager and a simulated memory that makes changes beside passes as late as it may.
 
 use std::collections::VecDeque;
 
@@ -8,9 +8,9 @@ use crate::{BlockManager, ChainRoot, KvConfig, TokenId};
 
 const BLOCK: usize = 4;
 
-/// What is mapped, and what still has to be.
+/// The simulated memory: the blocks that are mapped, and the changes that are still to be made.
 struct Memory {
-    /// `[strip][index]`
+    /// The block that is mapped at each place, and whether it may be written. `[strip][index]`
     strips: Vec<Vec<Option<(u32, bool)>>>,
     beside: VecDeque<Mapping>,
     done: u64,
@@ -41,7 +41,7 @@ impl Memory {
         }
     }
 
-    /// Mappings as the system counts them.
+    /// Returns the number of mappings as the system counts them.
     fn mappings(&self) -> usize {
         let joins = |one: Option<(u32, bool)>, next: Option<(u32, bool)>| match (one, next) {
             (None, None) => true,
@@ -61,7 +61,7 @@ fn manager(blocks: usize) -> BlockManager {
     BlockManager::new(KvConfig { num_blocks: blocks, block_size: BLOCK, ..KvConfig::default() }).unwrap()
 }
 
-/// A sequence that is computed in the open.
+/// A sequence whose computation the test can see.
 struct Load {
     id: SequenceId,
     tokens: Vec<TokenId>,
@@ -76,7 +76,7 @@ struct World {
     running: Vec<Load>,
     next: u64,
     random: Rng,
-    /// Blocks that were mapped before a pass rather than beside one.
+    /// The number of blocks that were mapped before a pass rather than beside one.
     mapped_now: usize,
     listed: usize,
 }
@@ -110,7 +110,7 @@ impl World {
         true
     }
 
-    /// A step in which each sequence computes up to `chunk` tokens of its prompt, or one more.
+    /// Runs a step in which each sequence computes up to `chunk` tokens of its prompt, or one more token.
     fn step(&mut self, chunk: usize, waiting: Option<&[TokenId]>) {
         let mut spans = Vec::new();
         for load in &mut self.running {

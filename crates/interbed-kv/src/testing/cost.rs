@@ -1,9 +1,9 @@
-//! What an eviction policy costs, in steps.
+//! Measures what an eviction policy costs, in steps.
 
 use super::counted;
 use crate::{BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 
-/// Steps per block for prompts that share prefixes at random and would fill the pool many times.
+/// Returns the number of steps per block for prompts that share prefixes at random and would fill the pool many times.
 pub fn steps_per_block(eviction: EvictionKind, num_blocks: usize) -> f64 {
     let config = KvConfig { num_blocks, block_size: 1, eviction, ..KvConfig::default() };
     let mut manager = BlockManager::new(config).expect("a good configuration");

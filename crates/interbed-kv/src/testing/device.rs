@@ -1,5 +1,5 @@
-//! A device and a swap pool whose KV is a fingerprint of each token and all tokens before it. They carry out the
-//! manager's lists at random times, and fail now and then.
+//! A device and a swap pool in which the KV of a token is a fingerprint of that token and all tokens before it. They
+//! carry out the manager's lists at random times, and fail now and then.
 
 use crate::{BlockCopy, BlockId, BlockManager, BlockSwap, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
 
@@ -12,9 +12,9 @@ pub(super) struct Device {
     block_size: usize,
     blocks: Vec<Print>, // [block, position]
     slots: Vec<Print>,  // [slot, position]
-    /// Whether a block has memory, as far as the device was told.
+    /// Whether each block has memory, as far as the device was told.
     memory: Vec<bool>, // [block]
-    /// Swaps in flight, each with its remaining transfers.
+    /// The swaps in flight, each with its remaining transfers.
     swaps: Vec<Swap>,
 }
 
@@ -67,7 +67,7 @@ impl Device {
         self.swaps.len()
     }
 
-    /// Continues a random swap; returns it when it has ended. A swap that fails leaves poison in its destinations.
+    /// Continues a random swap, and returns it if it has ended. A swap that fails leaves poison in its destinations.
     pub fn go_on(&mut self, rng: &mut Rng) -> Option<(SwapId, SwapOutcome)> {
         if self.swaps.is_empty() {
             return None;
@@ -97,7 +97,7 @@ impl Device {
         }
     }
 
-    /// Where a block's memory is.
+    /// Returns the range of a block's memory.
     fn range(&self, block: BlockId) -> std::ops::Range<usize> {
         assert!(self.memory[block.index()], "{block} is used, but has no memory");
         let start = block.index() * self.block_size;

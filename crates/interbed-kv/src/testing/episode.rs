@@ -17,7 +17,7 @@ use super::{
     policies::{Cached, Choice},
 };
 
-/// The most sequences at a time: forks cost nothing at first, but too many would need too many blocks once they write.
+/// The most sequences at a time. Forks cost nothing at first, but too many would need too many blocks once they write.
 const SEQUENCES: usize = 6;
 
 /// A sequence as the test knows it.
@@ -26,9 +26,9 @@ struct Running {
     root: usize,
     tokens: Vec<TokenId>,
     prints: Vec<Print>,
-    /// Leading tokens whose KV is in the sequence's blocks, or moves with it.
+    /// The number of leading tokens whose KV is in the sequence's blocks, or moves with it.
     computed: usize,
-    /// How many of these were committed to the manager.
+    /// The number of computed tokens that were committed to the manager.
     committed: usize,
 }
 
@@ -41,14 +41,14 @@ pub(super) struct Episode {
     running: BTreeMap<u64, Running>,
     roots: Vec<ChainRoot>,
     follower: Follower,
-    /// All contents committed since the last reset: nothing else may be found.
+    /// All contents committed since the last reset. A look-up must find nothing else.
     committed: BTreeSet<Print>,
 }
 
 impl Episode {
     pub fn new(case: &Case, seed: u64) -> Self {
         let mut rng = Rng(mix(seed));
-        // Larger pools more often than small ones, as more can happen in them.
+        // Larger pools come more often than small ones, because more can happen in them.
         let num_blocks = 1 + rng.below(case.blocks_max).max(rng.below(case.blocks_max));
         let config = KvConfig {
             num_blocks,
@@ -122,7 +122,7 @@ impl Episode {
         let (id, chain_root) = (self.unused_id(), &self.roots[root]);
         let need_blocks = tokens.len().div_ceil(self.config.block_size);
         let hashed = [0, tokens.len(), self.rng.below(tokens.len() + 1)][self.rng.below(3)];
-        // Hashes that are there are used; the others are computed.
+        // Hashes that are in the list are used, and the others are computed.
         let mut hashes = self.manager.hash_prefix(chain_root, &tokens[..hashed / 2]);
         hashes.extend(&tokens[..hashed]);
         let LookUp { status, num_blocks, num_cached_tokens: cached } = self.manager.look_up(&tokens, &hashes);
@@ -167,13 +167,13 @@ impl Episode {
                 assert_ne!(status, AllocStatus::Ok);
                 assert_eq!(matches!(error, BlockError::Never { .. }), never);
                 self.assert_unchanged_since(&before);
-                // Otherwise most of the next operations would be refused as well.
+                // Without this, most of the next operations would be refused as well.
                 self.free();
             }
         }
     }
 
-    /// Blocks that must stay available when a sequence is admitted.
+    /// Returns the number of blocks that must stay available when a sequence is admitted.
     fn reserve(&self) -> usize {
         let swapped = |id: &&u64| self.manager.state(SequenceId(**id)) == Some(SequenceState::Swapped);
         match self.running.keys().all(|id| swapped(&id)) {
@@ -240,7 +240,7 @@ impl Episode {
     fn fork(&mut self) {
         let Some(id) = self.pick() else { return };
         if self.rng.once_in(2) {
-            // As a server does: fork once everything is computed.
+            // A server also forks only once everything is computed.
             self.write(id, usize::MAX);
             self.commit(id);
         }
@@ -261,7 +261,7 @@ impl Episode {
         }
     }
 
-    /// A step with a chunk of one sequence.
+    /// Runs a step with a chunk of one sequence.
     fn compute_one(&mut self) {
         let Some(id) = self.pick() else { return };
         let chunk = self.rng.below(2 * self.config.block_size + 2);
@@ -272,7 +272,7 @@ impl Episode {
         }
     }
 
-    /// A step with all sequences: all compute before any commits.
+    /// Runs a step with all sequences, in which all compute before any commits.
     fn compute_batch(&mut self) {
         let ids: Vec<_> = self.running.keys().copied().collect();
         ids.iter().for_each(|&id| self.write(id, usize::MAX));
@@ -313,7 +313,8 @@ impl Episode {
         }
     }
 
-    /// Blocks that come must have memory before they are used, so the device is told at once.
+    /// Changes how many blocks may be used, and tells the device at once, because blocks that come must have memory
+    /// before they are used.
     fn resize(&mut self) {
         let most = if self.rng.once_in(2) { self.config.num_blocks } else { 1 };
         let usable = most.max(1 + self.rng.below(self.config.num_blocks));
@@ -345,13 +346,13 @@ impl Episode {
             assert_eq!(after.free_run_max, after.blocks_free);
         }
         self.device.flush(&mut self.manager);
-        // Often until nothing is left to do.
+        // This often repeats until nothing is left to do.
         if steps > 0 && self.rng.once_in(2) {
             self.compact();
         }
     }
 
-    /// The device computes the next `chunk` tokens of a sequence into the slots that its table names.
+    /// Has the device compute the next `chunk` tokens of a sequence into the slots that its table names.
     fn write(&mut self, id: u64, chunk: usize) {
         self.device.flush(&mut self.manager);
         let sequence = self.running.get_mut(&id).unwrap();
@@ -379,12 +380,13 @@ impl Episode {
         }
     }
 
-    /// Returns the lowest id that is unused: ids freed a moment ago are soon used again.
+    /// Returns the lowest id that is unused, so that ids freed a moment ago are soon used again.
     fn unused_id(&self) -> u64 {
         (0..).find(|id| !self.running.contains_key(id)).expect("ids are many")
     }
 
-    /// A prefix of one of a few families, then random tokens; now and then longer than the pool, or empty.
+    /// Returns a prefix of one of a few families, followed by random tokens. Now and then the prompt is longer than the
+    /// pool, or empty.
     fn prompt(&mut self) -> Vec<TokenId> {
         let capacity = self.config.num_blocks * self.config.block_size;
         let length = match self.rng.below(30) {
@@ -399,14 +401,14 @@ impl Episode {
         let mut tokens: Vec<_> = (0..shared).map(token).collect();
         tokens.extend((shared..length).map(|_| self.rng.below(4) as TokenId));
         if self.rng.once_in(3) {
-            // Often the same prompt as that of another running sequence.
+            // The prompt is often the same as that of another running sequence.
             tokens = (0..length).map(token).collect();
         }
         tokens
     }
 }
 
-/// Fingerprints of `tokens`, which follow those of `before`.
+/// Returns the fingerprints of `tokens`, which follow those of `before`.
 fn extend_prints(root: u64, before: &[Print], tokens: &[TokenId]) -> Vec<Print> {
     let mut print = before.last().copied().unwrap_or(mix(root + 1));
     let next = |token: &TokenId| {

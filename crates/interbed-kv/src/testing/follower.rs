@@ -1,27 +1,28 @@
-//! An index of the cache that is kept by its changes alone, as another process would.
+//! Keeps an index of the cache from its changes alone, as another process would.
 
 use std::collections::BTreeMap;
 
 use crate::{BlockHash, BlockManager, CacheChange, CacheChanges, TokenId};
 
-/// What a block continues, and its tokens.
+/// The hash of the block that a block continues, and the block's tokens.
 type Entry = (Option<BlockHash>, Vec<TokenId>);
 
-/// See the [module](self).
+/// An index of the cache that is kept from its changes alone.
 pub struct Follower {
-    /// Whether a hash identifies a block. If hashes were made to collide, only their number is compared.
+    /// Whether a hash identifies a block. If hashes were made to collide, only the number of blocks per hash is
+    /// compared.
     exact: bool,
     entries: BTreeMap<u64, Vec<Entry>>, // [hash]
     changes: CacheChanges,
 }
 
 impl Follower {
-    /// Of a manager whose hashes collide, or are `exact`.
+    /// Makes the index for a manager. `exact` says that the manager's hashes do not collide.
     pub fn new(exact: bool) -> Self {
         Self { exact, entries: BTreeMap::new(), changes: CacheChanges::default() }
     }
 
-    /// Takes the manager's changes, each of which must make sense, and compares.
+    /// Takes the manager's changes, checks that each makes sense, and compares the index with what can be found.
     ///
     /// # Panics
     /// Panics if the index differs from what can be found.

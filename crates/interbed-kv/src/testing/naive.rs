@@ -1,5 +1,6 @@
-//! What the block manager should do, written without block ids, lists, hashes or reference counts: a block is a shared
-//! value, found by the fingerprint of the root and all tokens up to its end, and everything is counted from scratch.
+//! The reference for what the block manager should do, written without block ids, lists, hashes or reference counts. A
+//! block is a shared value, found by the fingerprint of the root and all tokens up to its end, and everything is
+//! counted from scratch.
 
 mod swaps;
 
@@ -11,24 +12,24 @@ use std::{
 
 use crate::{KvConfig, SequenceState, SwapDirection, SwapId};
 
-/// Fingerprint of a token's KV: of the chain's root and all tokens up to this one.
+/// The fingerprint of a token's KV, which depends on the chain's root and all tokens up to this one.
 pub(super) type Print = u64;
 
-/// Tokens in one block. Two blocks are the same if they have the same address.
+/// The fingerprints of the tokens in one block. Two blocks are the same if they have the same address.
 type Block = Rc<RefCell<Vec<Print>>>;
 type Slot = Rc<()>;
 
 pub(super) struct Naive {
-    /// The number of present blocks, and the number of usable ones.
+    /// The number of present blocks.
     present: usize,
     usable: usize,
     block_size: usize,
     prefix_caching: bool,
     /// All blocks with content, and some that no longer exist.
     blocks: Vec<Weak<RefCell<Vec<Print>>>>,
-    /// Findable blocks, by the fingerprint of their last token.
+    /// The findable blocks, by the fingerprint of their last token.
     published: BTreeMap<Print, Block>,
-    /// Published blocks that no sequence holds; the front is evicted next.
+    /// The published blocks that no sequence holds; the front is evicted next.
     idle: Vec<Print>,
     pub sequences: BTreeMap<u64, Sequence>,
     flights: BTreeMap<SwapId, Flight>,
@@ -43,7 +44,7 @@ pub(super) struct Sequence {
     blocks: Vec<Block>,
     slots: Vec<Slot>,
     computed: usize,
-    /// Leading blocks of this table that were found published, or that this sequence has published.
+    /// The number of leading blocks of this table that were found published, or that this sequence has published.
     published: usize,
     publishing: bool,
 }
@@ -112,8 +113,8 @@ impl Naive {
         sequences.chain(flights).map(Rc::as_ptr).collect::<BTreeSet<_>>().len()
     }
 
-    /// Returns how many blocks are held by which sequences: the lowest id, if any holds them, and whether others do
-    /// too.
+    /// Returns the number of held blocks for each kind of holders. A kind is the lowest id that holds the block, if a
+    /// sequence does, and whether other sequences hold it too.
     pub fn held(&self) -> BTreeMap<(Option<u64>, bool), usize> {
         let mut holders: BTreeMap<*const _, Vec<u64>> = BTreeMap::new();
         self.flights.values().flat_map(|flight| &flight.blocks).for_each(|block| {
@@ -129,7 +130,7 @@ impl Naive {
         held
     }
 
-    /// Leading blocks that can be found; never the block with the last token.
+    /// Returns the number of leading blocks that can be found. The block with the last token never counts.
     pub fn hits(&self, prints: &[Print]) -> usize {
         self.hits_of_most(prints, prints.len().saturating_sub(1) / self.block_size)
     }
@@ -138,7 +139,7 @@ impl Naive {
         (0..most).take_while(|&block| self.published.contains_key(&self.content(prints, block))).count()
     }
 
-    /// Fresh blocks that a prompt needs, and blocks that are available for it.
+    /// Returns the number of fresh blocks that a prompt needs, and the number of blocks that are available for it.
     pub fn need_and_available(&self, prints: &[Print]) -> (usize, usize) {
         let hits = self.hits(prints);
         let revived = (0..hits).filter(|&block| self.idle.contains(&self.content(prints, block))).count();
@@ -276,7 +277,7 @@ impl Naive {
     fn release(&mut self, block: Block) {
         let content = block.borrow().last().copied();
         drop(block);
-        // Here the index is the only one that still holds the block.
+        // At this point, only the index may still hold the block.
         if let Some(content) = content
             && self.published.get(&content).is_some_and(|block| Rc::strong_count(block) == 1)
             && !self.idle.contains(&content)

@@ -1,4 +1,4 @@
-//! Eviction policies that are obviously right, or obviously arbitrary.
+//! Eviction policies that are simple enough to be right without a doubt, and policies that choose at random.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::{BlockId, Content, EvictionKind, EvictionPolicy, OwnerId};
 
 use super::Rng;
 
-/// Evicts the leaf that was released longest ago, as the naive reference does.
+/// A policy that evicts the leaf that was released longest ago, as the naive reference does.
 pub const OLDEST_LEAF: EvictionKind = EvictionKind::new("oldest leaf", |_| Box::new(Cached::new(Choice::OldestLeaf)));
 
 /// The cached blocks, the one that was released longest ago first.
@@ -17,10 +17,10 @@ pub(super) struct Cached {
     choice: Choice,
 }
 
-/// Which of the cached blocks is evicted.
+/// The rule that says which of the cached blocks is evicted.
 #[derive(Debug)]
 pub(super) enum Choice {
-    /// The oldest block, which must be a leaf.
+    /// The oldest block is evicted, and it must be a leaf.
     Oldest,
     OldestLeaf,
     RandomLeaf(Rng),

@@ -1,13 +1,13 @@
-//! Memory of blocks.
+//! Simulates the memory of blocks.
 
 use crate::{BlockBytes, BlockId};
 
-/// The memory of blocks, each by itself. [block, byte]
+/// The memory of blocks, each block by itself. [block, byte]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainBlocks(pub Vec<Vec<u8>>);
 
 impl PlainBlocks {
-    /// So many blocks of so many bytes, all 0.
+    /// Makes `blocks` blocks of `bytes` bytes, all 0.
     pub fn zeroed(blocks: usize, bytes: usize) -> Self {
         Self(vec![vec![0; bytes]; blocks])
     }

@@ -1,6 +1,6 @@
 //! A small seeded generator (splitmix64), so that every run can be replayed.
 
-/// The state, which is initially the seed.
+/// The state of the generator, which is initially the seed.
 #[derive(Debug)]
 pub struct Rng(pub u64);
 
@@ -12,18 +12,18 @@ impl Rng {
         mix(self.0)
     }
 
-    /// Uniform in `0..end` (for the small ends used here).
+    /// Returns a number that is uniform in `0..end`, for the small ends used here.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// True with probability 1 in `of`.
+    /// Returns true with probability 1 in `of`.
     pub fn once_in(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }
 }
 
-/// Mixes all bits of `value`, so that each bit of the result depends on every bit of it.
+/// Mixes all bits of `value`, so that each bit of the result depends on every bit of `value`.
 pub fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -16,7 +16,7 @@ fn config(num_segments: u32, gate: f32) -> KvTierConfig {
     KvTierConfig { num_segments, segment_bytes: 26, segment_header: 1, record_bytes, gate: Gate::new(gate) }
 }
 
-/// What a disk would hold: the keys of each record, by segment and offset.
+/// The content of a simulated disk: the keys of each record, by segment and offset.
 #[derive(Default)]
 struct Disk(HashMap<u32, (u64, BTreeMap<u64, Vec<BlockKey>>)>);
 

@@ -1,4 +1,4 @@
-//! An episode's swaps, and what is verified after each step.
+//! An episode's swaps, and the checks after each step.
 
 use std::collections::BTreeMap;
 
@@ -96,7 +96,8 @@ impl Episode {
         assert!(self.manager.finish_swap(swap, outcome).is_empty());
     }
 
-    /// Some sequences in ascending order, without duplicates; now and then one that may not be in this state.
+    /// Returns some sequences in ascending order, without duplicates. Now and then one of them may not be in this
+    /// state.
     fn group(&mut self, state: SequenceState) -> Vec<u64> {
         let mut group: Vec<_> = self.running.keys().copied().filter(|&id| self.state(id) == state).collect();
         while !group.is_empty() && (group.len() > 3 || self.rng.once_in(2)) {
@@ -141,7 +142,7 @@ impl Episode {
         self.verify_map();
     }
 
-    /// The map of blocks says what tables and the reference say.
+    /// Checks that the map of blocks agrees with the tables and the reference.
     fn verify_map(&self) {
         let number = |id: u64| self.running.keys().position(|&known| known == id).expect("a known sequence") as u16;
         let mut uses = Vec::new();

@@ -1,4 +1,4 @@
-//! The reference's swaps.
+//! Swaps of the reference.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use crate::{SequenceState, SwapDirection, SwapId, SwapOutcome};
 use super::{Block, Flight, Naive, Sequence, Slot};
 
 impl Naive {
-    /// Blocks or slots in which a group has computed tokens.
+    /// Returns the number of blocks or slots in which a group has computed tokens.
     pub fn swap_cost(&self, group: &[u64]) -> usize {
         let mut places = BTreeSet::new();
         for sequence in group.iter().map(|id| &self.sequences[id]) {
@@ -22,7 +22,7 @@ impl Naive {
         places.len()
     }
 
-    /// Computed tokens of resident sequences that the index would not find.
+    /// Returns the number of computed tokens of resident sequences that the index would not find.
     pub fn recompute_cost(&self, group: &[u64]) -> usize {
         let sequences = group.iter().map(|id| &self.sequences[id]);
         let computed = sequences.flat_map(|sequence| {
@@ -33,13 +33,13 @@ impl Naive {
         computed.collect::<BTreeMap<_, _>>().values().sum()
     }
 
-    /// Blocks of a group that hold tokens, none of them computed.
+    /// Returns the number of a group's blocks that hold tokens, none of them computed.
     pub fn uncomputed(&self, group: &[u64]) -> usize {
         let sequences = group.iter().map(|id| &self.sequences[id]);
         sequences.map(|sequence| self.blocks_for(sequence.prints.len()) - self.blocks_for(sequence.computed)).sum()
     }
 
-    /// Blocks that only the group holds.
+    /// Returns the number of blocks that only the group holds.
     pub fn blocks_exclusive(&self, group: &[u64]) -> usize {
         let blocks: Vec<_> = group.iter().flat_map(|id| &self.sequences[id].blocks).collect();
         let exclusive = blocks.iter().filter(|block| {
@@ -74,7 +74,8 @@ impl Naive {
             .insert(swap, Flight { direction: SwapDirection::Out, group: group.to_vec(), blocks, _slots: slots });
     }
 
-    /// Fresh blocks that a group needs to come back, and blocks that are available for it.
+    /// Returns the number of fresh blocks that a group needs to come back, and the number of blocks that are available
+    /// for it.
     pub fn arrival(&self, group: &[u64]) -> (usize, usize) {
         let (mut fresh, mut revived) = (BTreeSet::new(), BTreeSet::new());
         for sequence in group.iter().map(|id| &self.sequences[id]) {
