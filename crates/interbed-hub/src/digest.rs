@@ -12,12 +12,12 @@ use sha1::Digest as _;
 /// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Digest of a content, which is also the name of its blob in the cache.
+/// The digest of a content, which is also the name of its blob in the cache.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlobId {
-    /// SHA-256 of a large file's bytes.
+    /// The SHA-256 of a large file's bytes.
     Sha256(String),
-    /// Git's object id of a small file: SHA-1 of a header and the bytes.
+    /// Git's object id of a small file, which is the SHA-1 of a header and the bytes.
     GitSha1(String),
 }
 
@@ -27,7 +27,7 @@ impl BlobId {
         is_hex(digits, 64).then(|| Self::Sha256(digits.to_owned()))
     }
 
-    /// Git's object id of a small file, if `digits` are 40 lower-case hexadecimal digits.
+    /// Returns Git's object id of a small file, if `digits` are 40 lower-case hexadecimal digits.
     pub fn git_sha1(digits: &str) -> Option<Self> {
         is_hex(digits, 40).then(|| Self::GitSha1(digits.to_owned()))
     }

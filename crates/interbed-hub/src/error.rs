@@ -7,21 +7,21 @@ use thiserror::Error;
 
 use crate::choice::ChoiceProblem;
 
-/// Verb for errors of locks.
+/// The verb in errors of locks.
 pub(crate) const LOCK: &str = "lock";
 
-/// An error with the model that it concerns.
+/// An error, with the model that it concerns.
 #[derive(Debug, Error)]
 #[error("{model}: {problem}")]
 pub struct HubError {
     /// Name of the model as `org/name`.
     pub model: String,
-    /// What went wrong.
+    /// The problem that occurred.
     #[source]
     pub problem: HubProblem,
 }
 
-/// Why a model cannot be provided.
+/// The reason why a model cannot be provided.
 #[derive(Debug, Error)]
 pub enum HubProblem {
     /// The server does not respond, or the connection fails repeatedly.
@@ -165,8 +165,8 @@ impl HubProblem {
         )
     }
 
-    /// Returns whether the address that a redirect led to may have expired, so that the Hub has to be asked for a new
-    /// one.
+    /// Returns whether the address that a redirect led to may have expired. In that case, the Hub has to be asked for a
+    /// new one.
     pub(crate) fn may_have_moved(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -175,8 +175,8 @@ impl HubProblem {
         }
     }
 
-    /// Returns whether the Hub cannot be used at the moment, whatever is requested, so that the cache may stand in for
-    /// it.
+    /// Returns whether the Hub cannot be used at the moment, whatever is requested. In that case, the cache may be used
+    /// instead.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.is_transient() || matches!(self, Self::NoTls { .. } | Self::Later { .. })
     }
@@ -190,7 +190,7 @@ impl HubProblem {
         }
     }
 
-    /// Advice on what to do next.
+    /// Returns advice on what to do next.
     pub fn hint(&self) -> String {
         match self {
             Self::Unreachable { .. } => {

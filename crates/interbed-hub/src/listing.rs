@@ -78,7 +78,8 @@ fn api(web: &Web, name: &HubName, parts: &[&str]) -> reqwest::Url {
     web.url(["api", "models", &name.owner, &name.model].into_iter().chain(parts.iter().copied()))
 }
 
-/// Translates a status of the Hub itself into a problem with the model; leaves that of other servers unchanged.
+/// Translates a status of the Hub itself into a problem with the model. Other problems, and statuses of other servers,
+/// are returned unchanged.
 pub(crate) fn explain(web: &Web, name: &HubName, what: &str, problem: HubProblem) -> HubProblem {
     let HubProblem::Status { address, status, code } = problem else { return problem };
     let endpoint = web.endpoint().to_owned();
