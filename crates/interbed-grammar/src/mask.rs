@@ -18,7 +18,7 @@ impl TokenMask {
         (token as usize) < self.allowed.len() && self.allowed.is_allowed(token)
     }
 
-    /// Adds a token to the set; ignores ids beyond the vocabulary.
+    /// Adds a token to the set. Ids beyond the vocabulary are ignored.
     pub(crate) fn allow(&mut self, token: u32) {
         if (token as usize) < self.allowed.len() {
             self.allowed.allow_token(token);

@@ -1,4 +1,4 @@
-//! Markers in a free answer after which a grammar applies.
+//! Searches for markers in a free answer, after which a grammar applies.
 
 use serde_json::{Value, json};
 
@@ -7,37 +7,38 @@ use serde_json::{Value, json};
 pub struct Marker {
     /// The marker's text. A special token is written as its name.
     pub text: String,
-    /// Whether the marker counts only at the start of the answer or right after a constrained part, white space aside.
+    /// Whether the marker counts only at the start of the answer or right after a constrained part. White space may
+    /// come before it.
     pub at_start: bool,
-    /// Whether the marker is itself part of what the grammar describes.
+    /// Whether the marker itself is part of the text that the grammar describes.
     pub included: bool,
 }
 
-/// The markers that begin a constrained part of an answer; the first marker that is complete applies.
+/// The markers that begin a constrained part of an answer. The first marker that is complete applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trigger {
     markers: Vec<Marker>,
     longest: usize,
-    /// Bytes that may come, like white space, between a constrained part and a marker with `at_start`.
+    /// The bytes that may come, like white space, between a constrained part and a marker with `at_start`.
     separators: Vec<u8>,
 }
 
 impl Trigger {
-    /// A trigger with these markers, without those that are empty.
+    /// Creates a trigger with these markers. Empty ones are left out.
     pub fn new(markers: Vec<Marker>) -> Self {
         let markers: Vec<_> = markers.into_iter().filter(|marker| !marker.text.is_empty()).collect();
         let longest = markers.iter().map(|marker| marker.text.len()).max().unwrap_or(0);
         Self { markers, longest, separators: Vec::new() }
     }
 
-    /// Also lets the bytes of `separators`, like white space, come between a constrained part and a marker with
+    /// Also lets the bytes of `separators` come, like white space, between a constrained part and a marker with
     /// `at_start`.
     #[must_use]
     pub fn separated_by(self, separators: &str) -> Self {
         Self { separators: separators.into(), ..self }
     }
 
-    /// Serializes the trigger as JSON; [`from_json`](Self::from_json) reads it back.
+    /// Serializes the trigger as JSON, which [`from_json`](Self::from_json) reads back.
     pub(crate) fn to_json(&self) -> Value {
         let marker = |marker: &Marker| json!([marker.text, marker.at_start, marker.included]);
         json!([self.markers.iter().map(marker).collect::<Vec<_>>(), self.separators])
@@ -73,20 +74,20 @@ impl Trigger {
 /// The search for markers in a free text, which remembers the end of the text.
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
-    /// The end of the text so far: at most one byte less than the longest marker, or all of it while the text is at its
-    /// start.
+    /// The end of the text so far. It has at most one byte less than the longest marker, or all of the text while the
+    /// text is at its start.
     end: Vec<u8>,
     start: Start,
 }
 
-/// Whether the text so far is only white space and the beginning of a marker, and what it follows.
+/// The position of the text so far: whether it is only white space and the beginning of a marker, and what it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// At the start of the answer.
+    /// The text is at the start of the answer.
     OfAnswer,
-    /// Right after a constrained part.
+    /// The text is right behind a constrained part.
     BehindPart,
-    /// Past the start: other text has come.
+    /// The text is past the start, because other text has come.
     Passed,
 }
 
@@ -119,7 +120,7 @@ impl Scan {
         trigger.anywhere().flat_map(rests).collect()
     }
 
-    /// Appends text. Once a marker is complete, returns the constrained text that has come already.
+    /// Appends text. If a marker is then complete, returns the constrained text that has come already.
     pub(crate) fn push(&mut self, trigger: &Trigger, text: &[u8]) -> Option<Vec<u8>> {
         let seen = self.end.len();
         self.end.extend_from_slice(text);
@@ -157,7 +158,7 @@ impl Scan {
         is_found.then_some(self.end.len() - begun.len())
     }
 
-    /// Byte offset of the marker, if its end is after the first `seen` bytes.
+    /// Returns the byte offset of the marker, if the marker ends after the first `seen` bytes.
     fn find(&self, marker: &Marker, seen: usize) -> Option<usize> {
         let marker = marker.text.as_bytes();
         let first = (seen + 1).saturating_sub(marker.len());

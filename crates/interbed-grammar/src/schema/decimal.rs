@@ -12,7 +12,7 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Larger exponents are cut to this one; no bound, step or number that is written comes near it.
+    /// The exponent to which larger exponents are cut. No bound, step or number that is written comes near it.
     const EXPONENT_MAX: i64 = 1 << 40;
 
     /// Parses a JSON number; returns `None` for any other text.
@@ -113,7 +113,7 @@ impl Decimal {
         }
         let kept = self.digits.len().saturating_sub(usize::try_from(cut).unwrap_or(usize::MAX));
         let towards_zero = Self::new(self.is_negative, &self.digits[..kept], -places);
-        // Digits that are cut off are never all zero, as the last digit is not zero.
+        // Digits that are cut off are never all zero, because the last digit is not zero.
         if self.is_negative { towards_zero.minus_unit(places) } else { towards_zero }
     }
 
@@ -135,7 +135,7 @@ impl Decimal {
         self.negated().minus_unit(places).negated()
     }
 
-    /// All digits down to `10^-places`, without the sign; the value is a multiple of that.
+    /// Returns all digits down to `10^-places`, without the sign. The value is a multiple of `10^-places`.
     fn at_places(&self, places: i64) -> String {
         let zeros = usize::try_from(self.exponent + places).unwrap_or(0);
         if self.is_zero() { "0".to_owned() } else { format!("{}{}", self.digits, "0".repeat(zeros)) }

@@ -1,9 +1,9 @@
-//! Editions (drafts) of JSON Schema, which disagree about some keywords. Validators recognize an edition by its exact
-//! URI, so this module does too.
+//! The editions (drafts) of JSON Schema, which disagree about some keywords. Validators recognize an edition by its
+//! exact URI, so this module does too.
 
 use serde_json::Value;
 
-/// An edition of JSON Schema; later ones compare greater.
+/// An edition of JSON Schema. Later editions compare greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dialect {
     Draft3,
@@ -15,7 +15,8 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// Returns the edition that a schema names in `$schema`; the latest one if it names none or an unknown one.
+    /// Returns the edition that a schema names in `$schema`. Returns the latest edition if the schema names none or an
+    /// unknown one.
     pub(super) fn of(schema: &Value) -> Self {
         let named = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
         match named.strip_suffix('#').unwrap_or(named) {
