@@ -171,7 +171,6 @@ impl Names {
     ///
     /// # Errors
     /// Fails if an expression is invalid, or needs an unsupported feature.
-    /// Fails if an expression is invalid, or needs an unsupported feature.
     pub(super) fn new(any: &[String], patterns: &[String], all: &[String], listed: &[String]) -> Result<Self, String> {
         let mut builder = RegexBuilder::new();
         let mut read = |ast: RegexAst| {
