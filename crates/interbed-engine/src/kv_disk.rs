@@ -31,7 +31,7 @@ pub enum Recompute {
     /// computed.
     #[default]
     Measured,
-    /// This share of the prefix, whatever the rates are.
+    /// The given share of the prefix, whatever the rates are.
     Share(f64),
 }
 

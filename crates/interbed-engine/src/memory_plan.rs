@@ -124,8 +124,8 @@ impl BudgetTooSmall {
 /// that.
 pub const LEAST_CONTEXT: usize = 256;
 
-/// Requests get one part in this many of what a budget has beyond the least that works, up to this many times their
-/// least. With much memory, long prompts are expected.
+/// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and
+/// in all at most `REQUESTS_SHARE` times their least. With much memory, long prompts are expected.
 const REQUESTS_SHARE: u64 = 8;
 
 /// The share that schemas get, at most, of what a budget has beyond the least that works, as numerator and denominator.

@@ -139,7 +139,7 @@ impl MemoryTrade {
         self.weights[0] != self.weights[1]
     }
 
-    /// Returns what KV may have while weights take, or may take, `weights` bytes. KV gets more when weights take less.
+    /// Returns the blocks that KV may have while weights may take `weights` bytes. KV gets more when weights take less.
     pub fn grant(&self, weights: u64) -> KvGrant {
         let room = self.limits.total.saturating_sub(weights).checked_div(self.limits.block);
         let room = room.map_or(self.target, |room| usize::try_from(room).unwrap_or(usize::MAX));

@@ -250,7 +250,7 @@ pub(crate) struct Rank {
     /// The turn comes third. Among waiting sequences, preempted ones have the lower turn; among others, the turn is the
     /// number of the first admission.
     turn: u64,
-    /// The arrival and the branch come last; the sequence that came first is first.
+    /// The arrival and the branch are compared last, so that the sequence that arrived first comes first.
     order: (u64, u64),
 }
 

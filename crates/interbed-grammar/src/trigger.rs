@@ -31,8 +31,7 @@ impl Trigger {
         Self { markers, longest, separators: Vec::new() }
     }
 
-    /// Also lets the bytes of `separators` come, like white space, between a constrained part and a marker with
-    /// `at_start`.
+    /// Lets the bytes of `separators` come, besides white space, between a constrained part and a marker with `at_start`.
     #[must_use]
     pub fn separated_by(self, separators: &str) -> Self {
         Self { separators: separators.into(), ..self }

@@ -35,7 +35,7 @@ pub enum SettingsProblem {
     /// HF_ENDPOINT is not an address.
     #[error("HF_ENDPOINT is {endpoint:?}, which is no address; expected one such as {ENDPOINT}")]
     Endpoint {
-        /// The given text.
+        /// The value of HF_ENDPOINT.
         endpoint: String,
     },
     /// The token has characters that a header cannot contain.

@@ -12,7 +12,7 @@ use crate::error::HubProblem;
 use crate::ranges::content_range;
 use crate::web::{Web, shown, unreachable};
 
-/// The wait from which on a wait is logged, because the progress bar stands still.
+/// The wait above which a message is logged, because the progress bar stands still meanwhile.
 const TOLD_FROM: Duration = Duration::from_secs(2);
 
 /// A file on the Hub.

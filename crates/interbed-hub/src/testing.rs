@@ -28,7 +28,7 @@ pub enum FileContent {
     Bytes(Vec<u8>),
     /// The content of a local file.
     File(PathBuf),
-    /// This many bytes that resemble weights and are generated when they are sent.
+    /// The given number of bytes, which resemble weights and are generated when they are sent.
     Made(u64),
 }
 

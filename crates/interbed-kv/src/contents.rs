@@ -70,7 +70,7 @@ impl Parent {
 pub(crate) enum Publication {
     /// The content can be found, under this hash.
     New(BlockHash),
-    /// This content, which is equal to the one to be published or is that content itself, can be found already.
+    /// The given content can be found already. It is equal to the one to be published, or is that content itself.
     Equal(ContentId),
     /// The index has no room for another content of this hash, so the content stays unfindable.
     Full,

@@ -15,7 +15,7 @@ pub struct BlockHash(pub u64);
 
 /// Names the start of a chain of blocks. Chains with different roots share nothing, even for equal tokens.
 ///
-/// Cheap to clone. Roots compare by their fields, never by their hash.
+/// A root is cheap to clone. Roots compare by their fields, never by their hash.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ChainRoot(Arc<RootFields>);
 

@@ -18,7 +18,7 @@ const POOLS_IDLE: u64 = 256;
 /// The least number of blocks that are taken before an idle tenant loses its share. It matters for small pools.
 const BLOCKS_IDLE: u64 = 1 << 16;
 /// The number of takings within which a tenant that takes blocks again is not moved in the order of use. The order is
-/// then wrong by no more than this.
+/// then wrong by no more than this number of takings.
 const SOON: u64 = 256;
 
 /// The tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant).

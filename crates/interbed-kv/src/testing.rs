@@ -45,7 +45,7 @@ pub struct Case {
 /// The rule that says which content is evicted.
 #[derive(Debug, Clone, Copy)]
 pub enum Eviction {
-    /// This policy picks the content.
+    /// The given policy picks the content.
     Kind(EvictionKind),
     /// The block that was released longest ago is evicted, and it must be a leaf.
     Oldest,

@@ -33,7 +33,7 @@ struct TierHits {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TiersFound {
     tiers: Vec<TierHits>,
-    /// Whether a gate kept writes from the last tier that are not worth it.
+    /// Whether a gate refused writes to the last tier that are not worth their cost.
     gated: bool,
 }
 

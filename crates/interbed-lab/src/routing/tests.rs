@@ -6,7 +6,7 @@ use interbed_weights::experts::ArenaShape;
 use super::foresight::{belady, compulsory};
 use super::textbook::{Rule, Scope, Textbook};
 
-/// A routing of one layer in which each token uses one of `experts` slabs of 10 bytes.
+/// Returns a routing of one layer in which each token uses one of `experts` slabs of 10 bytes.
 fn one_layer(experts: usize, used: &[u32]) -> Routing {
     let shape = ArenaShape::new(vec![10], experts, 1).unwrap();
     let pass = |&expert: &u32| RoutingPass {
