@@ -31,7 +31,8 @@ impl Trigger {
         Self { markers, longest, separators: Vec::new() }
     }
 
-    /// Lets the bytes of `separators` come, besides white space, between a constrained part and a marker with `at_start`.
+    /// Lets the bytes of `separators` come, besides white space, between a constrained part and a marker with
+    /// `at_start`.
     #[must_use]
     pub fn separated_by(self, separators: &str) -> Self {
         Self { separators: separators.into(), ..self }

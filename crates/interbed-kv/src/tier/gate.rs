@@ -30,8 +30,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The threshold that saves writes at little loss. On traces of conversations, about a tenth fewer bytes are written
-    /// for each block that is found again.
+    /// The threshold that saves writes at little loss. On traces of conversations, about a tenth fewer bytes are
+    /// written for each block that is found again.
     pub const LEAST_WORTH: f32 = 0.75;
 
     /// Makes a gate that writes contents of classes that return at least `least` times as often as all contents do.
